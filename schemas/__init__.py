@@ -1,0 +1,1 @@
+"""What goes over the wire, one file a resource. A leaf: it imports Marshmallow only."""

@@ -1,0 +1,196 @@
+"""The strict fields and the base schema that every resource is made of.
+
+Every message is a `{"msg", "type"}` pair, so that the error body can name the kind of mistake
+without reading English.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from marshmallow import RAISE, Schema, ValidationError, fields
+
+INT64_MAX = 2**63 - 1
+
+_DATE = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)"
+    r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?)?",
+    re.ASCII,
+)
+_DIGITS = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+
+
+def problem(kind: str, message: str) -> dict[str, str]:
+    """Return one problem in the form that the error body is made from."""
+    return {"msg": message, "type": kind}
+
+
+def parse_date(text: str) -> datetime:
+    """Return the moment that an ISO 8601 text names, in UTC and whole milliseconds.
+
+    A date alone is midnight UTC, a date-time without an offset is UTC. Raises ValueError otherwise.
+    """
+    match = _DATE.fullmatch(text)
+    if not match:
+        raise ValueError("not an ISO 8601 date")
+    year, month, day, hour, minute, second, fraction, offset = match.groups()
+    zone = "+00:00" if offset is None or offset in "Zz" else offset
+    if len(zone) == 3:
+        zone += ":00"
+    # BSON dates hold milliseconds: cut here, so that what is stored is what is compared.
+    millis = ((fraction or "") + "000")[:3]
+    clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}.{millis}"
+    try:
+        return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}{zone}").astimezone(UTC)
+    except OverflowError as error:  # year 1 or 9999, moved over the edge by its offset
+        raise ValueError("out of range") from error
+
+
+class Text(fields.String):
+    """A JSON string within bounds; nothing else is turned into one."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("string_type", "Must be a string, not null"),
+        "invalid": problem("string_type", "Must be a string"),
+    }
+
+    def __init__(
+        self,
+        *,
+        min_length: int = 0,
+        max_length: int | None = None,
+        max_bytes: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.min_length, self.max_length, self.max_bytes = min_length, max_length, max_bytes
+        metadata = dict(kwargs.pop("metadata", {}))
+        if min_length:
+            metadata["minLength"] = min_length
+        if max_length is not None:
+            metadata["maxLength"] = max_length
+        super().__init__(metadata=metadata, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        if type(value) is not str:
+            raise self.make_error("invalid")
+        if len(value) < self.min_length:
+            word = "Must not be empty" if self.min_length == 1 else "Too short"
+            raise ValidationError([problem("string_too_short", word)])
+        if self.max_length is not None and len(value) > self.max_length:
+            raise ValidationError([problem("string_too_long", f"Must be at most {self.max_length} characters")])
+        if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
+            raise ValidationError([problem("string_too_long", f"Must be at most {self.max_bytes} bytes")])
+        return value
+
+
+class Flag(fields.Boolean):
+    """A JSON boolean: `true` or `false`, not "yes" and not 1."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("bool_type", "Must be true or false, not null"),
+        "invalid": problem("bool_type", "Must be true or false"),
+    }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
+        if type(value) is not bool:
+            raise self.make_error("invalid")
+        return value
+
+
+class QueryFlag(fields.Boolean):
+    """`true` or `false` in a query."""
+
+    default_error_messages = {"invalid": problem("bool_type", "Must be true or false")}
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
+        if value not in ("true", "false"):
+            raise self.make_error("invalid")
+        return bool(value == "true")
+
+
+class Date(fields.DateTime):
+    """An ISO 8601 text in, a UTC datetime inside."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("datetime_type", "Must be a date, not null"),
+        "type": problem("datetime_type", "Must be a string with an ISO 8601 date"),
+        "invalid": problem("datetime_invalid", "Must be ISO 8601, such as 2026-01-31 or 2026-01-31T12:00:00Z"),
+    }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
+        if type(value) is not str:
+            raise self.make_error("type")
+        try:
+            return parse_date(value)
+        except ValueError:
+            raise self.make_error("invalid") from None
+
+
+class Digits(fields.Integer):
+    """A whole number within bounds, in JSON or written in decimal digits in a query."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("int_type", "Must be an integer, not null"),
+        "invalid": problem("int_type", "Must be an integer"),
+    }
+
+    def __init__(self, *, least: int, most: int = INT64_MAX, **kwargs: Any) -> None:
+        self.least, self.most = least, most
+        metadata = {"minimum": least, "maximum": most, **kwargs.pop("metadata", {})}
+        super().__init__(metadata=metadata, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
+        if type(value) is str and _DIGITS.fullmatch(value):
+            value = int(value)
+        if type(value) is not int:
+            # Too many digits is a matter of range only when they are digits at all.
+            if not (type(value) is str and value.isascii() and value.isdigit()):
+                raise self.make_error("invalid")
+            value = INT64_MAX + 1
+        if value < self.least:
+            raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {self.least}")])
+        if value > self.most:
+            raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {self.most}")])
+        return int(value)
+
+
+class JsonObject(fields.Dict):
+    """Any JSON object, kept as it is."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("dict_type", "Must be an object, not null"),
+        "invalid": problem("dict_type", "Must be an object"),
+    }
+
+
+class ListOf(fields.Nested):
+    """A JSON array of another schema's objects."""
+
+    default_error_messages = {
+        "required": problem("missing", "Field required"),
+        "null": problem("list_type", "Must be an array, not null"),
+        "type": problem("list_type", "Must be an array"),
+    }
+
+    def __init__(self, nested: Any, **kwargs: Any) -> None:
+        super().__init__(nested, many=True, **kwargs)
+
+
+class Base(Schema):
+    """A schema that refuses what it does not know: a typo must not lose a flag silently."""
+
+    class Meta:
+        unknown = RAISE
+
+    error_messages = {
+        "unknown": problem("unknown_field", "Unknown field"),  # type: ignore[dict-item]
+        "type": problem("dict_type", "Must be an object"),  # type: ignore[dict-item]
+    }

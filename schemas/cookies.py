@@ -1,0 +1,53 @@
+"""Cookies: what scrapers set and what they get."""
+
+from marshmallow import fields
+
+from schemas.base import Base, Date, Flag, QueryFlag, Text
+
+
+class CookieInput(Base):
+    domain = Text(
+        required=True,
+        min_length=1,
+        max_length=255,
+        metadata={"description": "Cookie domain; a leading dot covers its subdomains too"},
+    )
+    name = Text(required=True, max_length=4096)
+    # Browsers stop at 4 KiB for name and value together; 64 KiB leaves room for odd clients.
+    value = Text(required=True, max_length=65536)
+    secure = Flag(load_default=False)
+    http_only = Flag(load_default=False)
+    expires = Date(load_default=None, allow_none=True, metadata={"description": "None: a session cookie"})
+    path = Text(load_default="", max_length=4096)
+
+
+class Cookie(Base):
+    name = fields.String(required=True)
+    value = fields.String(required=True)
+    url = fields.String(required=True)
+    domain = fields.String(required=True)
+    path = fields.String(required=True)
+    expires = fields.Integer(required=True, metadata={"description": "Unix seconds, -1 for a session cookie"})
+    http_only = fields.Boolean(required=True, dump_default=False)
+    secure = fields.Boolean(required=True, dump_default=False)
+
+
+class StateQuery(Base):
+    """The filters of both cookies and local storage."""
+
+    domain = Text(
+        load_default=None,
+        max_length=255,
+        allow_none=True,
+        metadata={"description": "Only this exact domain"},
+    )
+    active = QueryFlag(
+        load_default=False,
+        allow_none=True,
+        metadata={"description": "true: only what has not expired"},
+    )
+
+
+class Counted(Base):
+    created = fields.Integer(required=True)
+    updated = fields.Integer(required=True)

@@ -1,0 +1,128 @@
+"""Outputs of a group: what scrapers write, how consumers ask, and what they get."""
+
+from marshmallow import fields
+
+from schemas.base import Base, Date, Digits, Flag, JsonObject, ListOf, Text
+
+
+class FileInput(Base):
+    id = Text(max_length=256, metadata={"description": "Given by the service when absent"})
+    field = Text(load_default="", max_length=1024)
+    url_etag_hash = Text(load_default="", max_length=1024)
+    blob_key = Text(load_default="", max_length=8192)
+    blob_url = Text(load_default="", max_length=8192)
+    source_url = Text(load_default="", max_length=8192)
+    create_date = Date(metadata={"description": "Given by the service when absent"})
+    file_url = Text(load_default="", max_length=8192)
+    file_type = Text(load_default="", max_length=256)
+    file_checksum = Text(load_default="", max_length=1024)
+    file_metadata = JsonObject(load_default=dict)
+
+
+class OutputInput(Base):
+    source_url = Text(required=True, max_length=8192)
+    data = JsonObject(required=True, metadata={"description": "Any JSON object"})
+    root_job_id = Text(required=True, min_length=1, max_length=256)
+    key_hash = Text(
+        max_length=256,
+        metadata={
+            "description": "The item's identity inside the group. "
+            "Default: SHA-256 over source_url and the canonical JSON of data"
+        },
+    )
+    value_hash = Text(
+        max_length=256,
+        metadata={"description": "Default: SHA-256 over the canonical JSON of data"},
+    )
+    is_approved = Flag(load_default=False)
+    tags = JsonObject(load_default=dict)
+    files = ListOf(FileInput, load_default=list)
+    last_scraped_date = Date(metadata={"description": "Default: now"})
+
+
+class OutputsQuery(Base):
+    job_id = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=256,
+        metadata={"description": "Only outputs of this root scraping job"},
+    )
+    created_after = Date(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs created or updated on or after this moment"},
+    )
+    url = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=8192,
+        metadata={"description": "Only outputs of exactly this source URL"},
+    )
+    limit = Digits(least=1, most=1000, load_default=10)
+    cursor = Digits(least=0, load_default=0, metadata={"description": "Only ids greater than this"})
+    country = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=1024,
+        metadata={"description": "Only outputs whose tags.country is exactly this"},
+    )
+    region = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=1024,
+        metadata={"description": "Only outputs whose tags.region is exactly this"},
+    )
+
+
+class File(Base):
+    id = fields.String(required=True)
+    field = fields.String(required=True)
+    url_etag_hash = fields.String(required=True)
+    blob_key = fields.String(required=True)
+    blob_url = fields.String(required=True)
+    source_url = fields.String(required=True)
+    create_date = fields.DateTime(required=True)
+    file_url = fields.String(required=True)
+    file_type = fields.String(required=True)
+    file_checksum = fields.String(required=True)
+    file_metadata = fields.Dict(required=True)
+
+
+class Output(Base):
+    source_url = fields.String(required=True)
+    data = fields.Dict(required=True)
+    id = fields.Integer(required=True)
+    output_id = fields.String(required=True)
+    root_job_id = fields.String(required=True)
+    create_date = fields.DateTime(required=True)
+    update_date = fields.DateTime(required=True)
+    last_scraped_date = fields.DateTime(required=True)
+    key_hash = fields.String(required=True)
+    value_hash = fields.String(required=True)
+    is_approved = fields.Boolean(required=True)
+    tags = fields.Dict(required=True)
+    files = fields.List(fields.Nested(File), required=True)
+
+
+class Pagination(Base):
+    next_url = fields.String(required=True, allow_none=True)
+    next_cursor = fields.Integer(required=True, allow_none=True)
+
+
+class OutputsPage(Base):
+    metadata = fields.Nested(Pagination, required=True)
+    items = fields.List(fields.Nested(Output), required=True)
+
+
+class OutputResult(Base):
+    id = fields.Integer(required=True)
+    output_id = fields.String(required=True)
+    key_hash = fields.String(required=True)
+    result = fields.String(required=True, metadata={"enum": ["created", "updated", "unchanged"]})
+
+
+class OutputsWritten(Base):
+    created = fields.Integer(required=True)
+    updated = fields.Integer(required=True)
+    unchanged = fields.Integer(required=True)
+    items = fields.List(fields.Nested(OutputResult), required=True)

@@ -1,0 +1,156 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from schemas.base import parse_date
+from service.local_mongo import LocalMongoError, local_mongo
+from service.settings import Settings, SettingsError
+from service.store import Store, StoreError
+from service.store.tokens import SCOPES
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    options = vars(_parser().parse_args(arguments))
+    command: Callable[..., int] = options.pop("command")
+    names = {item.name for item in dataclasses.fields(Settings)}
+    given = {name: options.pop(name) for name in list(options) if name in names}
+    try:
+        return command(Settings.load(**given), **options)
+    except (SettingsError, LocalMongoError, StoreError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m service",
+        description="Scraping Data Service. Every setting is also an environment variable.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    settings = argparse.ArgumentParser(add_help=False)
+    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "secret_keys"))
+
+    serve_ = commands.add_parser("serve", help="serve the HTTP interface")
+    _add_settings(serve_)
+    serve_.add_argument(
+        "--demo",
+        action="store_true",
+        help="fill an empty database on this machine with an organization to try things on",
+    )
+    serve_.set_defaults(command=serve)
+    worker_ = commands.add_parser("worker")  # what the supervisor starts; no help line
+    worker_.set_defaults(command=worker)
+
+    token = commands.add_parser("token", help="make, list and revoke access tokens")
+    tokens = token.add_subparsers(required=True, metavar="ACTION")
+    create = tokens.add_parser("create", parents=[settings], help="make a token and show it once")
+    create.add_argument("--organization", type=int, required=True)
+    create.add_argument("--scope", action="append", choices=SCOPES, required=True)
+    create.add_argument("--label", default="")
+    create.add_argument("--expires", type=parse_date, help="ISO 8601 date")
+    create.set_defaults(command=token_create)
+    list_ = tokens.add_parser("list", parents=[settings], help="list tokens, without their text")
+    list_.add_argument("--organization", type=int)
+    list_.set_defaults(command=token_list)
+    revoke = tokens.add_parser("revoke", parents=[settings], help="end a token")
+    revoke.add_argument("token", help="the id from `token list`, or the token itself")
+    revoke.set_defaults(command=token_revoke)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> None:
+    for item in dataclasses.fields(Settings):
+        if not only or item.name in only:
+            default = "" if item.default == "" else f" Default: {item.default}."
+            parser.add_argument(
+                f"--{item.name.replace('_', '-')}",
+                metavar=item.name.upper(),
+                help=f"{item.metadata['help']}{default}".replace("%", "%%"),
+            )
+
+
+@contextmanager
+def _mongo_url(settings: Settings) -> Iterator[str]:
+    """Yield the address of the database: the one given, else one on this machine."""
+    if settings.mongo_url:
+        yield settings.mongo_url
+    else:
+        with local_mongo(settings.data_path) as mongo:
+            yield mongo.url
+
+
+def _with_store(settings: Settings, work: Callable[[Store], Any]) -> Any:
+    async def run(url: str) -> Any:
+        store = Store.connect(settings, url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    with _mongo_url(settings) as url:
+        return asyncio.run(run(url))
+
+
+def serve(settings: Settings, demo: bool) -> int:
+    from service import demo as demo_data
+    from service.workers import serve as run
+
+    with _mongo_url(settings) as url:
+        welcome: Callable[[str], None] = lambda address: print(f"listening on {address}", flush=True)
+        if demo and settings.mongo_url:
+            print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
+        elif demo:
+            token = asyncio.run(demo_data.fill(settings, url))
+            welcome = lambda address: print(demo_data.welcome(address, token), flush=True)
+        run(settings, url, welcome)
+    return 0
+
+
+def worker(settings: Settings) -> int:
+    from service.workers import serve_one
+
+    serve_one(settings, settings.mongo_url, shared_port=True, stop_with_stdin=True)
+    return 0
+
+
+def token_create(settings: Settings, organization: int, scope: list[str], label: str, expires: Any) -> int:
+    secret = _with_store(settings, lambda store: store.tokens.create(organization, scope, label, expires))
+    print("The token, shown only this once:", file=sys.stderr)
+    print(secret)
+    return 0
+
+
+def token_list(settings: Settings, organization: int | None) -> int:
+    row = "{:<12}  {:>12}  {:<10}  {:<20}  {:<20}  {:<20}  {}"
+    print(row.format("id", "organization", "scopes", "created", "expires", "revoked", "label"))
+    for token in _with_store(settings, lambda store: store.tokens.list(organization)):
+        dates = [
+            "-" if date is None else date.strftime("%Y-%m-%dT%H:%M:%SZ")
+            for date in (token.create_date, token.expires, token.revoked)
+        ]
+        scopes = ",".join(sorted(token.scopes))
+        print(row.format(token.id, token.organization_id, scopes, *dates, token.label))
+    return 0
+
+
+def token_revoke(settings: Settings, token: str) -> int:
+    if _with_store(settings, lambda store: store.tokens.revoke(token)):
+        print("revoked; it stops working within 5 seconds")
+        return 0
+    print("error: no such token, or revoked already", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Bodies out: JSON, compressed when the client asks and it is worth it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+from aiohttp import web
+from isal import igzip
+
+from service.keys import STREAMING
+from service.store import documents
+
+# Less than a packet's worth gains nothing.
+_WORTH_COMPRESSING = 1400
+# igzip takes about 5 ms a megabyte at this level, where zlib takes 20 to 30, and lets go of the
+# interpreter lock.
+_LEVEL = 1
+_OFF_LOOP = 32 * 1024
+
+
+def accepts_gzip(request: web.Request) -> bool:
+    """Return whether the client takes gzip: named, and not with q=0."""
+    for part in request.headers.get("Accept-Encoding", "").lower().split(","):
+        coding, _, weight = part.partition(";")
+        if coding.strip() in ("gzip", "*"):
+            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+async def answer_bytes(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
+    """Answer with JSON text."""
+    headers = dict(headers or {})
+    if len(body) >= _WORTH_COMPRESSING:
+        headers["Vary"] = "Accept-Encoding"
+        if accepts_gzip(request):
+            headers["Content-Encoding"] = "gzip"
+            if len(body) > _OFF_LOOP:
+                body = await asyncio.to_thread(igzip.compress, body, _LEVEL)
+            else:
+                body = igzip.compress(body, _LEVEL)
+    return web.Response(body=body, content_type="application/json", headers=headers)
+
+
+async def answer(request: web.Request, value: Any) -> web.Response:
+    """Answer with a value."""
+    return await answer_bytes(request, documents.dump(value))
+
+
+async def stream(
+    request: web.Request,
+    pieces: AsyncIterator[bytes],
+    content_type: str = "application/json",
+    headers: dict[str, str] | None = None,
+) -> web.StreamResponse:
+    """Answer with pieces as they come. The first is made before the answer begins, so that a
+    database that is away is still a 503."""
+    first = await anext(pieces, b"")
+    response = web.StreamResponse(headers=headers)
+    response.content_type = content_type
+    if accepts_gzip(request):
+        response.enable_compression(web.ContentCoding.gzip)
+        response.headers["Vary"] = "Accept-Encoding"
+    await response.prepare(request)
+    request[STREAMING] = True
+    if request.method != "HEAD":
+        await response.write(first)
+        async for piece in pieces:
+            await response.write(piece)
+    await response.write_eof()
+    request[STREAMING] = False
+    return response
+
+
+async def array(batches: AsyncIterator[Iterable[Any]]) -> AsyncIterator[bytes]:
+    """Yield the JSON array of all records of all batches."""
+    opening = b"["
+    async for batch in batches:
+        yield opening + documents.dump(list(batch))[1:-1]
+        opening = b","
+    yield b"[]" if opening == b"[" else b"]"

@@ -1,0 +1,52 @@
+"""Wires the application; does nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from service.auth import Authenticator, authenticate
+from service.errors import errors
+from service.keys import AUTHENTICATOR, METRICS, SETTINGS, STORE
+from service.limits import LIMITS, Limits, admit, rate_limit
+from service.logs import observe
+from service.metrics import Metrics
+from service.openapi import add_documentation
+from service.query import well_formed_target
+from service.routes import ROUTES
+from service.server import add_headers
+from service.settings import Settings
+from service.store import Store
+
+
+def create_app(settings: Settings, store: Store) -> web.Application:
+    """Return the application on a store. Tests call it as the command line does."""
+    app = web.Application(
+        client_max_size=settings.max_body_bytes,
+        middlewares=[observe, errors, well_formed_target, admit, authenticate, rate_limit],
+    )
+    app[SETTINGS] = settings
+    app[STORE] = store
+    app[METRICS] = Metrics()
+    app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
+    app[LIMITS] = Limits(settings.max_in_flight, settings.rate_limit)
+    for method, path, handler in ROUTES:
+        app.router.add_route(method, path, handler)
+        if method == "GET":
+            app.router.add_route("HEAD", path, handler)
+    add_documentation(app)
+    app.on_response_prepare.append(add_headers)
+    app.cleanup_ctx.append(_upkeep)
+    return app
+
+
+async def _upkeep(app: web.Application) -> AsyncIterator[None]:
+    """Keep the store in order while the application runs, and let its writes finish at the end."""
+    store = app[STORE]
+    store.start_upkeep()
+    lag = asyncio.create_task(app[METRICS].watch_loop())
+    yield
+    lag.cancel()
+    await store.close()

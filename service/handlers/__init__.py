@@ -1,0 +1,1 @@
+"""Validated input -> one store call -> answer; one file a resource."""

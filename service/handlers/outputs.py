@@ -1,0 +1,79 @@
+"""GET and POST /v1/outputs/{group_id}."""
+
+from collections import Counter
+
+from aiohttp import web
+
+from schemas.outputs import OutputInput, OutputsPage, OutputsQuery, OutputsWritten
+from service.answers import answer, answer_bytes
+from service.body import JSON, NDJSON, Records, off_loop
+from service.errors import http_error
+from service.handlers.docs import endpoint
+from service.keys import ORGANIZATION, SETTINGS, STORE
+from service.query import load_query, path_id
+from service.store import documents
+from service.store.outputs import Page, Query, prepare
+
+INPUT = Records(OutputInput)
+_QUERY = OutputsQuery()
+
+
+@endpoint("read", "Get outputs for a scraping group", OutputsPage(), query=OutputsQuery)
+async def get(request: web.Request) -> web.StreamResponse:
+    """Return one page of the group's outputs, in the order in which they were last changed.
+
+    Pass `next_cursor` as `cursor` for the next page, or follow `next_url`; both are null when there
+    is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
+    or changed since.
+    """
+    group_id = path_id(request, "group_id")
+    query = Query(**load_query(request, _QUERY))
+    outputs = request.app[STORE].outputs
+    seen = request.headers.get("If-None-Match")
+    if seen and seen == _etag(await outputs.version(request[ORGANIZATION], group_id)):
+        return web.Response(status=304, headers={"ETag": seen, "Cache-Control": "private, no-cache"})
+    page = await outputs.page(request[ORGANIZATION], group_id, query)
+    size = sum(map(len, page.documents))
+    next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
+    body = await off_loop(size, lambda: _body(page, next_url))
+    headers = {"ETag": _etag(page.version), "Cache-Control": "private, no-cache"}
+    return await answer_bytes(request, body, headers)
+
+
+@endpoint("write", "Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
+async def post(request: web.Request) -> web.StreamResponse:
+    """Create, update or leave each output by its key_hash; answered when all of it is durable.
+
+    Also takes `application/x-ndjson`, one output a line.
+    """
+    group_id = path_id(request, "group_id")
+    items = await INPUT.read(request, (JSON, NDJSON))
+    limit = request.app[SETTINGS].max_item_bytes
+    await off_loop(request.content_length or 0, lambda: prepare(items, limit))
+    results = await request.app[STORE].outputs.write(request[ORGANIZATION], group_id, items)
+    # One of several items with one key counts once: what became of the group.
+    counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
+    kinds = ("created", "updated", "unchanged")
+    return await answer(request, {**{k: counts[k] for k in kinds}, "items": results})
+
+
+def _etag(version: int) -> str:
+    # Weak: last_scraped_date may have moved, which is not a change.
+    return f'W/"{version}"'
+
+
+def _body(page: Page, next_url: str | None) -> bytes:
+    metadata = documents.dump({"next_url": next_url, "next_cursor": page.next_cursor})
+    items = b",".join(documents.dump_documents(page.documents))
+    return b'{"metadata":%b,"items":[%b]}' % (metadata, items)
+
+
+def _next_url(request: web.Request, cursor: int) -> str:
+    """Return the absolute URL that repeats the request with another cursor."""
+    base = request.app[SETTINGS].base_url.rstrip("/")
+    if not base:
+        try:
+            base = str(request.url.origin())
+        except ValueError:  # a Host header that is no host
+            raise http_error(400) from None
+    return f"{base}{request.rel_url.update_query(cursor=str(cursor))}"

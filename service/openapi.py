@@ -1,0 +1,97 @@
+"""The OpenAPI document, made from the routes, and the page that shows it."""
+
+from __future__ import annotations
+
+import copy
+from importlib.resources import files
+from typing import Any
+
+from aiohttp import web
+from aiohttp_apispec.aiohttp_apispec import AiohttpApiSpec
+from apispec import APISpec
+
+import service
+
+_PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
+
+_PAGE = b"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Scraping Data Service: API</title>
+<link rel="stylesheet" href="/docs/static/swagger-ui.css">
+<link rel="icon" type="image/png" href="/docs/static/favicon-32x32.png">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/static/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({
+  url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null,
+  presets: [SwaggerUIBundle.presets.apis]
+});
+</script>
+</body>
+</html>
+"""
+
+
+class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
+    """aiohttp-apispec, which reads the handlers' decorators, made to write OpenAPI 3.
+
+    Its own Swagger 2.0 knows neither bearer tokens nor null.
+    """
+
+    def __init__(self) -> None:
+        info = {"title": "Scraping Data Service", "version": service.__version__}
+        super().__init__(url=None, **info)
+        self.spec = APISpec(openapi_version="3.0.3", plugins=(self.plugin,), **info)
+        self.spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+
+    def _update_paths(self, data: dict[str, Any], method: str, url_path: str) -> None:
+        if method == "head":  # it works wherever GET does, and says the same
+            return
+        operation = {k: v for k, v in data.items() if k not in ("schemas", "produces")}
+        operation["parameters"] = [
+            {"in": "path", "name": name[1:-1], "required": True, "schema": _PATH_ID}
+            for name in url_path.split("/")
+            if name.startswith("{")
+        ]
+        for used in data["schemas"]:
+            if used["location"] == "json":
+                content = {"application/json": {"schema": used["schema"]}}
+                operation["requestBody"] = {"required": True, "content": content}
+            else:
+                operation["parameters"].append({"in": "query", "schema": used["schema"]})
+        operation["responses"] = {
+            status: {
+                "description": response["description"],
+                "content": {response.get("content_type", "application/json"): {"schema": response["schema"]}},
+            }
+            for status, response in data["responses"].items()
+        }
+        self.spec.path(path=url_path, operations={method: copy.deepcopy(operation)})
+
+
+def describe(app: web.Application) -> dict[str, Any]:
+    """Return the OpenAPI document of an application's routes."""
+    openapi = OpenApi()
+    for route in app.router.routes():
+        openapi._register_route(route, route.method.lower(), route.handler)
+    return dict(openapi.swagger_dict())
+
+
+def add_documentation(app: web.Application) -> None:
+    """Serve the document at /openapi.json and Swagger UI at /docs, with its own assets."""
+    document = web.json_response(describe(app)).body
+
+    async def openapi(request: web.Request) -> web.Response:
+        return web.Response(body=document, content_type="application/json")
+
+    async def page(request: web.Request) -> web.Response:
+        return web.Response(body=_PAGE, content_type="text/html")
+
+    app.router.add_get("/openapi.json", openapi)
+    app.router.add_get("/docs", page)
+    app.router.add_static("/docs/static", str(files("aiohttp_apispec") / "static"))

@@ -1,0 +1,63 @@
+"""Path and query parameters in."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+from marshmallow import EXCLUDE, Schema, ValidationError
+
+from service.errors import ApiError, invalid, invalid_fields, problem
+
+_BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_LONGEST_ID = 256
+
+
+def check_target(request: web.Request) -> None:
+    """Refuse a path or query whose percent-encoding is not UTF-8 text without NUL."""
+    target = request.raw_path
+    if "%" not in target and target.isascii():
+        return
+    path, _, query = target.partition("?")
+    for name, text in (("path", path), ("query", query)):
+        try:
+            if _BROKEN_ESCAPE.search(text) or b"\0" in unquote_to_bytes(text):
+                raise ValueError
+            unquote_to_bytes(text).decode()
+        except ValueError:
+            raise invalid("value_error", "Must be percent-encoded UTF-8 without NUL", name) from None
+
+
+@web.middleware
+async def well_formed_target(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Refuse a request whose path or query cannot be read as text."""
+    check_target(request)
+    return await handler(request)  # type: ignore[no-any-return]
+
+
+def path_id(request: web.Request, name: str) -> str:
+    """Return an identifier of the path."""
+    value = request.match_info[name]
+    if not 0 < len(value) <= _LONGEST_ID:
+        raise invalid("string_too_long", f"Must be at most {_LONGEST_ID} characters", "path", name)
+    return value
+
+
+def load_query(request: web.Request, schema: Schema) -> dict[str, Any]:
+    """Return the query's parameters; unknown ones are ignored, empty ones count as left out."""
+    query = request.query
+    given: dict[str, str] = {}
+    for name in schema.fields:
+        if name in query:
+            values = query.getall(name)
+            if len(values) > 1:
+                raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
+            if values[0] or not schema.fields[name].allow_none:
+                given[name] = values[0]
+    try:
+        loaded: dict[str, Any] = schema.load(given, unknown=EXCLUDE)
+    except ValidationError as error:
+        raise invalid_fields(error, "query") from None
+    return loaded

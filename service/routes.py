@@ -1,0 +1,17 @@
+"""The API as one table."""
+
+from service.handlers import cookies, health, local_storage, outputs, reviews
+from service.handlers.docs import Handler
+
+ROUTES: list[tuple[str, str, Handler]] = [
+    ("POST", "/v1/cookies", cookies.post),
+    ("GET", "/v1/cookies", cookies.get),
+    ("POST", "/v1/local-storage", local_storage.post),
+    ("GET", "/v1/local-storage", local_storage.get),
+    ("POST", "/v1/reviews/{group_id}", reviews.post),
+    ("GET", "/v1/reviews/{group_id}", reviews.get),
+    ("POST", "/v1/outputs/{group_id}", outputs.post),
+    ("GET", "/v1/outputs/{group_id}", outputs.get),
+    ("GET", "/healthz", health.healthz),
+    ("GET", "/readyz", health.readyz),
+]

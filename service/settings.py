@@ -1,0 +1,99 @@
+"""Every setting: name, default, help. The only reader of the environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+class SettingsError(Exception):
+    """Raised when a setting has a value that cannot be used."""
+
+
+def _setting(default: Any, help: str, *, secret: bool = False) -> Any:
+    return field(default=default, metadata={"help": help, "secret": secret})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The settings of one process; each is an environment variable of the same name in capitals."""
+
+    host: str = _setting("127.0.0.1", "Address to listen on.")
+    port: int = _setting(8080, "Port to listen on; 0 takes a free one.")
+    workers: int = _setting(1, "Processes that share the port and the database.")
+    base_url: str = _setting("", "What next_url starts with, e.g. https://data.example.com. Empty: the request's own.")
+    tls_cert: str = _setting("", "Certificate file (PEM); with tls_key, serves HTTPS directly.")
+    tls_key: str = _setting("", "Private key file (PEM).")
+    mongo_url: str = _setting("", "MongoDB to use. Empty: find or start one on this machine.", secret=True)
+    mongo_database: str = _setting("scraping", "Database name.")
+    mongo_timeout: float = _setting(5.0, "Seconds one database operation may take.")
+    mongo_pool: int = _setting(64, "Connections (and threads) to the database, a process.")
+    data_dir: str = _setting(".data", "Folder of the database started on this machine.")
+    secret_keys: str = _setting(
+        "",
+        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, comma between. "
+        "The first encrypts, all decrypt.",
+        secret=True,
+    )
+    token_cache_seconds: float = _setting(3.0, "How long a token is believed without asking the database; at most 4.")
+    max_body_bytes: int = _setting(16 * 1024 * 1024, "Largest body, after decompression.")
+    max_records: int = _setting(1000, "Most records in one body.")
+    max_item_bytes: int = _setting(1024 * 1024, "Largest output item, as canonical JSON.")
+    max_depth: int = _setting(64, "Deepest nesting of a field's value.")
+    max_in_flight: int = _setting(256, "Requests a process works on at once; more get 503 with Retry-After.")
+    rate_limit: float = _setting(0.0, "Requests a second for each token, a process; 0 is off.")
+    receive_timeout: float = _setting(20.0, "Seconds a client may take to send one request.")
+    keepalive_timeout: float = _setting(75.0, "Seconds an idle connection is kept.")
+    shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop.")
+    lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
+    group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
+    cors_origins: str = _setting("", "Origins allowed to call from a browser, comma between.")
+    log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
+        """Return the settings of the environment, with `overrides` that are not None on top."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for item in dataclasses.fields(cls):
+            raw = overrides.get(item.name)
+            if raw is None:
+                raw = environ.get(item.name.upper())
+            if raw is not None and raw != "":
+                values[item.name] = _parse(item, raw)
+        return cls(**values)._checked()
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment that gives another process the same settings."""
+        return {item.name.upper(): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+    @property
+    def data_path(self) -> Path:
+        return Path(self.data_dir).resolve()
+
+    def _checked(self) -> Settings:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise SettingsError("TLS_CERT and TLS_KEY go together.")
+        if not 0 < self.token_cache_seconds <= 4:
+            raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
+        if self.workers < 1:
+            raise SettingsError("WORKERS must be at least 1.")
+        if self.workers > 1 and self.port == 0:
+            raise SettingsError("PORT must be given when there are several WORKERS.")
+        return self
+
+
+def _parse(item: dataclasses.Field[Any], raw: Any) -> Any:
+    kind: Any = type(item.default)
+    if isinstance(raw, kind):
+        return raw
+    try:
+        if kind is bool:
+            return {"1": True, "true": True, "0": False, "false": False}[str(raw).lower()]
+        return kind(raw)
+    except (ValueError, KeyError):
+        raise SettingsError(f"{item.name.upper()} must be of type {kind.__name__}.") from None

@@ -1,0 +1,99 @@
+"""The only place that knows Motor and PyMongo; one file a resource."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+
+from service.settings import Settings
+from service.store.connection import Client, connect
+from service.store.cookies import Cookies
+from service.store.errors import StoreError, StoreUnavailable, stored
+from service.store.groups import Groups
+from service.store.local_storage import LocalStorage
+from service.store.outputs import Outputs
+from service.store.reviews import Reviews
+from service.store.sequences import Sequences
+from service.store.tokens import Tokens
+from service.store.vault import Vault
+
+__all__ = ["Store", "StoreError", "StoreUnavailable"]
+
+log = logging.getLogger("service.store")
+
+# A dead writer holds up its group for the lease and this at most.
+REAP_SECONDS = 2.0
+SWEEP_SECONDS = 3600.0
+RETRY_SECONDS = 1.0
+
+
+class Store:
+    """All resources on one database. Every method takes the organization it works for."""
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        database = client[settings.mongo_database]
+        vault = Vault.parse(settings.secret_keys)
+        self.client = client
+        self.database = database
+        self.encrypts = vault.active
+        self.sequences = Sequences(database, settings.lease_seconds)
+        self.groups = Groups(database)
+        self.outputs = Outputs(database, self.sequences, self.groups, settings)
+        self.cookies = Cookies(database, vault)
+        self.local_storage = LocalStorage(database, vault, self.sequences)
+        self.reviews = Reviews(database, self.sequences)
+        self.tokens = Tokens(database)
+        self._ready = False
+        self._upkeep: asyncio.Task[None] | None = None
+
+    @classmethod
+    def connect(cls, settings: Settings, url: str) -> Store:
+        """Return the store of the database at `url`; it connects when used."""
+        return cls(settings, connect(settings, url))
+
+    @stored
+    async def ensure_indexes(self) -> None:
+        """Make all indexes; costs nothing where they are there."""
+        for part in (self.outputs, self.groups, self.cookies, self.local_storage, self.reviews):
+            await part.ensure_indexes()
+        self._ready = True
+
+    @stored
+    async def ping(self) -> bool:
+        """Return whether the database answers and all indexes are there."""
+        await self.database.command("ping")
+        return self._ready
+
+    def start_upkeep(self) -> None:
+        """Make the indexes as soon as the database answers, then end dead writers' batches."""
+        self._upkeep = asyncio.create_task(self._keep_up())
+
+    async def close(self) -> None:
+        """Wait for the writes under way, then disconnect."""
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._upkeep
+        await self.outputs.close()
+        self.client.close()
+
+    async def _keep_up(self) -> None:
+        loop = asyncio.get_running_loop()
+        next_sweep = loop.time() + random.uniform(0, SWEEP_SECONDS)
+        while True:
+            try:
+                if not self._ready:
+                    await self.ensure_indexes()
+                ended = await self.outputs.reap()
+                if ended:
+                    log.warning("ended batches of dead writers", extra={"batches": ended})
+                if loop.time() > next_sweep:
+                    next_sweep = loop.time() + SWEEP_SECONDS
+                    await self.sequences.sweep()
+            except StoreError as error:
+                log.warning("upkeep waits for the database", extra={"error": str(error)})
+            # Apart from each other, so that processes do not all ask at once.
+            pause = REAP_SECONDS if self._ready else RETRY_SECONDS
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -1,0 +1,114 @@
+"""What cookies and local storage share: records an organization sets by identity and lists whole."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pymongo import ASCENDING, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.errors import stored, streamed
+from service.store.sequences import DUPLICATE_KEY
+from service.store.vault import Vault
+
+# Records of about 200 bytes: a batch is 200 KB, and the whole answer is never in memory.
+BATCH = 1000
+
+
+class Counts(NamedTuple):
+    created: int
+    updated: int
+
+
+def now() -> datetime:
+    """Return the present in UTC and whole milliseconds, as the database stores it."""
+    moment = datetime.now(UTC)
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+
+
+class BrowserState:
+    """A collection of records, each known by its organization and its identity."""
+
+    name: str
+    identity: tuple[str, ...]
+    session: Any  # what `expires` holds in a record that does not expire
+
+    def __init__(self, database: Database, vault: Vault) -> None:
+        self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
+        self._vault = vault
+
+    async def ensure_indexes(self) -> None:
+        """Make the index that holds each record once and gives the order of listing."""
+        keys = ["organization_id", *self.identity]
+        await self._records.create_index([(key, ASCENDING) for key in keys], name="identity", unique=True)
+
+    @streamed
+    async def records(
+        self,
+        organization_id: int,
+        domains: Iterable[str] | None = None,
+        active_at: datetime | None = None,
+        extra: bool = False,
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield the records in the order of their identity, some at a time."""
+        where: dict[str, Any] = {"organization_id": organization_id}
+        if domains is not None:
+            where["domain"] = {"$in": list(domains)}
+        if active_at is not None:
+            where["$or"] = [{"expires": self.session}, {"expires": {"$gt": self._at(active_at)}}]
+        found = self._records.find(where, hint="identity", batch_size=BATCH)
+        found = found.sort([(key, ASCENDING) for key in self.identity])
+        while records := await found.to_list(BATCH):
+            yield [self._served(record, extra) for record in records]
+
+    async def rotate(self) -> AsyncIterator[int]:
+        """Encrypt again every value that is not under the first key; yield how many were seen."""
+        seen = 0
+        async for record in self._records.find({}, batch_size=BATCH):
+            seen += 1
+            if not self._vault.is_current(record["value"]):
+                value = self._vault.open(record["value"], *self._belongs_to(record))
+                # Only if it is still the value that was read: a newer one is sealed already.
+                await self._records.update_one(
+                    {"_id": record["_id"], "value": record["value"]},
+                    {"$set": {"value": self._vault.seal(value, *self._belongs_to(record))}},
+                )
+            yield seen
+
+    @stored
+    async def count(self) -> int:
+        """Return roughly how many records all organizations have."""
+        return await self._records.estimated_document_count()
+
+    def _at(self, moment: datetime) -> Any:
+        return moment
+
+    def _served(self, record: dict[str, Any], extra: bool) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _key(self, record: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(record[name] for name in self.identity)
+
+    def _belongs_to(self, record: dict[str, Any]) -> tuple[str | int, ...]:
+        return (record["organization_id"], self.name, *self._key(record), "value")
+
+    async def _upsert(self, operations: list[UpdateOne]) -> Counts:
+        """Write all operations; those that met the first write of the same record go again."""
+        created = updated = 0
+        result: Any
+        while operations:
+            try:
+                result = (await self._records.bulk_write(operations, ordered=False)).bulk_api_result
+                operations = []
+            except BulkWriteError as error:
+                result = error.details
+                failed = result["writeErrors"]
+                if result.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
+                    raise
+                operations = [operations[e["index"]] for e in failed]
+            created += result["nUpserted"]
+            updated += result["nMatched"]
+        return Counts(created, updated)

@@ -1,0 +1,97 @@
+"""What each group holds: counted as it is written, so that nothing is counted when it is read."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from pymongo import ASCENDING, UpdateOne
+from pymongo.errors import DuplicateKeyError
+
+from service.store.connection import COMMITTED, MAJORITY, Collection, Database
+from service.store.errors import stored
+from service.store.sequences import Batch
+
+# Known jobs need no upsert: 20,000 keys are about 4 MB.
+_REMEMBERED_JOBS = 20_000
+# How many batches a group remembers as counted. One is counted twice only if its writer dies and
+# this many others finish before the reaper comes, within the lease.
+_APPLIED = 200
+
+
+class Change:
+    """What one batch changed in its group."""
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.created = self.changed = self.approved = self.last_id = 0
+        self.jobs: set[str] = set()
+
+    def add(self, document: dict[str, Any], created: bool, was_approved: bool) -> None:
+        """Count one written document."""
+        self.created += created
+        self.changed += not created
+        self.approved += document["is_approved"] - was_approved
+        self.last_id = max(self.last_id, document["id"])
+        self.jobs.add(document["root_job_id"])
+
+
+class Groups:
+    """The groups of an organization, with their counts."""
+
+    def __init__(self, database: Database) -> None:
+        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._known_jobs: OrderedDict[tuple[int, str, str], None] = OrderedDict()
+
+    async def ensure_indexes(self) -> None:
+        """Make the indexes that hold each group and each job once."""
+        group = [("organization_id", ASCENDING), ("group_id", ASCENDING)]
+        await self._groups.create_index(group, name="group", unique=True)
+        await self._jobs.create_index([*group, ("job_id", ASCENDING)], name="job", unique=True)
+
+    @stored
+    async def apply(self, change: Change) -> None:
+        """Add a batch's changes to its group's counts, once, however often it is called."""
+        if not change.created and not change.changed:
+            return
+        batch = change.batch
+        group = {"organization_id": batch.organization_id, "group_id": batch.group_id}
+        new_jobs = await self._new_jobs(group, change)
+        day = batch.date.strftime("%Y-%m-%d")
+        update = {
+            "$inc": {
+                "items": change.created,
+                "approved": change.approved,
+                "jobs": new_jobs,
+                f"days.{day}.created": change.created,
+                f"days.{day}.changed": change.changed,
+            },
+            "$max": {"last_id": change.last_id, "last_change": batch.date},
+            "$push": {"applied": {"$each": [batch.token], "$slice": -_APPLIED}},
+        }
+        for _ in range(2):
+            try:
+                await self._groups.update_one({**group, "applied": {"$ne": batch.token}}, update, upsert=True)
+                return
+            except DuplicateKeyError:
+                # Either this batch is in already, or another writer made the group just now.
+                if await self._groups.find_one({**group, "applied": batch.token}, {"_id": 1}):
+                    return
+
+    async def _new_jobs(self, group: dict[str, Any], change: Change) -> int:
+        """Enter the jobs not seen before and return how many they are."""
+        where = (group["organization_id"], group["group_id"])
+        unknown = [job for job in change.jobs if (*where, job) not in self._known_jobs]
+        if not unknown:
+            return 0
+        entry = {"$setOnInsert": {"create_date": change.batch.date}}
+        done = await self._jobs.bulk_write(
+            [UpdateOne({**group, "job_id": job}, entry, upsert=True) for job in unknown],
+            ordered=False,
+        )
+        for job in unknown:
+            self._known_jobs[(*where, job)] = None
+        while len(self._known_jobs) > _REMEMBERED_JOBS:
+            self._known_jobs.popitem(last=False)
+        return done.upserted_count

@@ -1,0 +1,495 @@
+"""Outputs: written in rounds with ids from `sequences`, read one indexed range a page."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import KeysView
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from pymongo import ASCENDING, InsertOne, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from service.settings import Settings
+from service.store import documents
+from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.errors import StoreUnavailable, stored
+from service.store.groups import Change, Groups
+from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Sequences
+
+SERVED = (
+    "source_url",
+    "data",
+    "id",
+    "output_id",
+    "root_job_id",
+    "create_date",
+    "update_date",
+    "last_scraped_date",
+    "key_hash",
+    "value_hash",
+    "is_approved",
+    "tags",
+    "files",
+)
+_PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
+_IDENTITY = {
+    "_id": 0,
+    "key_hash": 1,
+    "content_hash": 1,
+    "id": 1,
+    "output_id": 1,
+    "is_approved": 1,
+    "files.id": 1,
+    "files.create_date": 1,
+}
+
+# Index name -> the field after (organization_id, group_id), in the order of how few it leaves.
+FILTERS = {
+    "url": "source_url",
+    "job_id": "root_job_id",
+    "region": "tags.region",
+    "country": "tags.country",
+}
+# Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
+# database, not a race.
+_MOST_ROUNDS = 20
+
+
+class TooLarge(Exception):
+    """Raised for an item larger than one may be."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which outputs of a group a page is made of."""
+
+    cursor: int = 0
+    limit: int = 10
+    created_after: datetime | None = None
+    job_id: str | None = None
+    url: str | None = None
+    country: str | None = None
+    region: str | None = None
+
+
+class Page(NamedTuple):
+    """Encoded documents in the order of their ids, the cursor of the next page, the version shown."""
+
+    documents: list[bytes]
+    next_cursor: int | None
+    version: int
+
+
+class Known(NamedTuple):
+    """What is stored under a key when a round begins."""
+
+    id: int
+    output_id: str
+    content_hash: str
+    is_approved: bool
+    file_dates: dict[str, datetime]
+
+
+@dataclass
+class Write:
+    """One request's items by key, the last of each key, and who waits for them."""
+
+    items: dict[str, dict[str, Any]]
+    done: asyncio.Future[dict[str, dict[str, Any]]] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+    @property
+    def keys(self) -> KeysView[str]:
+        return self.items.keys()
+
+
+def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, Any]]:
+    """Give every item its hashes, in place, and return the items.
+
+    `content_hash` covers all that a client can change, so one comparison tells changed from not.
+    """
+    for index, item in enumerate(items):
+        data = documents.canonical(item["data"])
+        rest = documents.canonical([item["tags"], item["files"], item["root_job_id"], item["is_approved"]])
+        if len(data) + len(rest) + len(item["source_url"]) > max_item_bytes:
+            raise TooLarge(index)
+        source_url = item["source_url"].encode()
+        if "value_hash" not in item:
+            item["value_hash"] = documents.sha256(data)
+        if "key_hash" not in item:
+            item["key_hash"] = documents.sha256(source_url, data)
+        item["content_hash"] = documents.sha256(source_url, data, item["value_hash"].encode(), rest)
+    return items
+
+
+class Outputs:
+    """Outputs of the groups of an organization."""
+
+    def __init__(self, database: Database, sequences: Sequences, groups: Groups, settings: Settings) -> None:
+        self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE, read_concern=MAJORITY)
+        self._sequences = sequences
+        self._groups = groups
+        self._commits = GroupCommit[Write](self._commit, settings.group_commit)
+
+    async def ensure_indexes(self) -> None:
+        """Make the indexes that every read and write here relies on."""
+        group = [("organization_id", ASCENDING), ("group_id", ASCENDING)]
+
+        async def index(name: str, *fields: str, **options: Any) -> None:
+            keys = [*group, *((name, ASCENDING) for name in fields)]
+            await self._outputs.create_index(keys, name=name, **options)
+
+        await index("id", "id", unique=True)
+        present = {"key_hash": {"$exists": True}}  # tombstones have none
+        await index("key", "key_hash", unique=True, partialFilterExpression=present)
+        for name, path in FILTERS.items():
+            partial = {path: {"$exists": True}}
+            await index(name, path, "id", partialFilterExpression=partial)
+        await index("updated", "update_date", "id")
+        await self._outputs.create_index(
+            "tombstone", name="tombstone", partialFilterExpression={"tombstone": {"$exists": True}}
+        )
+
+    # -- reading -----------------------------------------------------------------------------
+
+    @stored
+    async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
+        """Return the page after `query.cursor`, in the order of ids, without gaps."""
+        mark = self._sequences.remembered(organization_id, group_id)
+        if query.cursor + 1 < mark.end:
+            found = await self._range(organization_id, group_id, query, mark)
+            if len(found) > query.limit:
+                return self._page(found, query, mark)
+        else:
+            found = None
+        # At the tail only a new mark can tell whether there is more.
+        new = await self._sequences.mark(organization_id, group_id)
+        if found is None or new.version != mark.version:
+            found = await self._range(organization_id, group_id, query, new)
+        return self._page(found, query, new)
+
+    async def version(self, organization_id: int, group_id: str) -> int:
+        """Return the version that a page read now would show."""
+        return (await self._sequences.mark(organization_id, group_id)).version
+
+    @staticmethod
+    def _page(found: list[bytes], query: Query, mark: Mark) -> Page:
+        if len(found) <= query.limit:
+            return Page(found, None, mark.version)
+        found = found[: query.limit]
+        return Page(found, documents.decode(found[-1])["id"], mark.version)
+
+    async def _range(self, organization_id: int, group_id: str, query: Query, mark: Mark) -> list[bytes]:
+        """Return up to `limit + 1` encoded documents between the cursor and the mark."""
+        cursor = query.cursor
+        if query.created_after is not None:
+            # After the mark: an item in flight before it could have an id below the one found here.
+            first = await self._first_id_since(organization_id, group_id, query.created_after)
+            if first is None:
+                return []
+            cursor = max(cursor, first - 1)
+        if cursor + 1 >= mark.end:
+            return []
+        where, hint = self.selection(organization_id, group_id, query)
+        where["id"] = {"$gt": cursor, "$lt": mark.end}
+        found = self._outputs.find_raw_batches(
+            where,
+            _PROJECTION,
+            sort=[("id", ASCENDING)],
+            limit=query.limit + 1,
+            batch_size=query.limit + 1,
+            hint=hint,
+        )
+        return [document async for raw in found for document in documents.split(raw)]
+
+    @staticmethod
+    def selection(organization_id: int, group_id: str, query: Query) -> tuple[dict[str, Any], str | None]:
+        """Return the filter for a query, without its ids, and the index to read it by.
+
+        With two filters or more the database chooses, except that one URL is always the fewest.
+        """
+        where: dict[str, Any] = {"organization_id": organization_id, "group_id": group_id}
+        names = [name for name in FILTERS if getattr(query, name) is not None]
+        for name in names:
+            where[FILTERS[name]] = getattr(query, name)
+        if not names:
+            where["tombstone"] = {"$exists": False}
+            return where, "id"
+        return where, names[0] if len(names) == 1 or names[0] == "url" else None
+
+    async def _first_id_since(self, organization_id: int, group_id: str, moment: datetime) -> int | None:
+        """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
+        found = await self._outputs.find_one(
+            {
+                "organization_id": organization_id,
+                "group_id": group_id,
+                "update_date": {"$gte": moment},
+            },
+            {"_id": 0, "id": 1},
+            sort=[("update_date", ASCENDING), ("id", ASCENDING)],
+            hint="updated",
+        )
+        return None if found is None else int(found["id"])
+
+    # -- writing -----------------------------------------------------------------------------
+
+    async def write(self, organization_id: int, group_id: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Create, update or leave each prepared item by its key; return the results in order.
+
+        Returns when all of it is durable. The last of several items with one key wins.
+        """
+        write = Write({item["key_hash"]: item for item in items})
+        if not write.items:
+            return []
+        results = await self._commits.submit((organization_id, group_id), write)
+        return [results[item["key_hash"]] for item in items]
+
+    async def close(self) -> None:
+        """Wait for the writes under way."""
+        await self._commits.close()
+
+    @property
+    def rounds_in_flight(self) -> int:
+        return self._commits.in_flight
+
+    @stored
+    async def _commit(self, group: tuple[int, str], writes: list[Write]) -> None:
+        pending = {key: item for write in writes for key, item in write.items.items()}
+        results: dict[str, dict[str, Any]] = {}
+        for _ in range(_MOST_ROUNDS):
+            done = await self._round(*group, pending)
+            results.update(done)
+            pending = {key: item for key, item in pending.items() if key not in done}
+            if not pending:
+                break
+        for write in writes:
+            if write.done.done():
+                continue
+            if any(key not in results for key in write.items):
+                write.done.set_exception(StoreUnavailable("lost every race"))
+            else:
+                write.done.set_result({key: results[key] for key in write.items})
+
+    async def _round(
+        self, organization_id: int, group_id: str, pending: dict[str, dict[str, Any]]
+    ) -> dict[str, dict[str, Any]]:
+        """Try to write all pending items once; return the results of those that are done.
+
+        The others met a writer that changed the same key meanwhile, or a tombstone.
+        """
+        known = await self._known(organization_id, group_id, list(pending))
+        moved = {
+            key: item
+            for key, item in pending.items()
+            if key not in known or known[key].content_hash != item["content_hash"]
+        }
+        same = {key: item for key, item in pending.items() if key not in moved}
+        results = {key: _result(known[key].id, known[key].output_id, key, "unchanged") for key in same}
+        await self._touch(organization_id, group_id, same)
+        if not moved:
+            return results
+        batch = await self._sequences.allocate(organization_id, group_id, len(moved))
+        rows = [
+            _row(batch, batch.first + offset, item, known.get(key)) for offset, (key, item) in enumerate(moved.items())
+        ]
+        lost = await self._write(batch, rows)
+        change = Change(batch)
+        for row in rows:
+            if row.key in lost:
+                continue
+            change.add(row.document, row.known is None, row.known is not None and row.known.is_approved)
+            results[row.key] = _result(
+                row.document["id"],
+                row.output_id,
+                row.key,
+                "created" if row.known is None else "updated",
+            )
+        await self._groups.apply(change)
+        await self._sequences.release(batch)
+        return results
+
+    async def _known(self, organization_id: int, group_id: str, keys: list[str]) -> dict[str, Known]:
+        found = self._outputs.find(
+            {
+                "organization_id": organization_id,
+                "group_id": group_id,
+                "key_hash": {"$in": keys},
+            },
+            _IDENTITY,
+            hint="key",
+            batch_size=len(keys) + 1,
+        )
+        return {
+            document["key_hash"]: Known(
+                document["id"],
+                document["output_id"],
+                document.get("content_hash", ""),
+                document["is_approved"],
+                {f["id"]: f["create_date"] for f in document.get("files", ())},
+            )
+            for document in await found.to_list(None)
+        }
+
+    async def _touch(self, organization_id: int, group_id: str, same: dict[str, dict[str, Any]]) -> None:
+        """Move `last_scraped_date` forward; the items of one scrape mostly share one date."""
+        by_date: dict[datetime, list[str]] = {}
+        now = datetime.now(UTC)
+        for key, item in same.items():
+            by_date.setdefault(item.get("last_scraped_date", now), []).append(key)
+        for date, keys in by_date.items():
+            await self._outputs.update_many(
+                {
+                    "organization_id": organization_id,
+                    "group_id": group_id,
+                    "key_hash": {"$in": keys},
+                },
+                {"$max": {"last_scraped_date": date}},
+                hint="key",
+            )
+
+    async def _write(self, batch: Batch, rows: list[Row]) -> set[str]:
+        """Write the rows durably and return the keys that lost to another writer or a tombstone.
+
+        When the outcome is unknown it raises, and the batch stays in flight for the reaper.
+        """
+        operations = [row.operation for row in rows]
+        lost: set[str] = set()
+        await self._sequences.step("before write")
+        result: Any
+        try:
+            result = (await self._outputs.bulk_write(operations, ordered=False)).bulk_api_result
+        except BulkWriteError as error:
+            result = error.details
+            others = [e for e in result["writeErrors"] if e["code"] != DUPLICATE_KEY]
+            if result.get("writeConcernErrors"):
+                raise
+            if others:
+                # The server has answered: nothing of this batch can land any more.
+                await self._sequences.release(batch)
+                raise
+            lost = {rows[e["index"]].key for e in result["writeErrors"]}
+        await self._sequences.step("written")
+        updates = [row for row in rows if row.known is not None and row.key not in lost]
+        if result["nMatched"] < len(updates):
+            # Some had another id than when they were looked up: see which were written.
+            now = await self._known(batch.organization_id, batch.group_id, [row.key for row in updates])
+            lost |= {r.key for r in updates if r.key not in now or now[r.key].id != r.document["id"]}
+        return lost
+
+    # -- ending what dead writers left ---------------------------------------------------------
+
+    async def reap(self) -> int:
+        """End the batches whose writers are gone; return how many there were."""
+        batches = await self._sequences.expired()
+        for batch in batches:
+            await self._sequences.fence(batch)
+            await self._groups.apply(await self._written(batch))
+            await self._sequences.release(batch)
+        return len(batches)
+
+    @stored
+    async def _written(self, batch: Batch) -> Change:
+        """Return what a batch changed before its writer died, as far as it is still in place."""
+        change = Change(batch)
+        where = {
+            "organization_id": batch.organization_id,
+            "group_id": batch.group_id,
+            "id": {"$gte": batch.first, "$lt": batch.first + batch.size},
+            "tombstone": {"$exists": False},
+        }
+        fields = ["id", "root_job_id", "is_approved", "create_date", "update_date"]
+        async for document in self._outputs.find(where, fields, hint="id"):
+            created = document["create_date"] == document["update_date"]
+            # Whether a changed one was approved before is not known: counted as no difference.
+            change.add(document, created, False if created else document["is_approved"])
+        return change
+
+
+class Row(NamedTuple):
+    """One item of a batch: what becomes of it and how."""
+
+    key: str
+    document: dict[str, Any]
+    output_id: str
+    known: Known | None
+    operation: Any
+
+
+def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
+    output_id = known.output_id if known else str(uuid.uuid4())
+    files = [_file(batch, file, output_id, known) for file in item["files"]]
+    document = {
+        "source_url": item["source_url"],
+        "data": item["data"],
+        "id": id,
+        "root_job_id": item["root_job_id"],
+        "update_date": batch.date,
+        "value_hash": item["value_hash"],
+        "is_approved": item["is_approved"],
+        "tags": item["tags"],
+        "files": files,
+        "content_hash": item["content_hash"],
+    }
+    scraped = item.get("last_scraped_date", batch.date)
+    key = item["key_hash"]
+    if known is None:
+        # In the order of the contract, which is the order in which it is served.
+        whole = {
+            **document,
+            "output_id": output_id,
+            "create_date": batch.date,
+            "last_scraped_date": scraped,
+            "key_hash": key,
+        }
+        operation: Any = InsertOne(
+            {
+                "organization_id": batch.organization_id,
+                "group_id": batch.group_id,
+                **{name: whole[name] for name in SERVED},
+                "content_hash": item["content_hash"],
+            }
+        )
+    else:
+        operation = UpdateOne(
+            {
+                "organization_id": batch.organization_id,
+                "group_id": batch.group_id,
+                "key_hash": key,
+                "id": known.id,
+            },
+            {"$set": document, "$max": {"last_scraped_date": scraped}},
+            hint="key",
+        )
+    return Row(key, document, output_id, known, operation)
+
+
+def _file(batch: Batch, file: dict[str, Any], output_id: str, known: Known | None) -> dict[str, Any]:
+    """Return a file with its id and date: the same file of the same item keeps both."""
+    id = file.get("id")
+    if id is None:
+        id = str(uuid.uuid5(uuid.UUID(output_id), documents.sha256(documents.canonical(file))))
+    date = file.get("create_date") or (known.file_dates.get(id) if known else None)
+    return {
+        "id": id,
+        "field": file["field"],
+        "url_etag_hash": file["url_etag_hash"],
+        "blob_key": file["blob_key"],
+        "blob_url": file["blob_url"],
+        "source_url": file["source_url"],
+        "create_date": date or batch.date,
+        "file_url": file["file_url"],
+        "file_type": file["file_type"],
+        "file_checksum": file["file_checksum"],
+        "file_metadata": file["file_metadata"],
+    }
+
+
+def _result(id: int, output_id: str, key_hash: str, result: str) -> dict[str, Any]:
+    return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}

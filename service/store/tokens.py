@@ -1,0 +1,139 @@
+"""Access tokens: only their SHA-256 is kept."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from service.store.browser_state import now
+from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.errors import stored
+
+# A prefix and a checksum let secret scanners find a leaked token without false alarms.
+PREFIX = "sds_"
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_RANDOM = 40  # base-62 digits, 238 bits
+_CHECK = 6
+SCOPES = ("read", "write")
+
+
+@dataclass(frozen=True)
+class Token:
+    """Whom a token lets in, and to what. `id` is safe to show."""
+
+    id: str
+    organization_id: int
+    scopes: frozenset[str]
+    label: str
+    create_date: datetime
+    expires: datetime | None
+    revoked: datetime | None
+
+    def valid_at(self, moment: datetime) -> bool:
+        return self.revoked is None and (self.expires is None or moment < self.expires)
+
+
+def new_secret() -> str:
+    """Return a new token's text."""
+    body = "".join(secrets.choice(_DIGITS) for _ in range(_RANDOM))
+    return PREFIX + body + _checksum(body)
+
+
+def well_formed(secret: str) -> bool:
+    """Return whether a text can be a token at all, without asking the database."""
+    body = secret[len(PREFIX) : -_CHECK]
+    return (
+        secret.startswith(PREFIX) and secret.isascii() and len(body) == _RANDOM and secret[-_CHECK:] == _checksum(body)
+    )
+
+
+def hashed(secret: str) -> str:
+    """Return what is stored of a token."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+class Tokens:
+    """The tokens of all organizations."""
+
+    def __init__(self, database: Database) -> None:
+        self._tokens: Collection = database.get_collection("tokens", write_concern=DURABLE, read_concern=MAJORITY)
+
+    @stored
+    async def create(
+        self,
+        organization_id: int,
+        scopes: Iterable[str],
+        label: str = "",
+        expires: datetime | None = None,
+    ) -> str:
+        """Make a token and return its text, which cannot be had again."""
+        secret = new_secret()
+        await self._tokens.insert_one(
+            {
+                "_id": hashed(secret),
+                "organization_id": organization_id,
+                "scopes": sorted(set(scopes)),
+                "label": label,
+                "create_date": now(),
+                "expires": expires,
+                "revoked": None,
+            }
+        )
+        return secret
+
+    @stored
+    async def find(self, secret: str) -> Token | None:
+        """Return the token of a text, valid or not."""
+        digest = hashed(secret)
+        # The index compares digests, which tell nothing about the text; the last word is constant-time.
+        found = await self._tokens.find_one({"_id": digest})
+        if found is None or not hmac.compare_digest(found["_id"], digest):
+            return None
+        return _token(found)
+
+    @stored
+    async def list(self, organization_id: int | None = None) -> list[Token]:
+        """Return the tokens, of one organization or all, oldest first."""
+        where = {} if organization_id is None else {"organization_id": organization_id}
+        found = await self._tokens.find(where).sort("create_date", 1).to_list(None)
+        return [_token(document) for document in found]
+
+    @stored
+    async def revoke(self, id: str) -> bool:
+        """End a token by its id or its text; return whether there was one that was not ended."""
+        digest = {"$regex": f"^{id}"} if _is_id(id) else hashed(id)
+        result = await self._tokens.update_one({"_id": digest, "revoked": None}, {"$set": {"revoked": now()}})
+        return bool(result.modified_count)
+
+
+_ID = 12
+
+
+def _is_id(text: str) -> bool:
+    return len(text) == _ID and all(c in "0123456789abcdef" for c in text)
+
+
+def _checksum(body: str) -> str:
+    number, digits = zlib.crc32(body.encode()), ""
+    for _ in range(_CHECK):
+        number, digit = divmod(number, 62)
+        digits = _DIGITS[digit] + digits
+    return digits
+
+
+def _token(document: dict[str, Any]) -> Token:
+    return Token(
+        document["_id"][:_ID],
+        document["organization_id"],
+        frozenset(document["scopes"]),
+        document["label"],
+        document["create_date"],
+        document["expires"],
+        document["revoked"],
+    )

@@ -1,0 +1,154 @@
+"""Running: one process or several on one port, stopped without losing an accepted request."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+
+import uvloop
+
+from service.app import create_app
+from service.logs import set_up
+from service.server import Runner
+from service.settings import Settings
+from service.store import Store
+
+log = logging.getLogger("service")
+
+_BACKLOG = 1024
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# A worker that dies at once is started again, but not in a tight loop.
+_RESTART_SECONDS = 1.0
+
+
+def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> None:
+    """Serve until told to stop; `on_listening` gets the address once requests are taken."""
+    if settings.workers == 1:
+        serve_one(settings, url, on_listening)
+    else:
+        _Supervisor(settings, url).run(on_listening)
+
+
+def serve_one(
+    settings: Settings,
+    url: str,
+    on_listening: Callable[[str], None] = lambda address: None,
+    *,
+    shared_port: bool = False,
+    stop_with_stdin: bool = False,
+) -> None:
+    """Serve in this process until a signal comes, or until standard input ends."""
+    set_up(settings.log_level)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve_one(settings, url, on_listening, shared_port, stop_with_stdin))
+
+
+async def _serve_one(
+    settings: Settings,
+    url: str,
+    on_listening: Callable[[str], None],
+    shared_port: bool,
+    stop_with_stdin: bool,
+) -> None:
+    from aiohttp import web
+
+    store = Store.connect(settings, url)
+    if not store.encrypts:
+        log.warning("SECRET_KEYS is not set: cookie and local-storage values are stored in plain text")
+    runner = Runner(create_app(settings, store), settings)
+    await runner.setup()
+    site = web.TCPSite(
+        runner,
+        settings.host,
+        settings.port,
+        backlog=_BACKLOG,
+        reuse_port=shared_port or None,
+        ssl_context=_tls(settings),
+    )
+    await site.start()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in _STOP_SIGNALS:
+        loop.add_signal_handler(name, stop.set)
+    if stop_with_stdin:
+        threading.Thread(target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(stop.set)), daemon=True).start()
+    host, port = runner.addresses[0][:2]
+    on_listening(f"{'https' if settings.tls_cert else 'http'}://{host}:{port}")
+    log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
+    await stop.wait()
+    log.info("stopping", extra={"pid": os.getpid()})
+    await runner.cleanup()
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if not settings.tls_cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    return context
+
+
+class _Supervisor:
+    """Starts the workers, starts again those that die, and ends with all of them."""
+
+    def __init__(self, settings: Settings, url: str) -> None:
+        self._settings = settings
+        self._environ = {**os.environ, **settings.environ(), "MONGO_URL": url}
+        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        self._stopping = threading.Event()
+
+    def run(self, on_listening: Callable[[str], None]) -> None:
+        set_up(self._settings.log_level)
+        for name in _STOP_SIGNALS:
+            signal.signal(name, lambda *_: self._stopping.set())
+        with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
+            self._environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+            try:
+                for _ in range(self._settings.workers):
+                    self._start()
+                scheme = "https" if self._settings.tls_cert else "http"
+                on_listening(f"{scheme}://{self._settings.host}:{self._settings.port}")
+                while not self._stopping.wait(0.2):
+                    self._restart_dead()
+            finally:
+                self._end()
+
+    def _start(self) -> None:
+        # Its own session: Ctrl-C reaches the supervisor, which tells the workers in order. They
+        # also end when this process is gone, however it went: their standard input ends then.
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "service", "worker"],
+            env=self._environ,
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._workers[worker.pid] = worker
+
+    def _restart_dead(self) -> None:
+        for pid, worker in list(self._workers.items()):
+            if worker.poll() is not None:
+                log.error("a worker died", extra={"pid": pid, "code": worker.returncode})
+                del self._workers[pid]
+                self._stopping.wait(_RESTART_SECONDS)
+                if not self._stopping.is_set():
+                    self._start()
+
+    def _end(self) -> None:
+        for worker in self._workers.values():
+            worker.terminate()
+        deadline = time.monotonic() + self._settings.shutdown_timeout + 3
+        for worker in self._workers.values():
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                worker.wait(max(0.0, deadline - time.monotonic()))
+            if worker.poll() is None:
+                worker.kill()

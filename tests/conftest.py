@@ -1,0 +1,95 @@
+"""A real MongoDB for each test process, one database in it, and a new organization for each test.
+
+Everything in the service is scoped to an organization, so a new one is all the isolation a test needs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from mongomock_motor import AsyncMongoMockClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from service.app import create_app
+from service.local_mongo import local_mongo
+from service.settings import Settings
+from service.store import Store
+from tests.api import Api
+
+_organizations = itertools.count(os.getpid() * 10_000)
+
+MakeApi = Callable[..., Awaitable[Api]]
+
+
+@pytest.fixture(scope="session")
+def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Start the real engine on a temporary folder; `TEST_MONGO_URL` names another one."""
+    given = os.environ.get("TEST_MONGO_URL")
+    if given:
+        yield given
+        return
+    with local_mongo(Path(tmp_path_factory.mktemp("mongo"))) as mongo:
+        yield mongo.url
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """The settings of the service under test; a module may override this fixture."""
+    return Settings(mongo_database="test", receive_timeout=2.0, lease_seconds=2.0)
+
+
+@pytest.fixture
+async def store(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
+    """A store on the real engine."""
+    store = Store.connect(settings, mongo_url)
+    await store.ensure_indexes()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def mock_store(settings: Settings) -> Store:
+    """A store on mongomock, for what does not depend on the database."""
+    return Store(settings, AsyncMongoMockClient(tz_aware=True))
+
+
+@pytest.fixture
+def organization() -> int:
+    """An organization that nobody else has."""
+    return next(_organizations)
+
+
+@pytest.fixture
+def app(settings: Settings, store: Store) -> web.Application:
+    return create_app(settings, store)
+
+
+@pytest.fixture
+async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpClient) -> MakeApi:
+    """Return a function that makes a caller with a token of its own: `make_api(scopes=["read"])`."""
+    client = await aiohttp_client(app)
+
+    async def make(organization_id: int | None = None, scopes: list[str] | None = None, **token: Any) -> Api:
+        organization_id = next(_organizations) if organization_id is None else organization_id
+        secret = await store.tokens.create(organization_id, scopes or ["read", "write"], **token)
+        return Api(client, secret, organization_id)
+
+    return make
+
+
+@pytest.fixture
+async def api(make_api: MakeApi, organization: int) -> Api:
+    """A caller of the test's organization who may read and write."""
+    return await make_api(organization)
+
+
+@pytest.fixture
+async def stranger(make_api: MakeApi) -> Api:
+    """A caller of another organization."""
+    return await make_api()
