@@ -1,6 +1,6 @@
 """The API as one table."""
 
-from service.handlers import cookies, health, local_storage, outputs, reviews
+from service.handlers import cookies, groups, health, local_storage, outputs, reviews
 from service.handlers.docs import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -12,6 +12,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/reviews/{group_id}", reviews.get),
     ("POST", "/v1/outputs/{group_id}", outputs.post),
     ("GET", "/v1/outputs/{group_id}", outputs.get),
+    ("GET", "/v1/groups", groups.get),
+    ("GET", "/v1/groups/{group_id}/stats", groups.stats),
     ("GET", "/healthz", health.healthz),
     ("GET", "/readyz", health.readyz),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
-from pymongo import ASCENDING, UpdateOne
+from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
@@ -17,6 +17,22 @@ _REMEMBERED_JOBS = 20_000
 # How many batches a group remembers as counted. One is counted twice only if its writer dies and
 # this many others finish before the reaper comes, within the lease.
 _APPLIED = 200
+
+
+_PROJECTION = {"_id": 0, "organization_id": 0, "applied": 0}
+
+
+def _served(group: dict[str, Any], since: str = "") -> dict[str, Any]:
+    days = sorted((date, day) for date, day in group.get("days", {}).items() if date >= since)
+    return {
+        "group_id": group["group_id"],
+        "items": group.get("items", 0),
+        "jobs": group.get("jobs", 0),
+        "approved": group.get("approved", 0),
+        "last_id": group.get("last_id", 0),
+        "last_change": group.get("last_change"),
+        "days": [{"date": date, **day} for date, day in days],
+    }
 
 
 class Change:
@@ -78,6 +94,18 @@ class Groups:
                 # Either this batch is in already, or another writer made the group just now.
                 if await self._groups.find_one({**group, "applied": batch.token}, {"_id": 1}):
                     return
+
+    @stored
+    async def all(self, organization_id: int, since: str) -> list[dict[str, Any]]:
+        """Return an organization's groups, newest change first, with their days since a date."""
+        found = self._groups.find({"organization_id": organization_id}, _PROJECTION)
+        return [_served(group, since) for group in await found.sort("last_change", DESCENDING).to_list(None)]
+
+    @stored
+    async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:
+        """Return one group with all its days; one that does not exist has nothing in it."""
+        where = {"organization_id": organization_id, "group_id": group_id}
+        return _served(await self._groups.find_one(where, _PROJECTION) or {"group_id": group_id})
 
     async def _new_jobs(self, group: dict[str, Any], change: Change) -> int:
         """Enter the jobs not seen before and return how many they are."""
