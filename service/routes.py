@@ -1,6 +1,6 @@
 """The API as one table."""
 
-from service.handlers import cookies, groups, health, local_storage, outputs, reviews
+from service.handlers import cookies, groups, health, local_storage, outputs, reviews, storage_state
 from service.handlers.docs import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -8,6 +8,8 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/cookies", cookies.get),
     ("POST", "/v1/local-storage", local_storage.post),
     ("GET", "/v1/local-storage", local_storage.get),
+    ("POST", "/v1/storage-state", storage_state.post),
+    ("GET", "/v1/storage-state", storage_state.get),
     ("POST", "/v1/reviews/{group_id}", reviews.post),
     ("GET", "/v1/reviews/{group_id}", reviews.get),
     ("POST", "/v1/outputs/{group_id}", outputs.post),

@@ -15,6 +15,6 @@ def filters(request: web.Request) -> dict[str, Any]:
     """Return the store's filters for a request's query."""
     query = load_query(request, _QUERY)
     return {
-        "domains": None if query["domain"] is None else [query["domain"]],
+        "domain": query["domain"],
         "active_at": now() if query["active"] else None,
     }

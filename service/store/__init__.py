@@ -8,11 +8,13 @@ import logging
 import random
 
 from service.settings import Settings
+from service.store.browser_state import BrowserState
 from service.store.connection import Client, connect
 from service.store.cookies import Cookies
 from service.store.errors import StoreError, StoreUnavailable, stored
 from service.store.groups import Groups
 from service.store.local_storage import LocalStorage
+from service.store.origins import Origins
 from service.store.outputs import Outputs
 from service.store.reviews import Reviews
 from service.store.sequences import Sequences
@@ -43,6 +45,7 @@ class Store:
         self.outputs = Outputs(database, self.sequences, self.groups, settings)
         self.cookies = Cookies(database, vault)
         self.local_storage = LocalStorage(database, vault, self.sequences)
+        self.origins = Origins(database, vault)
         self.reviews = Reviews(database, self.sequences)
         self.tokens = Tokens(database)
         self._ready = False
@@ -56,9 +59,17 @@ class Store:
     @stored
     async def ensure_indexes(self) -> None:
         """Make all indexes; costs nothing where they are there."""
-        for part in (self.outputs, self.groups, self.cookies, self.local_storage, self.reviews):
+        part: Outputs | Groups | Reviews
+        for part in (self.outputs, self.groups, self.reviews):
             await part.ensure_indexes()
+        for state in self.browser_state:
+            await state.ensure_indexes()
         self._ready = True
+
+    @property
+    def browser_state(self) -> tuple[BrowserState, ...]:
+        """The collections that hold secrets."""
+        return (self.cookies, self.local_storage, self.origins)
 
     @stored
     async def ping(self) -> bool:

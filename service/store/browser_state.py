@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -29,6 +30,11 @@ def now() -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
+def _below(domain: str) -> str:
+    """Return the pattern of a domain and its subdomains, with a leading dot or a port or neither."""
+    return rf"^(.*\.)?{re.escape(domain.removeprefix('.'))}(:\d+)?$"
+
+
 class BrowserState:
     """A collection of records, each known by its organization and its identity."""
 
@@ -49,14 +55,16 @@ class BrowserState:
     async def records(
         self,
         organization_id: int,
-        domains: Iterable[str] | None = None,
+        domain: str | None = None,
         active_at: datetime | None = None,
+        *,
+        subdomains: bool = False,
         extra: bool = False,
     ) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield the records in the order of their identity, some at a time."""
         where: dict[str, Any] = {"organization_id": organization_id}
-        if domains is not None:
-            where["domain"] = {"$in": list(domains)}
+        if domain is not None:
+            where["domain"] = {"$regex": _below(domain)} if subdomains else domain
         if active_at is not None:
             where["$or"] = [{"expires": self.session}, {"expires": {"$gt": self._at(active_at)}}]
         found = self._records.find(where, hint="identity", batch_size=BATCH)

@@ -1,0 +1,90 @@
+"""Playwright's storageState: cookies and local storage as a browser saves them."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from marshmallow import INCLUDE, ValidationError, fields, post_load
+
+from schemas.base import Base, Flag, ListOf, Text, problem
+from schemas.cookies import Counted
+
+_YEAR_10000 = 253402300800  # Unix seconds; milliseconds of any date since 1978 are above
+
+
+class UnixSeconds(fields.Float):
+    """Unix seconds, or -1 for a session cookie."""
+
+    default_error_messages = {
+        "invalid": problem("float_type", "Must be a number of seconds since 1970, or -1"),
+        "null": problem("float_type", "Must be a number, not null"),
+    }
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> float:
+        if type(value) not in (int, float):
+            raise self.make_error("invalid")
+        if value >= _YEAR_10000:
+            text = "Must be seconds since 1970; this looks like milliseconds or microseconds"
+            raise ValidationError([problem("value_error", text)])
+        if value < 0 and value != -1:
+            raise ValidationError([problem("value_error", "Must be -1 or seconds since 1970")])
+        return float(value)
+
+
+class Open(Base):
+    """A schema that keeps what it does not know: browsers add members from release to release."""
+
+    class Meta:
+        unknown = INCLUDE
+
+
+class BrowserCookie(Open):
+    name = Text(required=True, max_length=4096)
+    value = Text(required=True, max_length=65536)
+    domain = Text(required=True, min_length=1, max_length=255)
+    path = Text(load_default="/", max_length=4096)
+    expires = UnixSeconds(load_default=-1.0)
+    httpOnly = Flag(load_default=False)
+    secure = Flag(load_default=False)
+
+    @post_load
+    def to_cookie(self, loaded: dict[str, Any], **_: Any) -> dict[str, Any]:
+        """Return the cookie as the store keeps it: what the contract does not have is `extra`."""
+        expires = loaded.pop("expires")
+        cookie = {
+            **{name: loaded.pop(name) for name in ("name", "value", "domain", "path", "secure")},
+            "http_only": loaded.pop("httpOnly"),
+            "expires": None if expires == -1 else datetime.fromtimestamp(expires, UTC),
+        }
+        if expires != int(expires):
+            loaded["expires"] = expires  # the contract has whole seconds
+        return {**cookie, "extra": loaded}
+
+
+class StoredName(Base):
+    name = Text(required=True, max_length=8192)
+    value = Text(required=True, max_bytes=5 * 1024 * 1024)
+
+
+class Origin(Open):
+    origin = Text(required=True, min_length=1, max_length=255)
+    localStorage = ListOf(StoredName, load_default=list)
+
+
+class StorageState(Base):
+    cookies = ListOf(BrowserCookie, load_default=list)
+    origins = ListOf(Origin, load_default=list)
+
+
+class StorageStateWritten(Base):
+    cookies = fields.Nested(Counted, required=True)
+    local_storage = fields.Nested(Counted, required=True)
+
+
+class StorageStateQuery(Base):
+    domain = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=255,
+        metadata={"description": "Only this domain and its subdomains"},
+    )

@@ -1,0 +1,140 @@
+"""GET and POST /v1/storage-state: cookies and local storage as Playwright saves and loads them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from aiohttp import web
+
+from schemas.storage_state import StorageState, StorageStateQuery, StorageStateWritten
+from service.answers import answer, array, stream
+from service.body import check_plain, load, off_loop, parse, read_body
+from service.errors import invalid
+from service.handlers.docs import endpoint
+from service.keys import ORGANIZATION, SETTINGS, STORE
+from service.query import load_query
+from service.settings import Settings
+from service.store import Store
+
+_INPUT = StorageState()
+_QUERY = StorageStateQuery()
+_HTTP_PORT = 80
+
+
+@endpoint("read", "Get the storage state", StorageState(), query=StorageStateQuery)
+async def get(request: web.Request) -> web.StreamResponse:
+    """Return Playwright's storageState, ready for `new_context(storage_state=…)`."""
+    domain = load_query(request, _QUERY)["domain"]
+    return await stream(request, _state(request.app[STORE], request[ORGANIZATION], domain))
+
+
+@endpoint("write", "Merge a storage state", StorageStateWritten(), body=StorageState())
+async def post(request: web.Request) -> web.StreamResponse:
+    """Set the cookies and local storage of a storageState, record by record; the others stay."""
+    raw = await read_body(request)
+    settings = request.app[SETTINGS]
+    state = await off_loop(len(raw), lambda: _load(raw, settings))
+    store, organization_id = request.app[STORE], request[ORGANIZATION]
+    entries, others = [], []
+    for index, origin in enumerate(state["origins"]):
+        domain = _domain(origin["origin"], index)
+        for item in origin.pop("localStorage"):
+            entry = {"domain": domain, "path": "/", "key": item["name"], "value": item["value"]}
+            entries.append({**entry, "expires": None, "extra": {"origin": origin["origin"]}})
+        name = origin.pop("origin")
+        if origin:
+            others.append({"origin": name, "domain": domain, "value": orjson.dumps(origin).decode()})
+    cookies = await store.cookies.set(organization_id, state["cookies"])
+    local_storage = await store.local_storage.set(organization_id, entries)
+    await store.origins.set(organization_id, others)
+    return await answer(request, {"cookies": cookies._asdict(), "local_storage": local_storage._asdict()})
+
+
+def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
+    value = parse(raw)
+    check_plain(value, settings.max_depth)
+    state: dict[str, Any] = load(_INPUT, value)
+    # A browser holds some thousand cookies: as many as ten other bodies may.
+    most = 10 * settings.max_records
+    if len(state["cookies"]) + sum(len(origin["localStorage"]) for origin in state["origins"]) > most:
+        raise invalid("too_many", f"Must have at most {most} records", "body")
+    return state
+
+
+def _domain(origin: str, index: int) -> str:
+    """Return the domain under which an origin's entries are kept: with its port unless it is plain https."""
+    try:
+        parts = urlsplit(origin)
+        scheme, host, port = parts.scheme, parts.hostname or "", parts.port
+    except ValueError:
+        scheme = host = ""
+        port = None
+    if not host or scheme not in ("http", "https"):
+        raise invalid("value_error", "Must be an http or https origin", "body", "origins", str(index), "origin")
+    host = f"[{host}]" if ":" in host else host
+    if scheme == "http":
+        return f"{host}:{port or _HTTP_PORT}"
+    return host if port in (None, 443) else f"{host}:{port}"
+
+
+def _origin(entry: dict[str, Any]) -> str:
+    """Return the origin of an entry; one set through /v1/local-storage has only a domain."""
+    domain = entry["domain"].removeprefix(".")
+    if "origin" in entry["extra"]:
+        return str(entry["extra"]["origin"])
+    if domain.endswith(f":{_HTTP_PORT}"):
+        return f"http://{domain.removesuffix(f':{_HTTP_PORT}')}"
+    return f"https://{domain}"
+
+
+async def _state(store: Store, organization_id: int, domain: str | None) -> AsyncIterator[bytes]:
+    only: dict[str, Any] = {"domain": domain, "subdomains": True, "extra": True}
+    others = {
+        record["origin"]: orjson.loads(record["value"])
+        async for batch in store.origins.records(organization_id, **only)
+        for record in batch
+    }
+    cookies = store.cookies.records(organization_id, **only)
+    yield b'{"cookies":'
+    async for piece in array([_cookie(c) for c in batch] async for batch in cookies):
+        yield piece
+    yield b',"origins":'
+    async for piece in array(_origins(store.local_storage.records(organization_id, **only), others)):
+        yield piece
+    yield b"}"
+
+
+async def _origins(
+    batches: AsyncIterator[list[dict[str, Any]]], others: dict[str, dict[str, Any]]
+) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield one origin at a time: entries come in the order of their domain."""
+    current: dict[str, Any] | None = None
+    async for batch in batches:
+        for entry in batch:
+            origin = _origin(entry)
+            if current is None or current["origin"] != origin:
+                if current is not None:
+                    yield [current]
+                current = {"origin": origin, "localStorage": [], **others.pop(origin, {})}
+            current["localStorage"].append({"name": entry["key"], "value": entry["value"]})
+    if current is not None:
+        yield [current]
+    for origin, other in others.items():
+        yield [{"origin": origin, "localStorage": [], **other}]
+
+
+def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": cookie["name"],
+        "value": cookie["value"],
+        "domain": cookie["domain"],
+        "path": cookie["path"] or "/",
+        "expires": cookie["expires"],
+        "httpOnly": cookie["http_only"],
+        "secure": cookie["secure"],
+        "sameSite": "Lax",  # what browsers take a cookie without one for
+        **cookie["extra"],
+    }
