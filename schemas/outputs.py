@@ -1,8 +1,11 @@
 """Outputs of a group: what scrapers write, how consumers ask, and what they get."""
 
-from marshmallow import fields
+from collections.abc import Mapping
+from typing import Any
 
-from schemas.base import Base, Date, Digits, Flag, JsonObject, ListOf, Text
+from marshmallow import ValidationError, fields
+
+from schemas.base import Base, Date, Digits, Flag, JsonObject, ListOf, Text, problem
 
 
 class FileInput(Base):
@@ -40,6 +43,51 @@ class OutputInput(Base):
     last_scraped_date = Date(metadata={"description": "Default: now"})
 
 
+class File(Base):
+    id = fields.String(required=True)
+    field = fields.String(required=True)
+    url_etag_hash = fields.String(required=True)
+    blob_key = fields.String(required=True)
+    blob_url = fields.String(required=True)
+    source_url = fields.String(required=True)
+    create_date = fields.DateTime(required=True)
+    file_url = fields.String(required=True)
+    file_type = fields.String(required=True)
+    file_checksum = fields.String(required=True)
+    file_metadata = fields.Dict(required=True)
+
+
+class Output(Base):
+    source_url = fields.String(required=True)
+    data = fields.Dict(required=True)
+    id = fields.Integer(required=True)
+    output_id = fields.String(required=True)
+    root_job_id = fields.String(required=True)
+    create_date = fields.DateTime(required=True)
+    update_date = fields.DateTime(required=True)
+    last_scraped_date = fields.DateTime(required=True)
+    key_hash = fields.String(required=True)
+    value_hash = fields.String(required=True)
+    is_approved = fields.Boolean(required=True)
+    tags = fields.Dict(required=True)
+    files = fields.List(fields.Nested(File), required=True)
+
+
+class Paths(Text):
+    """Paths into an output, a comma between: `data.title,source_url`."""
+
+    def _deserialize(  # type: ignore[override]
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> tuple[str, ...]:
+        paths = list(dict.fromkeys(super()._deserialize(value, attr, data, **kwargs).split(",")))
+        for path in paths:
+            names = path.split(".")
+            if names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names):
+                raise ValidationError([problem("value_error", "Must be paths such as data.title,source_url")])
+        # Below a path that is kept whole, another one says nothing more.
+        return tuple(p for p in paths if not any(p.startswith(f"{other}.") for other in paths))
+
+
 class OutputsQuery(Base):
     job_id = Text(
         load_default=None,
@@ -72,36 +120,14 @@ class OutputsQuery(Base):
         max_length=1024,
         metadata={"description": "Only outputs whose tags.region is exactly this"},
     )
-
-
-class File(Base):
-    id = fields.String(required=True)
-    field = fields.String(required=True)
-    url_etag_hash = fields.String(required=True)
-    blob_key = fields.String(required=True)
-    blob_url = fields.String(required=True)
-    source_url = fields.String(required=True)
-    create_date = fields.DateTime(required=True)
-    file_url = fields.String(required=True)
-    file_type = fields.String(required=True)
-    file_checksum = fields.String(required=True)
-    file_metadata = fields.Dict(required=True)
-
-
-class Output(Base):
-    source_url = fields.String(required=True)
-    data = fields.Dict(required=True)
-    id = fields.Integer(required=True)
-    output_id = fields.String(required=True)
-    root_job_id = fields.String(required=True)
-    create_date = fields.DateTime(required=True)
-    update_date = fields.DateTime(required=True)
-    last_scraped_date = fields.DateTime(required=True)
-    key_hash = fields.String(required=True)
-    value_hash = fields.String(required=True)
-    is_approved = fields.Boolean(required=True)
-    tags = fields.Dict(required=True)
-    files = fields.List(fields.Nested(File), required=True)
+    # Named apart from Marshmallow's own `fields`.
+    kept = Paths(
+        data_key="fields",
+        load_default=(),
+        allow_none=True,
+        max_length=8192,
+        metadata={"description": "Keep only these paths, a comma between; id is always kept"},
+    )
 
 
 class Pagination(Base):

@@ -49,12 +49,13 @@ def load_query(request: web.Request, schema: Schema) -> dict[str, Any]:
     """Return the query's parameters; unknown ones are ignored, empty ones count as left out."""
     query = request.query
     given: dict[str, str] = {}
-    for name in schema.fields:
+    for attribute, field in schema.fields.items():
+        name = field.data_key or attribute
         if name in query:
             values = query.getall(name)
             if len(values) > 1:
                 raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
-            if values[0] or not schema.fields[name].allow_none:
+            if values[0] or not field.allow_none:
                 given[name] = values[0]
     try:
         loaded: dict[str, Any] = schema.load(given, unknown=EXCLUDE)

@@ -5,7 +5,8 @@ from collections import Counter
 from aiohttp import web
 
 from schemas.outputs import OutputInput, OutputsPage, OutputsQuery, OutputsWritten
-from service.answers import answer, answer_bytes
+from service import exports
+from service.answers import answer, answer_bytes, stream
 from service.body import JSON, NDJSON, Records, off_loop
 from service.errors import http_error
 from service.handlers.docs import endpoint
@@ -16,6 +17,8 @@ from service.store.outputs import Page, Query, prepare
 
 INPUT = Records(OutputInput)
 _QUERY = OutputsQuery()
+# A page may be kept by the client, but is asked for again each time.
+_CACHING = {"Cache-Control": "private, no-cache"}
 
 
 @endpoint("read", "Get outputs for a scraping group", OutputsPage(), query=OutputsQuery)
@@ -24,20 +27,22 @@ async def get(request: web.Request) -> web.StreamResponse:
 
     Pass `next_cursor` as `cursor` for the next page, or follow `next_url`; both are null when there
     is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
-    or changed since.
+    or changed since. `Accept: application/x-ndjson` or `text/csv` streams everything from the cursor on.
     """
     group_id = path_id(request, "group_id")
-    query = Query(**load_query(request, _QUERY))
+    loaded = load_query(request, _QUERY)
+    query = Query(fields=loaded.pop("kept"), **loaded)
+    accept = request.headers.get("Accept", "")
+    if exports.NDJSON in accept or exports.CSV in accept:
+        return await _export(request, group_id, query)
     outputs = request.app[STORE].outputs
     seen = request.headers.get("If-None-Match")
-    if seen and seen == _etag(await outputs.version(request[ORGANIZATION], group_id)):
-        return web.Response(status=304, headers={"ETag": seen, "Cache-Control": "private, no-cache"})
+    if seen and _etag(await outputs.version(request[ORGANIZATION], group_id)) in map(str.strip, seen.split(",")):
+        return web.Response(status=304, headers={"ETag": seen, **_CACHING})
     page = await outputs.page(request[ORGANIZATION], group_id, query)
-    size = sum(map(len, page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
-    body = await off_loop(size, lambda: _body(page, next_url))
-    headers = {"ETag": _etag(page.version), "Cache-Control": "private, no-cache"}
-    return await answer_bytes(request, body, headers)
+    body = await off_loop(sum(map(len, page.documents)), lambda: _body(page, next_url))
+    return await answer_bytes(request, body, {"ETag": _etag(page.version), **_CACHING})
 
 
 @endpoint("write", "Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
@@ -55,6 +60,15 @@ async def post(request: web.Request) -> web.StreamResponse:
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
     kinds = ("created", "updated", "unchanged")
     return await answer(request, {**{k: counts[k] for k in kinds}, "items": results})
+
+
+async def _export(request: web.Request, group_id: str, query: Query) -> web.StreamResponse:
+    """Stream the items as lines; `limit`, when given, is the most of them."""
+    most = query.limit if "limit" in request.query else None
+    pages = request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, most)
+    if exports.NDJSON in request.headers["Accept"]:
+        return await stream(request, exports.ndjson(pages), exports.NDJSON)
+    return await stream(request, exports.table(pages, query.fields), exports.CSV)
 
 
 def _etag(version: int) -> str:

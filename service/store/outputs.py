@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import KeysView
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, KeysView
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -35,6 +35,8 @@ SERVED = (
     "files",
 )
 _PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
+# Items of 2 KB: a streamed page is 1 MB, in memory a few times over.
+STREAMED = 500
 _IDENTITY = {
     "_id": 0,
     "key_hash": 1,
@@ -76,6 +78,7 @@ class Query:
     url: str | None = None
     country: str | None = None
     region: str | None = None
+    fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
 
 
 class Page(NamedTuple):
@@ -175,6 +178,20 @@ class Outputs:
             found = await self._range(organization_id, group_id, query, new)
         return self._page(found, query, new)
 
+    async def pages(
+        self, organization_id: int, group_id: str, query: Query, most: int | None = None
+    ) -> AsyncIterator[Page]:
+        """Yield pages from the cursor to the present end, or `most` items of them."""
+        left = most
+        while True:
+            limit = STREAMED if left is None else min(STREAMED, left)
+            page = await self.page(organization_id, group_id, replace(query, limit=limit))
+            yield page
+            left = None if left is None else left - len(page.documents)
+            if page.next_cursor is None or left == 0:
+                return
+            query = replace(query, cursor=page.next_cursor, created_after=None)
+
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
         return (await self._sequences.mark(organization_id, group_id)).version
@@ -201,7 +218,7 @@ class Outputs:
         where["id"] = {"$gt": cursor, "$lt": mark.end}
         found = self._outputs.find_raw_batches(
             where,
-            _PROJECTION,
+            _projection(query.fields),
             sort=[("id", ASCENDING)],
             limit=query.limit + 1,
             batch_size=query.limit + 1,
@@ -410,6 +427,10 @@ class Outputs:
             # Whether a changed one was approved before is not known: counted as no difference.
             change.add(document, created, False if created else document["is_approved"])
         return change
+
+
+def _projection(fields: tuple[str, ...]) -> dict[str, int]:
+    return {"_id": 0, "id": 1, **dict.fromkeys(fields, 1)} if fields else _PROJECTION
 
 
 class Row(NamedTuple):
