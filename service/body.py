@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,6 +14,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from marshmallow import Schema, ValidationError
 
 from schemas.base import INT64_MAX
+from service.decoder import Decoder, NotPlain
 from service.errors import (
     MOST_PROBLEMS,
     ApiError,
@@ -64,6 +66,7 @@ class Records:
 
     def __init__(self, schema: type[Schema]) -> None:
         self.schema = schema(many=True)
+        self._decoder = Decoder(schema())
 
     async def read(self, request: web.Request, types: tuple[str, ...] = (JSON,)) -> list[Any]:
         """Return the records of a request's body."""
@@ -74,6 +77,14 @@ class Records:
 
     def load(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
         """Return the records of a body. Raises with all that is wrong, up to 100 problems."""
+        with contextlib.suppress(NotPlain):
+            records = self._decoder.decode(raw, lines)
+            if len(records) <= settings.max_records and _is_plain(records, settings.max_depth + 2):
+                return records
+        return self.load_slowly(raw, settings, lines)
+
+    def load_slowly(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
+        """Do the same with Marshmallow alone, which says what is wrong."""
         value = parse_lines(raw) if lines else parse(raw)
         if not isinstance(value, list):
             raise invalid("list_type", "Must be an array", "body")
