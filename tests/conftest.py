@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from mongomock_motor import AsyncMongoMockClient
 from pytest_aiohttp.plugin import AiohttpClient
 
@@ -21,6 +23,13 @@ from service.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 from tests.api import Api
+
+# The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
+# machines are shared. `--hypothesis-profile=explore` looks further.
+_calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+hypothesis_settings.register_profile("suite", derandomize=True, **_calm)  # type: ignore[arg-type]
+hypothesis_settings.register_profile("explore", max_examples=5000, **_calm)  # type: ignore[arg-type]
+hypothesis_settings.load_profile("suite")
 
 _organizations = itertools.count(os.getpid() * 10_000)
 
