@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,9 +38,15 @@ _ENCODINGS = {"", "identity", "gzip", "deflate"}
 OFF_LOOP_BYTES = 64 * 1024
 
 
+# More threads would not be faster, they share one interpreter lock, but would keep the event loop waiting for it.
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="off-loop")
+
+
 async def off_loop(size: int, work: Callable[[], T]) -> T:
     """Return what `work` returns, from a thread if it is work for more than a few milliseconds."""
-    return await asyncio.to_thread(work) if size > OFF_LOOP_BYTES else work()
+    if size <= OFF_LOOP_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 
 async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> bytes:
