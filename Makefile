@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: run test check clean help
+.PHONY: run test test-cold check clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -13,6 +13,9 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 
 test: $(INSTALLED) ## Run all tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 2
+
+test-cold: $(INSTALLED) ## Download the database engine into an empty cache, as a newcomer's machine does
+	@$(BIN)/pytest -m cold
 
 check: $(INSTALLED) ## Run the linter, the formatter and the type checker
 	@$(BIN)/ruff check .
