@@ -22,6 +22,7 @@ _ERRORS = {
     500: "Something went wrong inside",
     503: "The database does not answer, or too many requests are in flight",
 }
+_OPEN_ERRORS = {status: _ERRORS[status] for status in (400, 500, 503)}
 _BODY_ERRORS = {
     408: "The body took too long to arrive",
     413: "The body is too large",
@@ -30,7 +31,7 @@ _BODY_ERRORS = {
 
 
 def endpoint(
-    scope: str,
+    scope: str | None,
     summary: str,
     answer: Schema,
     *,
@@ -38,14 +39,15 @@ def endpoint(
     body: Schema | None = None,
     **extra: Any,
 ) -> Callable[[Handler], Handler]:
-    """Say which scope a handler needs and, for the documentation, what it takes and gives."""
+    """Say which scope a handler needs (None: no token) and, for the documentation, what it takes and gives."""
+    errors = _OPEN_ERRORS if scope is None else {**_ERRORS, **(_BODY_ERRORS if body is not None else {})}
 
     def decorate(handler: Handler) -> Handler:
         handler.scope = scope  # type: ignore[attr-defined]
         handler = docs(
             summary=summary,
             description=handler.__doc__ or summary,
-            security=[{"bearer": []}],
+            security=[] if scope is None else [{"bearer": []}],
             operationId=f"{handler.__module__.rpartition('.')[2]}_{handler.__name__}",
             tags=[handler.__module__.rpartition(".")[2]],
             **extra,
@@ -55,7 +57,7 @@ def endpoint(
         if body is not None:
             handler = json_schema(body, required=True)(handler)
         handler = response_schema(answer, 200, description="Success")(handler)
-        for status, text in {**_ERRORS, **(_BODY_ERRORS if body is not None else {})}.items():
+        for status, text in errors.items():
             handler = response_schema(Error(), status, description=text)(handler)
         return handler
 
