@@ -33,6 +33,8 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     app[LIMITS] = Limits(settings.max_in_flight, settings.rate_limit)
     for method, path, handler in ROUTES:
+        # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
+        path = path.replace("}", ":[^/]+}")
         app.router.add_route(method, path, handler)
         if method == "GET":
             app.router.add_route("HEAD", path, handler)
