@@ -20,7 +20,7 @@ _DATE = re.compile(
     r"(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?(Z|z|[+-]\d\d(?::?\d\d)?)?)?",
     re.ASCII,
 )
-_DIGITS = re.compile(r"[+-]?\d{1,19}", re.ASCII)
+_DIGITS = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def problem(kind: str, message: str) -> dict[str, str]:
