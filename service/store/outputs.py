@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, KeysView
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -55,6 +56,7 @@ FILTERS = {
     "region": "tags.region",
     "country": "tags.country",
 }
+_TAGS = ("region", "country")
 # Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
 # database, not a race.
 _MOST_ROUNDS = 20
@@ -235,7 +237,9 @@ class Outputs:
         where: dict[str, Any] = {"organization_id": organization_id, "group_id": group_id}
         names = [name for name in FILTERS if getattr(query, name) is not None]
         for name in names:
-            where[FILTERS[name]] = getattr(query, name)
+            value = getattr(query, name)
+            # A tag may hold an array, of which the database would compare each element.
+            where[FILTERS[name]] = {"$eq": value, "$not": {"$type": "array"}} if name in _TAGS else value
         if not names:
             where["tombstone"] = {"$exists": False}
             return where, "id"
@@ -445,7 +449,7 @@ class Row(NamedTuple):
 
 def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
     output_id = known.output_id if known else str(uuid.uuid4())
-    files = [_file(batch, file, output_id, known) for file in item["files"]]
+    files = _files(batch, item["files"], output_id, known)
     document = {
         "source_url": item["source_url"],
         "data": item["data"],
@@ -491,25 +495,35 @@ def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Ro
     return Row(key, document, output_id, known, operation)
 
 
-def _file(batch: Batch, file: dict[str, Any], output_id: str, known: Known | None) -> dict[str, Any]:
-    """Return a file with its id and date: the same file of the same item keeps both."""
-    id = file.get("id")
-    if id is None:
-        id = str(uuid.uuid5(uuid.UUID(output_id), documents.sha256(documents.canonical(file))))
-    date = file.get("create_date") or (known.file_dates.get(id) if known else None)
-    return {
-        "id": id,
-        "field": file["field"],
-        "url_etag_hash": file["url_etag_hash"],
-        "blob_key": file["blob_key"],
-        "blob_url": file["blob_url"],
-        "source_url": file["source_url"],
-        "create_date": date or batch.date,
-        "file_url": file["file_url"],
-        "file_type": file["file_type"],
-        "file_checksum": file["file_checksum"],
-        "file_metadata": file["file_metadata"],
-    }
+def _files(batch: Batch, files: list[dict[str, Any]], output_id: str, known: Known | None) -> list[dict[str, Any]]:
+    """Return the files with their ids and dates: the same file of the same item keeps both."""
+    seen: Counter[str] = Counter()
+    served = []
+    for file in files:
+        id = file.get("id")
+        if id is None:
+            content = documents.sha256(documents.canonical(file))
+            # The same file listed twice has two ids, the same two every time.
+            again = f" {seen[content]}" if seen[content] else ""
+            seen[content] += 1
+            id = str(uuid.uuid5(uuid.UUID(output_id), content + again))
+        date = file.get("create_date") or (known.file_dates.get(id) if known else None)
+        served.append(
+            {
+                "id": id,
+                "field": file["field"],
+                "url_etag_hash": file["url_etag_hash"],
+                "blob_key": file["blob_key"],
+                "blob_url": file["blob_url"],
+                "source_url": file["source_url"],
+                "create_date": date or batch.date,
+                "file_url": file["file_url"],
+                "file_type": file["file_type"],
+                "file_checksum": file["file_checksum"],
+                "file_metadata": file["file_metadata"],
+            }
+        )
+    return served
 
 
 def _result(id: int, output_id: str, key_hash: str, result: str) -> dict[str, Any]:
