@@ -9,9 +9,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp_apispec.aiohttp_apispec import AiohttpApiSpec
 from apispec import APISpec
+from marshmallow import Schema
 
 import service
+from service.keys import SETTINGS
 
+_LINES = {"type": "string", "description": "One record a line"}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 
 _PAGE = b"""<!DOCTYPE html>
@@ -43,7 +46,8 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
     Its own Swagger 2.0 knows neither bearer tokens nor null.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_records: int) -> None:
+        self._max_records = max_records
         info = {"title": "Scraping Data Service", "version": service.__version__}
         super().__init__(url=None, **info)
         self.spec = APISpec(openapi_version="3.0.3", plugins=(self.plugin,), **info)
@@ -52,7 +56,7 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
     def _update_paths(self, data: dict[str, Any], method: str, url_path: str) -> None:
         if method == "head":  # it works wherever GET does, and says the same
             return
-        operation = {k: v for k, v in data.items() if k not in ("schemas", "produces")}
+        operation = {k: v for k, v in data.items() if k not in ("schemas", "produces", "takes", "gives")}
         operation["parameters"] = [
             {"in": "path", "name": name[1:-1], "required": True, "schema": _PATH_ID}
             for name in url_path.split("/")
@@ -60,23 +64,34 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
         ]
         for used in data["schemas"]:
             if used["location"] == "json":
-                content = {"application/json": {"schema": used["schema"]}}
+                content = {"application/json": {"schema": self._body(used["schema"])}}
+                content.update((kind, {"schema": _LINES}) for kind in data.get("takes", ()))
                 operation["requestBody"] = {"required": True, "content": content}
             else:
                 operation["parameters"].append({"in": "query", "schema": used["schema"]})
         operation["responses"] = {
-            status: {
-                "description": response["description"],
-                "content": {response.get("content_type", "application/json"): {"schema": response["schema"]}},
-            }
+            status: {"description": response["description"], **_content(response)}
             for status, response in data["responses"].items()
         }
+        success = operation["responses"]["200"]["content"]
+        success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
         self.spec.path(path=url_path, operations={method: copy.deepcopy(operation)})
+
+    def _body(self, schema: Schema) -> Any:
+        if not schema.many:
+            return schema
+        return {"type": "array", "items": type(schema)(), "maxItems": self._max_records}
+
+
+def _content(response: dict[str, Any]) -> dict[str, Any]:
+    if "schema" not in response:
+        return {}
+    return {"content": {response.get("content_type", "application/json"): {"schema": response["schema"]}}}
 
 
 def describe(app: web.Application) -> dict[str, Any]:
     """Return the OpenAPI document of an application's routes."""
-    openapi = OpenApi()
+    openapi = OpenApi(app[SETTINGS].max_records)
     for route in app.router.routes():
         openapi._register_route(route, route.method.lower(), route.handler)
     return dict(openapi.swagger_dict())

@@ -42,8 +42,11 @@ def hold(method: str, path: str, answer: Answer) -> None:
         assert not Error().validate(answer.json)
         return
     schema = schema_of(method, template) if answer.status == 200 else Error()
-    # A schema refuses fields that it does not name.
-    assert not schema.validate(answer.json), (method, path, answer.status)
+    # A schema refuses fields that it does not name. With `fields` only some are there.
+    some = "fields=" in path
+    assert not schema.validate(answer.json, partial=some), (method, path, answer.status)
+    if some:
+        return
     if answer.status not in (404, 405, 431):  # of every path: not repeated for each
         for error in validator(method, template, answer.status).iter_errors(answer.json):
             raise AssertionError(f"{method} {path} {answer.status}: {error.message[:300]} at {list(error.path)}")

@@ -58,9 +58,7 @@ async def test_required_fields_are_required(api: Api, field: str) -> None:
     assert await refused(api, cookie) == [(["body", "1", field], "missing")]
 
 
-@pytest.mark.parametrize(
-    ("field", "default"), [("secure", False), ("http_only", False), ("path", ""), ("expires", -1)]
-)
+@pytest.mark.parametrize(("field", "default"), [("secure", False), ("http_only", False), ("path", ""), ("expires", -1)])
 async def test_fields_left_out_have_their_defaults(api: Api, field: str, default: Any) -> None:
     cookie = make_cookie()
     del cookie[field]

@@ -21,7 +21,14 @@ _QUERY = OutputsQuery()
 _CACHING = {"Cache-Control": "private, no-cache"}
 
 
-@endpoint("read", "Get outputs for a scraping group", OutputsPage(), query=OutputsQuery)
+@endpoint(
+    "read",
+    "Get outputs for a scraping group",
+    OutputsPage(),
+    query=OutputsQuery,
+    gives=[exports.NDJSON, exports.CSV],
+    responses={"304": {"description": "Nothing has changed since the ETag in If-None-Match"}},
+)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one page of the group's outputs, in the order in which they were last changed.
 
@@ -37,15 +44,23 @@ async def get(request: web.Request) -> web.StreamResponse:
         return await _export(request, group_id, query)
     outputs = request.app[STORE].outputs
     seen = request.headers.get("If-None-Match")
-    if seen and _etag(await outputs.version(request[ORGANIZATION], group_id)) in map(str.strip, seen.split(",")):
-        return web.Response(status=304, headers={"ETag": seen, **_CACHING})
+    if seen:
+        current = _etag(await outputs.version(request[ORGANIZATION], group_id))
+        if current in map(str.strip, seen.split(",")):
+            return web.Response(status=304, headers={"ETag": current, **_CACHING})
     page = await outputs.page(request[ORGANIZATION], group_id, query)
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     body = await off_loop(sum(map(len, page.documents)), lambda: _body(page, next_url))
     return await answer_bytes(request, body, {"ETag": _etag(page.version), **_CACHING})
 
 
-@endpoint("write", "Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
+@endpoint(
+    "write",
+    "Write outputs to a scraping group",
+    OutputsWritten(),
+    body=OutputInput(many=True),
+    takes=[NDJSON],
+)
 async def post(request: web.Request) -> web.StreamResponse:
     """Create, update or leave each output by its key_hash; answered when all of it is durable.
 
