@@ -59,9 +59,13 @@ async def stream(
     first = await anext(pieces, b"")
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
+    response.headers["Vary"] = "Accept-Encoding"
     if accepts_gzip(request):
-        response.enable_compression(web.ContentCoding.gzip)
-        response.headers["Vary"] = "Accept-Encoding"
+        if request.method == "HEAD":
+            # Compressing nothing still writes an end, which the client would take for the next answer.
+            response.headers["Content-Encoding"] = "gzip"
+        else:
+            response.enable_compression(web.ContentCoding.gzip)
     await response.prepare(request)
     request[STREAMING] = True
     if request.method != "HEAD":
