@@ -8,12 +8,13 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import datetime
+from typing import Any, NoReturn
 
-from schemas.base import parse_date
+from schemas.base import INT64_MAX, parse_date
 from service.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
-from service.store import Store, StoreError
+from service.store import Store, StoreError, StoreUnavailable
 from service.store.tokens import SCOPES
 
 
@@ -25,20 +26,44 @@ def main(arguments: list[str] | None = None) -> int:
     given = {name: options.pop(name) for name in list(options) if name in names}
     try:
         return command(Settings.load(**given), **options)
-    except (SettingsError, LocalMongoError, StoreError, ValueError) as error:
+    except StoreUnavailable as error:
+        print(f"error: the database does not answer ({error})", file=sys.stderr)
+        return 1
+    except (SettingsError, LocalMongoError, StoreError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help explains)\n")
+
+
+def _date(text: str) -> datetime:
+    try:
+        return parse_date(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be ISO 8601, such as 2027-01-31 or 2027-01-31T12:00:00Z") from None
+
+
+def _organization(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= INT64_MAX):
+        raise argparse.ArgumentTypeError("must be a whole number of at most 63 bits")
+    return int(text)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m service",
-        description="Scraping Data Service. Every setting is also an environment variable.",
+        description="Scraping Data Service.",
+        epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    settings = argparse.ArgumentParser(add_help=False)
+    settings = _Parser(add_help=False)
     _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "secret_keys"))
 
     serve_ = commands.add_parser("serve", help="serve the HTTP interface")
@@ -55,29 +80,32 @@ def _parser() -> argparse.ArgumentParser:
     token = commands.add_parser("token", help="make, list and revoke access tokens")
     tokens = token.add_subparsers(required=True, metavar="ACTION")
     create = tokens.add_parser("create", parents=[settings], help="make a token and show it once")
-    create.add_argument("--organization", type=int, required=True)
-    create.add_argument("--scope", action="append", choices=SCOPES, required=True)
-    create.add_argument("--label", default="")
-    create.add_argument("--expires", type=parse_date, help="ISO 8601 date")
+    create.add_argument("--organization", type=_organization, required=True, help="its id, a whole number")
+    create.add_argument(
+        "--scope", action="append", choices=SCOPES, required=True, help="read: GET; write: POST; give both for both"
+    )
+    create.add_argument("--label", default="", help="who uses it, for `token list`")
+    create.add_argument("--expires", type=_date, help="ISO 8601 date; default: never")
     create.set_defaults(command=token_create)
     list_ = tokens.add_parser("list", parents=[settings], help="list tokens, without their text")
-    list_.add_argument("--organization", type=int)
+    list_.add_argument("--organization", type=_organization, help="only this one's")
     list_.set_defaults(command=token_list)
     revoke = tokens.add_parser("revoke", parents=[settings], help="end a token")
     revoke.add_argument("token", help="the id from `token list`, or the token itself")
     revoke.set_defaults(command=token_revoke)
+
+    show = commands.add_parser("settings", help="list every setting with its default")
+    show.add_argument("--markdown", action="store_true", help="as a table for the README")
+    show.set_defaults(command=settings_show)
     return parser
 
 
 def _add_settings(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> None:
-    for item in dataclasses.fields(Settings):
-        if not only or item.name in only:
-            default = "" if item.default == "" else f" Default: {item.default}."
-            parser.add_argument(
-                f"--{item.name.replace('_', '-')}",
-                metavar=item.name.upper(),
-                help=f"{item.metadata['help']}{default}".replace("%", "%%"),
-            )
+    for name, default, text in Settings.table():
+        if not only or name.lower() in only:
+            text = f"{text} Default: {default}." if default else text
+            flag = f"--{name.lower().replace('_', '-')}"
+            parser.add_argument(flag, metavar=name, help=text.replace("%", "%%"))
 
 
 @contextmanager
@@ -121,6 +149,17 @@ def worker(settings: Settings) -> int:
     from service.workers import serve_one
 
     serve_one(settings, settings.mongo_url, shared_port=True, stop_with_stdin=True)
+    return 0
+
+
+def settings_show(settings: Settings, markdown: bool) -> int:
+    if markdown:
+        print("| Setting | Default | |\n|---|---|---|")
+    for name, default, text in Settings.table():
+        if markdown:
+            print(f"| `{name}` | {f'`{default}`' if default else ''} | {text} |")
+        else:
+            print(f"{name}={default}\n    {text}")
     return 0
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from service.settings import Settings
 from service.store import Store
+from service.store.browser_state import now
 from service.store.outputs import prepare
 
 ORGANIZATION = 1
@@ -27,7 +28,7 @@ _WORDS = ["oak", "steel", "quiet", "folding", "bright", "woven", "classic", "lig
 
 
 async def fill(settings: Settings, url: str) -> str:
-    """Fill the database if it is empty; return the demo token, kept in the data folder."""
+    """Fill the database if it is empty; return the demo token, kept in the data folder, if it still works."""
     kept = settings.data_path / "demo-token"
     store = Store.connect(settings, url)
     try:
@@ -37,9 +38,11 @@ async def fill(settings: Settings, url: str) -> str:
             token = await store.tokens.create(ORGANIZATION, ["read", "write"], "demo")
             kept.touch(mode=0o600)
             kept.write_text(token)
+        token = kept.read_text() if kept.exists() else ""
+        found = await store.tokens.find(token)
+        return token if found is not None and found.valid_at(now()) else ""
     finally:
         await store.close()
-    return kept.read_text() if kept.exists() else ""
 
 
 async def _write(store: Store, settings: Settings) -> None:
@@ -47,7 +50,7 @@ async def _write(store: Store, settings: Settings) -> None:
     for job in range(4):
         items = [item(dice, job * ITEMS // 4 + n, f"job-{job + 1}") for n in range(ITEMS // 4)]
         await store.outputs.write(ORGANIZATION, GROUP, prepare(items, settings.max_item_bytes))
-    now = datetime.now(UTC)
+    today = now()
     reviews = [
         ("job-1", "approved", "Prices and pictures match the site."),
         ("job-2", "needs_changes", "The currency is missing on sale pages."),
@@ -65,8 +68,8 @@ async def _write(store: Store, settings: Settings) -> None:
     await store.cookies.set(
         ORGANIZATION,
         [
-            _cookie(".shop.example", "session", "demo-4f1c9a", now + timedelta(days=30)),
-            _cookie("shop.example", "consent", "all", now + timedelta(days=365)),
+            _cookie(".shop.example", "session", "demo-4f1c9a", today + timedelta(days=30)),
+            _cookie("shop.example", "consent", "all", today + timedelta(days=365)),
             _cookie("shop.example", "basket", "empty", None),
         ],
     )
@@ -146,4 +149,6 @@ def welcome(address: str, token: str) -> str:
             f"  curl {header} {address}/v1/reviews/{GROUP}",
             "",
         ]
+    else:
+        lines += ["Make a token: python -m service token create --organization 1 --scope read --scope write", ""]
     return "\n".join(lines)

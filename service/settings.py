@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +68,11 @@ class Settings:
                 values[item.name] = _parse(item, raw)
         return cls(**values)._checked()
 
+    @classmethod
+    def table(cls) -> list[tuple[str, str, str]]:
+        """Return name, default and help of each setting, as the command line and the README show them."""
+        return [(item.name.upper(), _written(item.default), item.metadata["help"]) for item in dataclasses.fields(cls)]
+
     def environ(self) -> dict[str, str]:
         """Return the environment that gives another process the same settings."""
         return {item.name.upper(): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
@@ -76,15 +82,45 @@ class Settings:
         return Path(self.data_dir).resolve()
 
     def _checked(self) -> Settings:
-        if bool(self.tls_cert) != bool(self.tls_key):
-            raise SettingsError("TLS_CERT and TLS_KEY go together.")
-        if not 0 < self.token_cache_seconds <= 4:
-            raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
-        if self.workers < 1:
-            raise SettingsError("WORKERS must be at least 1.")
+        for item in dataclasses.fields(self):
+            value = getattr(self, item.name)
+            least = 0 if item.name in _MAY_BE_ZERO else _LEAST.get(type(value))
+            if least is not None and value < least:
+                raise SettingsError(f"{item.name.upper()} must be at least {least}.")
+        if self.port > 65535:
+            raise SettingsError("PORT must be at most 65535.")
         if self.workers > 1 and self.port == 0:
             raise SettingsError("PORT must be given when there are several WORKERS.")
+        if not 0 < self.token_cache_seconds <= 4:
+            raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
+        if self.base_url and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", self.base_url):
+            raise SettingsError("BASE_URL must be like https://data.example.com.")
+        if self.mongo_url and not re.match(r"mongodb(\+srv)?://.", self.mongo_url):
+            raise SettingsError("MONGO_URL must begin with mongodb:// or mongodb+srv://.")
+        if not re.fullmatch(r'[^\s."$/\\\0]{1,63}', self.mongo_database):
+            raise SettingsError("MONGO_DATABASE must be a database name.")
+        if self.log_level.upper() not in _LOG_LEVELS:
+            raise SettingsError(f"LOG_LEVEL must be one of {', '.join(_LOG_LEVELS)}.")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise SettingsError("TLS_CERT and TLS_KEY go together.")
+        for name in ("tls_cert", "tls_key"):
+            path = getattr(self, name)
+            if path and not os.access(path, os.R_OK):
+                raise SettingsError(f"{name.upper()} names a file that cannot be read: {path}")
         return self
+
+
+# The least value of a number: counts from 1, times and rates from a millisecond or one in a thousand seconds.
+_LEAST: dict[type, float] = {int: 1, float: 0.001}
+_MAY_BE_ZERO = {"port", "rate_limit"}
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+def _written(default: Any) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
+
+
+_KINDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _parse(item: dataclasses.Field[Any], raw: Any) -> Any:
@@ -96,4 +132,4 @@ def _parse(item: dataclasses.Field[Any], raw: Any) -> Any:
             return {"1": True, "true": True, "0": False, "false": False}[str(raw).lower()]
         return kind(raw)
     except (ValueError, KeyError):
-        raise SettingsError(f"{item.name.upper()} must be of type {kind.__name__}.") from None
+        raise SettingsError(f"{item.name.upper()} must be {_KINDS[kind]}.") from None

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import uvloop
 from service.app import create_app
 from service.logs import set_up
 from service.server import Runner
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 from service.store import Store
 
 log = logging.getLogger("service")
@@ -29,10 +30,13 @@ _BACKLOG = 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A worker that dies at once is started again, but not in a tight loop.
 _RESTART_SECONDS = 1.0
+_WATCH_SECONDS = 0.2
 
 
 def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> None:
     """Serve until told to stop; `on_listening` gets the address once requests are taken."""
+    _tls(settings)  # what cannot work says so here, once, and not in every worker again and again
+    Store.connect(settings, url).client.close()
     if settings.workers == 1:
         serve_one(settings, url, on_listening)
     else:
@@ -94,7 +98,10 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
     if not settings.tls_cert:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except ssl.SSLError as error:
+        raise SettingsError(f"TLS_CERT and TLS_KEY cannot be used: {error.reason or error}") from None
     return context
 
 
@@ -106,6 +113,7 @@ class _Supervisor:
         self._environ = {**os.environ, **settings.environ(), "MONGO_URL": url}
         self._workers: dict[int, subprocess.Popen[bytes]] = {}
         self._stopping = threading.Event()
+        self._announced = False
 
     def run(self, on_listening: Callable[[str], None]) -> None:
         set_up(self._settings.log_level)
@@ -114,14 +122,30 @@ class _Supervisor:
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
             self._environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
             try:
+                # The workers share the port with anybody who shares it: make sure that it is free.
+                self._socket().close()
                 for _ in range(self._settings.workers):
                     self._start()
-                scheme = "https" if self._settings.tls_cert else "http"
-                on_listening(f"{scheme}://{self._settings.host}:{self._settings.port}")
-                while not self._stopping.wait(0.2):
+                while not self._stopping.wait(_WATCH_SECONDS):
+                    if not self._announced and self._answers():
+                        self._announced = True
+                        scheme = "https" if self._settings.tls_cert else "http"
+                        on_listening(f"{scheme}://{self._settings.host}:{self._settings.port}")
                     self._restart_dead()
             finally:
                 self._end()
+
+    def _socket(self) -> socket.socket:
+        host = self._settings.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, self._settings.port), family=family)
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection((self._settings.host, self._settings.port), timeout=1).close()
+        except OSError:
+            return False
+        return True
 
     def _start(self) -> None:
         # Its own session: Ctrl-C reaches the supervisor, which tells the workers in order. They

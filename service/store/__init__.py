@@ -7,6 +7,8 @@ import contextlib
 import logging
 import random
 
+from pymongo.errors import PyMongoError
+
 from service.settings import Settings
 from service.store.browser_state import BrowserState
 from service.store.connection import Client, connect
@@ -54,7 +56,12 @@ class Store:
     @classmethod
     def connect(cls, settings: Settings, url: str) -> Store:
         """Return the store of the database at `url`; it connects when used."""
-        return cls(settings, connect(settings, url))
+        try:
+            return cls(settings, connect(settings, url))
+        except PyMongoError as error:
+            # Its message may quote the address, which may hold a password.
+            hint = "it is mongodb://host:port, with user name and password percent-encoded"
+            raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}): {hint}") from None
 
     @stored
     async def ensure_indexes(self) -> None:
