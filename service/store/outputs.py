@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, KeysView
+from collections.abc import AsyncIterator, Iterator, KeysView
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -55,6 +55,9 @@ FILTERS = {
     "region": "tags.region",
     "country": "tags.country",
 }
+# One message to the database: JSON of this size is at most 6 times as much BSON, and the engine of
+# this machine drops the connection from about 36 MB on.
+_MESSAGE_BYTES = 3 * 1024 * 1024
 # Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
 # database, not a race.
 _MOST_ROUNDS = 20
@@ -112,16 +115,21 @@ class Write:
     def keys(self) -> KeysView[str]:
         return self.items.keys()
 
+    @property
+    def size(self) -> int:
+        return sum(item["size"] for item in self.items.values())
+
 
 def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, Any]]:
-    """Give every item its hashes, in place, and return the items.
+    """Give every item its hashes and size, in place, and return the items.
 
     `content_hash` covers all that a client can change, so one comparison tells changed from not.
     """
     for index, item in enumerate(items):
         data = documents.canonical(item["data"])
         rest = documents.canonical([item["tags"], item["files"], item["root_job_id"], item["is_approved"]])
-        if len(data) + len(rest) + len(item["source_url"]) > max_item_bytes:
+        item["size"] = len(data) + len(rest) + len(item["source_url"])
+        if item["size"] > max_item_bytes:
             raise TooLarge(index)
         source_url = item["source_url"].encode()
         if "value_hash" not in item:
@@ -376,25 +384,26 @@ class Outputs:
 
         When the outcome is unknown it raises, and the batch stays in flight for the reaper.
         """
-        operations = [row.operation for row in rows]
-        lost: set[str] = set()
         await self._sequences.step("before write")
-        result: Any
-        try:
-            result = (await self._outputs.bulk_write(operations, ordered=False)).bulk_api_result
-        except BulkWriteError as error:
-            result = error.details
-            others = [e for e in result["writeErrors"] if e["code"] != DUPLICATE_KEY]
-            if result.get("writeConcernErrors"):
-                raise
-            if others:
-                # The server has answered: nothing of this batch can land any more.
-                await self._sequences.release(batch)
-                raise
-            lost = {rows[e["index"]].key for e in result["writeErrors"]}
+        lost: set[str] = set()
+        matched = 0
+        for part in _messages(rows):
+            try:
+                done = await self._outputs.bulk_write([row.operation for row in part], ordered=False)
+                matched += done.matched_count
+            except BulkWriteError as error:
+                details = error.details
+                if details.get("writeConcernErrors"):
+                    raise
+                if any(e["code"] != DUPLICATE_KEY for e in details["writeErrors"]):
+                    # The server has answered: nothing of this batch can land any more.
+                    await self._end(batch)
+                    raise
+                matched += details["nMatched"]
+                lost |= {part[e["index"]].key for e in details["writeErrors"]}
         await self._sequences.step("written")
         updates = [row for row in rows if row.known is not None and row.key not in lost]
-        if result["nMatched"] < len(updates):
+        if matched < len(updates):
             # Some had another id than when they were looked up: see which were written.
             now = await self._known(batch.organization_id, batch.group_id, [row.key for row in updates])
             lost |= {r.key for r in updates if r.key not in now or now[r.key].id != r.document["id"]}
@@ -407,9 +416,13 @@ class Outputs:
         batches = await self._sequences.expired()
         for batch in batches:
             await self._sequences.fence(batch)
-            await self._groups.apply(await self._written(batch))
-            await self._sequences.release(batch)
+            await self._end(batch)
         return len(batches)
+
+    async def _end(self, batch: Batch) -> None:
+        """Take a batch out of flight that was written in part, when no more of it can land."""
+        await self._groups.apply(await self._written(batch))
+        await self._sequences.release(batch)
 
     @stored
     async def _written(self, batch: Batch) -> Change:
@@ -441,6 +454,20 @@ class Row(NamedTuple):
     output_id: str
     known: Known | None
     operation: Any
+    size: int
+
+
+def _messages(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts, each small enough for one message."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        size += row.size
+        if part and size > _MESSAGE_BYTES:
+            yield part
+            part, size = [], row.size
+        part.append(row)
+    yield part
 
 
 def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
@@ -488,7 +515,7 @@ def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Ro
             {"$set": document, "$max": {"last_scraped_date": scraped}},
             hint="key",
         )
-    return Row(key, document, output_id, known, operation)
+    return Row(key, document, output_id, known, operation, item["size"])
 
 
 def _file(batch: Batch, file: dict[str, Any], output_id: str, known: Known | None) -> dict[str, Any]:
