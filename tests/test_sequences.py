@@ -17,6 +17,7 @@ from schemas.outputs import OutputInput
 from service.settings import Settings
 from service.store import Store, StoreError, StoreUnavailable
 from service.store.documents import decode
+from service.store.groups import Change
 from service.store.outputs import Query, prepare
 from service.store.sequences import GroupCommit
 from tests.api import make_output
@@ -178,6 +179,15 @@ async def test_a_batch_that_loses_some_keys_keeps_the_others(store: Store, other
     assert {key: item["id"] for key, item in items.items()} == {r["key_hash"]: r["id"] for r in results}
     assert all(item["data"] == {"by": "us"} for item in items.values())
     assert await group.items(store) == 25
+
+
+async def test_a_write_on_an_empty_database_waits_for_the_indexes(mongo_url: str, group: Group) -> None:
+    settings = Settings(mongo_database=f"empty-{group.organization}")
+    stores = [Store.connect(settings, mongo_url) for _ in range(2)]
+    results = await race(group, stores, [version(1), version(1)])
+    assert sorted(r["result"] for r in results) == ["created", "unchanged"]
+    for store in stores:
+        await store.close()
 
 
 # -- what readers may see -------------------------------------------------------------------------
@@ -380,6 +390,57 @@ async def test_a_batch_within_its_lease_is_left_alone(store: Store, group: Group
     await reap(store)
     assert len(await group.in_flight(store)) == 1
     await patient.close()
+
+
+# -- counts ---------------------------------------------------------------------------------------
+
+
+async def test_a_batch_whose_writer_died_before_release_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.sequences.step = at("before release", fail())
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
+    for number in range(3, 213):
+        await group.write(other, make_output(number))
+    await reap(other)
+    stats = await other.groups.one(group.organization, group.group_id)
+    assert (stats["items"], stats["jobs"]) == (212, 2)
+
+
+async def test_an_item_of_a_dead_writer_that_was_changed_since_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.sequences.step = at("written", fail())
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, version(1), make_output(2))
+    assert [r["result"] for r in await group.write(other, version(2))] == ["updated"]
+    await reap(other)
+    assert await group.items(other) == 2
+
+
+async def test_a_job_is_counted_when_the_count_itself_is_tried_again(store: Store, other: Store, group: Group) -> None:
+    # The job is entered, then its writer dies before the group is counted.
+    batch = await store.sequences.allocate(group.organization, group.group_id, 1)
+    change = Change(batch)
+    change.add({"id": batch.first, "root_job_id": "job-9", "is_approved": False}, True, False)
+    where = {"organization_id": group.organization, "group_id": group.group_id}
+    assert await store.groups._new_jobs(where, change) == 1
+    await other.groups.apply(change)
+    await other.groups.apply(change)
+    assert (await other.groups.one(group.organization, group.group_id))["jobs"] == 1
+
+
+async def test_counted_batches_do_not_pile_up_in_a_group(store: Store, other: Store, group: Group) -> None:
+    groups = store.database["groups"]
+    for number in range(5):
+        await group.write(store, make_output(number))
+    where = {"organization_id": group.organization}
+    assert len((await groups.find_one(where))["counted"]) == 1
+    await groups.update_one(where, {"$set": {"counted.old": datetime(2020, 1, 1, tzinfo=UTC)}})
+    await group.write(other, make_output(9))
+    counted = (await groups.find_one(where))["counted"]
+    assert len(counted) == 2 and "old" not in counted
 
 
 # -- tombstones -----------------------------------------------------------------------------------

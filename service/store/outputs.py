@@ -148,6 +148,7 @@ class Outputs:
         self._sequences = sequences
         self._groups = groups
         self._commits = GroupCommit[Write](self._commit, settings.group_commit)
+        self._indexed = False
 
     async def ensure_indexes(self) -> None:
         """Make the indexes that every read and write here relies on."""
@@ -167,6 +168,7 @@ class Outputs:
         await self._outputs.create_index(
             "tombstone", name="tombstone", partialFilterExpression={"tombstone": {"$exists": True}}
         )
+        self._indexed = True
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -286,6 +288,9 @@ class Outputs:
 
     @stored
     async def _commit(self, group: tuple[int, str], writes: list[Write]) -> None:
+        if not self._indexed:
+            # Without the unique ones two writers could make two items of one key.
+            await self.ensure_indexes()
         pending = {key: item for write in writes for key, item in write.items.items()}
         results: dict[str, dict[str, Any]] = {}
         for _ in range(_MOST_ROUNDS):
@@ -338,6 +343,7 @@ class Outputs:
             )
         await self._groups.apply(change)
         await self._sequences.release(batch)
+        self._groups.forget(batch)
         return results
 
     async def _known(self, organization_id: int, group_id: str, keys: list[str]) -> dict[str, Known]:
@@ -416,7 +422,9 @@ class Outputs:
         batches = await self._sequences.expired()
         for batch in batches:
             await self._sequences.fence(batch)
-            await self._end(batch)
+            # Its writer may only have been slow, and be done by now.
+            if await self._sequences.is_open(batch):
+                await self._end(batch)
         return len(batches)
 
     async def _end(self, batch: Batch) -> None:
@@ -426,19 +434,23 @@ class Outputs:
 
     @stored
     async def _written(self, batch: Batch) -> Change:
-        """Return what a batch changed before its writer died, as far as it is still in place."""
+        """Return what a batch changed, as far as it can be seen."""
         change = Change(batch)
+        ids = {"$gte": batch.first, "$lt": batch.first + batch.size}
         where = {
             "organization_id": batch.organization_id,
             "group_id": batch.group_id,
-            "id": {"$gte": batch.first, "$lt": batch.first + batch.size},
-            "tombstone": {"$exists": False},
+            # What it created may have been changed since, and have a higher id; no more than a
+            # lease's worth of documents have.
+            "id": {"$gte": batch.first},
+            "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "root_job_id", "is_approved", "create_date", "update_date"]
+        fields = ["id", "first_id", "root_job_id", "is_approved"]
         async for document in self._outputs.find(where, fields, hint="id"):
-            created = document["create_date"] == document["update_date"]
+            created = document.get("first_id", 0) >= batch.first
             # Whether a changed one was approved before is not known: counted as no difference.
-            change.add(document, created, False if created else document["is_approved"])
+            in_place = document["id"] < batch.first + batch.size
+            change.add(document, created, not (created and in_place) and document["is_approved"])
         return change
 
 
@@ -502,6 +514,7 @@ def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Ro
                 "group_id": batch.group_id,
                 **{name: whole[name] for name in SERVED},
                 "content_hash": item["content_hash"],
+                "first_id": id,
             }
         )
     else:

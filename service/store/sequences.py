@@ -190,6 +190,12 @@ class Sequences:
         ]
 
     @stored
+    async def is_open(self, batch: Batch) -> bool:
+        """Return whether a batch is still in flight."""
+        where = {"_id": batch.organization_id, "open.token": batch.token}
+        return await self._sequences.find_one(where, {"_id": 1}) is not None
+
+    @stored
     async def fence(self, batch: Batch) -> None:
         """Put a tombstone on every id of a batch that no document holds."""
         tombstones = [
