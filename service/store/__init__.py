@@ -112,6 +112,9 @@ class Store:
                     await self.sequences.sweep()
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
+            except Exception as error:
+                # Without upkeep a dead writer would hold up its group for good.
+                log.error("upkeep failed", extra={"error": type(error).__name__})
             # Apart from each other, so that processes do not all ask at once.
             pause = REAP_SECONDS if self._ready else RETRY_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from datetime import timedelta
 from typing import Any
 
 from pymongo import ASCENDING, DESCENDING, UpdateOne
@@ -14,12 +15,12 @@ from service.store.sequences import Batch
 
 # Known jobs need no upsert: 20,000 keys are about 4 MB.
 _REMEMBERED_JOBS = 20_000
-# How many batches a group remembers as counted. One is counted twice only if its writer dies and
-# this many others finish before the reaper comes, within the lease.
-_APPLIED = 200
+# Groups whose last batches a process remembers: 10,000 are about 4 MB.
+_REMEMBERED_GROUPS = 10_000
+# What a process leaves behind in `counted` when it ends; no batch is in flight for so long.
+_COUNTED_AGE = timedelta(days=1)
 
-
-_PROJECTION = {"_id": 0, "organization_id": 0, "applied": 0}
+_PROJECTION = {"_id": 0, "organization_id": 0, "counted": 0}
 
 
 def _served(group: dict[str, Any], since: str = "") -> dict[str, Any]:
@@ -53,12 +54,18 @@ class Change:
 
 
 class Groups:
-    """The groups of an organization, with their counts."""
+    """The groups of an organization, with their counts.
+
+    `counted` holds the batches in a group's counts that may still be in flight, so that neither a
+    batch of a dead writer nor a second try is counted twice. The next batch takes out those that
+    its process has seen released.
+    """
 
     def __init__(self, database: Database) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
         self._known_jobs: OrderedDict[tuple[int, str, str], None] = OrderedDict()
+        self._released: OrderedDict[tuple[int, str], list[str]] = OrderedDict()
 
     async def ensure_indexes(self) -> None:
         """Make the indexes that hold each group and each job once."""
@@ -75,7 +82,9 @@ class Groups:
         group = {"organization_id": batch.organization_id, "group_id": batch.group_id}
         new_jobs = await self._new_jobs(group, change)
         day = batch.date.strftime("%Y-%m-%d")
-        update = {
+        counted = f"counted.{batch.token}"
+        released = await self._take_released(batch)
+        update: dict[str, Any] = {
             "$inc": {
                 "items": change.created,
                 "approved": change.approved,
@@ -84,16 +93,36 @@ class Groups:
                 f"days.{day}.changed": change.changed,
             },
             "$max": {"last_id": change.last_id, "last_change": batch.date},
-            "$push": {"applied": {"$each": [batch.token], "$slice": -_APPLIED}},
+            "$set": {counted: batch.date},
+            "$unset": {f"counted.{token}": "" for token in released},
         }
         for _ in range(2):
             try:
-                await self._groups.update_one({**group, "applied": {"$ne": batch.token}}, update, upsert=True)
+                await self._groups.update_one({**group, counted: {"$exists": False}}, update, upsert=True)
                 return
             except DuplicateKeyError:
                 # Either this batch is in already, or another writer made the group just now.
-                if await self._groups.find_one({**group, "applied": batch.token}, {"_id": 1}):
+                if await self._groups.find_one({**group, counted: {"$exists": True}}, {"_id": 1}):
                     return
+
+    def forget(self, batch: Batch) -> None:
+        """Let the group's next batch take this one, which is released, out of `counted`."""
+        self._released.setdefault((batch.organization_id, batch.group_id), []).append(batch.token)
+        while len(self._released) > _REMEMBERED_GROUPS:
+            self._released.popitem(last=False)
+
+    async def _take_released(self, batch: Batch) -> list[str]:
+        """Return the batches to take out of `counted`; clear it of old ones on the first call for a group."""
+        group = (batch.organization_id, batch.group_id)
+        if group not in self._released:
+            recent = {"$gt": ["$$this.v", batch.date - _COUNTED_AGE]}
+            kept = {"$filter": {"input": {"$objectToArray": {"$ifNull": ["$counted", {}]}}, "cond": recent}}
+            await self._groups.update_one(
+                {"organization_id": group[0], "group_id": group[1]},
+                [{"$set": {"counted": {"$arrayToObject": kept}}}],
+            )
+        released, self._released[group] = self._released.get(group, []), []
+        return released
 
     @stored
     async def all(self, organization_id: int, since: str) -> list[dict[str, Any]]:
@@ -113,13 +142,18 @@ class Groups:
         unknown = [job for job in change.jobs if (*where, job) not in self._known_jobs]
         if not unknown:
             return 0
-        entry = {"$setOnInsert": {"create_date": change.batch.date}}
+        # Whose batch made a job: a second try counts it, and another batch does not.
+        entry = {"$setOnInsert": {"create_date": change.batch.date, "batch": change.batch.token}}
         done = await self._jobs.bulk_write(
             [UpdateOne({**group, "job_id": job}, entry, upsert=True) for job in unknown],
             ordered=False,
         )
+        new = done.upserted_count
+        if new < len(unknown):
+            made = {**group, "job_id": {"$in": unknown}, "batch": change.batch.token}
+            new = await self._jobs.count_documents(made)
         for job in unknown:
             self._known_jobs[(*where, job)] = None
         while len(self._known_jobs) > _REMEMBERED_JOBS:
             self._known_jobs.popitem(last=False)
-        return done.upserted_count
+        return new

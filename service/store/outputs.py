@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, KeysView
+from collections.abc import AsyncIterator, Iterator, KeysView
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -57,6 +57,9 @@ FILTERS = {
     "country": "tags.country",
 }
 _TAGS = ("region", "country")
+# One message to the database: JSON of this size is at most 6 times as much BSON, and the engine of
+# this machine drops the connection from about 36 MB on.
+_MESSAGE_BYTES = 3 * 1024 * 1024
 # Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
 # database, not a race.
 _MOST_ROUNDS = 20
@@ -114,16 +117,21 @@ class Write:
     def keys(self) -> KeysView[str]:
         return self.items.keys()
 
+    @property
+    def size(self) -> int:
+        return sum(item["size"] for item in self.items.values())
+
 
 def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, Any]]:
-    """Give every item its hashes, in place, and return the items.
+    """Give every item its hashes and size, in place, and return the items.
 
     `content_hash` covers all that a client can change, so one comparison tells changed from not.
     """
     for index, item in enumerate(items):
         data = documents.canonical(item["data"])
         rest = documents.canonical([item["tags"], item["files"], item["root_job_id"], item["is_approved"]])
-        if len(data) + len(rest) + len(item["source_url"]) > max_item_bytes:
+        item["size"] = len(data) + len(rest) + len(item["source_url"])
+        if item["size"] > max_item_bytes:
             raise TooLarge(index)
         source_url = item["source_url"].encode()
         if "value_hash" not in item:
@@ -142,6 +150,7 @@ class Outputs:
         self._sequences = sequences
         self._groups = groups
         self._commits = GroupCommit[Write](self._commit, settings.group_commit)
+        self._indexed = False
 
     async def ensure_indexes(self) -> None:
         """Make the indexes that every read and write here relies on."""
@@ -161,6 +170,7 @@ class Outputs:
         await self._outputs.create_index(
             "tombstone", name="tombstone", partialFilterExpression={"tombstone": {"$exists": True}}
         )
+        self._indexed = True
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -282,6 +292,9 @@ class Outputs:
 
     @stored
     async def _commit(self, group: tuple[int, str], writes: list[Write]) -> None:
+        if not self._indexed:
+            # Without the unique ones two writers could make two items of one key.
+            await self.ensure_indexes()
         pending = {key: item for write in writes for key, item in write.items.items()}
         results: dict[str, dict[str, Any]] = {}
         for _ in range(_MOST_ROUNDS):
@@ -334,6 +347,7 @@ class Outputs:
             )
         await self._groups.apply(change)
         await self._sequences.release(batch)
+        self._groups.forget(batch)
         return results
 
     async def _known(self, organization_id: int, group_id: str, keys: list[str]) -> dict[str, Known]:
@@ -380,25 +394,26 @@ class Outputs:
 
         When the outcome is unknown it raises, and the batch stays in flight for the reaper.
         """
-        operations = [row.operation for row in rows]
-        lost: set[str] = set()
         await self._sequences.step("before write")
-        result: Any
-        try:
-            result = (await self._outputs.bulk_write(operations, ordered=False)).bulk_api_result
-        except BulkWriteError as error:
-            result = error.details
-            others = [e for e in result["writeErrors"] if e["code"] != DUPLICATE_KEY]
-            if result.get("writeConcernErrors"):
-                raise
-            if others:
-                # The server has answered: nothing of this batch can land any more.
-                await self._sequences.release(batch)
-                raise
-            lost = {rows[e["index"]].key for e in result["writeErrors"]}
+        lost: set[str] = set()
+        matched = 0
+        for part in _messages(rows):
+            try:
+                done = await self._outputs.bulk_write([row.operation for row in part], ordered=False)
+                matched += done.matched_count
+            except BulkWriteError as error:
+                details = error.details
+                if details.get("writeConcernErrors"):
+                    raise
+                if any(e["code"] != DUPLICATE_KEY for e in details["writeErrors"]):
+                    # The server has answered: nothing of this batch can land any more.
+                    await self._end(batch)
+                    raise
+                matched += details["nMatched"]
+                lost |= {part[e["index"]].key for e in details["writeErrors"]}
         await self._sequences.step("written")
         updates = [row for row in rows if row.known is not None and row.key not in lost]
-        if result["nMatched"] < len(updates):
+        if matched < len(updates):
             # Some had another id than when they were looked up: see which were written.
             now = await self._known(batch.organization_id, batch.group_id, [row.key for row in updates])
             lost |= {r.key for r in updates if r.key not in now or now[r.key].id != r.document["id"]}
@@ -411,25 +426,35 @@ class Outputs:
         batches = await self._sequences.expired()
         for batch in batches:
             await self._sequences.fence(batch)
-            await self._groups.apply(await self._written(batch))
-            await self._sequences.release(batch)
+            # Its writer may only have been slow, and be done by now.
+            if await self._sequences.is_open(batch):
+                await self._end(batch)
         return len(batches)
+
+    async def _end(self, batch: Batch) -> None:
+        """Take a batch out of flight that was written in part, when no more of it can land."""
+        await self._groups.apply(await self._written(batch))
+        await self._sequences.release(batch)
 
     @stored
     async def _written(self, batch: Batch) -> Change:
-        """Return what a batch changed before its writer died, as far as it is still in place."""
+        """Return what a batch changed, as far as it can be seen."""
         change = Change(batch)
+        ids = {"$gte": batch.first, "$lt": batch.first + batch.size}
         where = {
             "organization_id": batch.organization_id,
             "group_id": batch.group_id,
-            "id": {"$gte": batch.first, "$lt": batch.first + batch.size},
-            "tombstone": {"$exists": False},
+            # What it created may have been changed since, and have a higher id; no more than a
+            # lease's worth of documents have.
+            "id": {"$gte": batch.first},
+            "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "root_job_id", "is_approved", "create_date", "update_date"]
+        fields = ["id", "first_id", "root_job_id", "is_approved"]
         async for document in self._outputs.find(where, fields, hint="id"):
-            created = document["create_date"] == document["update_date"]
+            created = document.get("first_id", 0) >= batch.first
             # Whether a changed one was approved before is not known: counted as no difference.
-            change.add(document, created, False if created else document["is_approved"])
+            in_place = document["id"] < batch.first + batch.size
+            change.add(document, created, not (created and in_place) and document["is_approved"])
         return change
 
 
@@ -445,6 +470,20 @@ class Row(NamedTuple):
     output_id: str
     known: Known | None
     operation: Any
+    size: int
+
+
+def _messages(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts, each small enough for one message."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        size += row.size
+        if part and size > _MESSAGE_BYTES:
+            yield part
+            part, size = [], row.size
+        part.append(row)
+    yield part
 
 
 def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
@@ -479,6 +518,7 @@ def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Ro
                 "group_id": batch.group_id,
                 **{name: whole[name] for name in SERVED},
                 "content_hash": item["content_hash"],
+                "first_id": id,
             }
         )
     else:
@@ -492,7 +532,7 @@ def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Ro
             {"$set": document, "$max": {"last_scraped_date": scraped}},
             hint="key",
         )
-    return Row(key, document, output_id, known, operation)
+    return Row(key, document, output_id, known, operation, item["size"])
 
 
 def _files(batch: Batch, files: list[dict[str, Any]], output_id: str, known: Known | None) -> list[dict[str, Any]]:

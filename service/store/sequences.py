@@ -12,9 +12,10 @@ newest batch, which never decreases; and `open`, the batches in flight.
 1. `allocate` takes n ids and enters the batch in `open`, in one atomic step.
 2. The outputs store writes the batch, durably.
 3. `release` takes the batch out of `open`. Only then is the writer's request answered.
-4. `mark` is the lowest id still in flight for a group, or `next`. Every page ends below it. It is
-   read *before* the page: whatever was released by then is visible in the page. For the same
-   reason a mark that is remembered from earlier is as safe as a new one, only lower.
+4. `mark` is the lowest id still in flight for a group, or the one after its newest change. Every
+   page ends below it. It is read *before* the page: whatever was released by then is visible in
+   the page. For the same reason a mark that is remembered from earlier is as safe as a new one,
+   only lower.
 5. `reap` ends batches whose writer has died. Past their deadline it puts tombstones on their ids
    and then takes them out of `open`. A late write of the dead batch meets a tombstone in the
    unique index on (organization_id, group_id, id) and fails, instead of landing behind readers.
@@ -121,8 +122,8 @@ class Sequences:
     @stored
     async def mark(self, organization_id: int, group_id: str) -> Mark:
         """Read how far the readers of a group may go now, and remember it."""
-        # One round trip for both; the group is looked up after the sequence. See `Mark.version`:
-        # `last_id` is raised before a batch is released, so it may be ahead of `end`, never behind.
+        # One round trip for both; the group is looked up after the sequence. `last_id` is raised
+        # before a batch is released, so it may be ahead of the batches in flight, never behind.
         pipeline: list[dict[str, Any]] = [
             {"$match": {"_id": organization_id}},
             {"$project": {"next": 1, "open.group_id": 1, "open.from": 1}},
@@ -143,8 +144,12 @@ class Sequences:
         sequence = found[0]
         in_flight = [b["from"] for b in sequence.get("open", ()) if b["group_id"] == group_id]
         end = min(in_flight, default=sequence.get("next", 1))
-        last_id = sequence["group"][0]["last_id"] if sequence["group"] else 0
-        mark = Mark(end, min(last_id, end - 1))
+        if not sequence["group"]:
+            return Mark(end, version=0)
+        # Not up to `next`, though nothing is between: a crash of a single server can take back ids
+        # that are not in its journal yet, for a remembered mark to be beyond what comes next.
+        end = min(end, sequence["group"][0]["last_id"] + 1)
+        mark = Mark(end, version=end - 1)
         self._remember((organization_id, group_id), mark)
         return mark
 
@@ -183,6 +188,12 @@ class Sequences:
             async for found in self._sequences.aggregate(pipeline)
             for b in found["open"]
         ]
+
+    @stored
+    async def is_open(self, batch: Batch) -> bool:
+        """Return whether a batch is still in flight."""
+        where = {"_id": batch.organization_id, "open.token": batch.token}
+        return await self._sequences.find_one(where, {"_id": 1}) is not None
 
     @stored
     async def fence(self, batch: Batch) -> None:
@@ -238,10 +249,13 @@ class Sequences:
 
 
 class Joinable(Protocol):
-    """A write that can share a round with others, as long as no key is in both."""
+    """A write of some bytes that can share a round with others, as long as no key is in both."""
 
     @property
     def keys(self) -> KeysView[str]: ...
+
+    @property
+    def size(self) -> int: ...
 
     done: asyncio.Future[Any]
 
@@ -258,8 +272,9 @@ class GroupCommit(Generic[W]):
 
     commit: Callable[[tuple[int, str], list[W]], Awaitable[None]]
     join: bool = True
-    # A round of more gains nothing, and its documents are all in memory at once.
+    # A round of more gains nothing, and takes long enough to outlive its lease.
     most_keys: int = 1000
+    most_bytes: int = 16 * 1024 * 1024
 
     def __post_init__(self) -> None:
         self._waiting: dict[tuple[int, str], deque[W]] = {}
@@ -292,22 +307,36 @@ class GroupCommit(Generic[W]):
 
     async def _drain(self, group: tuple[int, str]) -> None:
         waiting = self._waiting[group]
+        try:
+            while waiting:
+                await self._run(group, self._next_round(waiting))
+        finally:
+            del self._waiting[group]
+            for write in waiting:  # none, unless this task was cancelled
+                write.done.cancel()
+
+    def _next_round(self, waiting: deque[W]) -> list[W]:
+        writes = [waiting.popleft()]
+        keys, size = set(writes[0].keys), writes[0].size
         while waiting:
-            writes = [waiting.popleft()]
-            keys = set(writes[0].keys)
-            while waiting and len(keys) + len(waiting[0].keys) <= self.most_keys and keys.isdisjoint(waiting[0].keys):
-                keys.update(waiting[0].keys)
-                writes.append(waiting.popleft())
-            await self._run(group, writes)
-        del self._waiting[group]
+            write = waiting[0]
+            size += write.size
+            if len(keys) + len(write.keys) > self.most_keys or size > self.most_bytes:
+                break
+            if not keys.isdisjoint(write.keys):
+                break
+            keys.update(write.keys)
+            writes.append(waiting.popleft())
+        return writes
 
     async def _run(self, group: tuple[int, str], writes: list[W]) -> None:
         try:
             await self.commit(group, writes)
-        except BaseException as error:
+        except Exception as error:
             for write in writes:
                 if not write.done.done():
                     write.done.set_exception(error)
                     write.done.exception()  # the caller may be gone: no "never retrieved" noise
-            if not isinstance(error, Exception):
-                raise
+        finally:
+            for write in writes:
+                write.done.cancel()  # no effect on what is done

@@ -1,0 +1,79 @@
+"""The service with faults in it: `python -m scripts.checker.service serve`.
+
+`CHECKER_FAULTS` is a JSON object: `delay`, `late`, `fail`, `crash` are the chances of each at a step,
+`late_seconds` is longer than the lease, `log` is the file that gets a line for each fault, `mark`
+false switches the mark off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import sys
+from typing import Any
+
+from service.__main__ import main
+from service.store import StoreUnavailable
+from service.store.sequences import Mark, Sequences
+
+LONGEST_DELAY = 0.3
+
+
+class Faults:
+    """Delays, fails or kills the process at the steps of a write."""
+
+    def __init__(self, delay: float, late: float, fail: float, crash: float, late_seconds: float, log: str) -> None:
+        self.delay, self.late, self.fail, self.crash = delay, late, fail, crash
+        self.late_seconds = late_seconds
+        self.log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    async def __call__(self, step: str) -> None:
+        if random.random() < self.crash:
+            if step == "before write" and random.random() < 0.5:
+                # In the middle of the write: it takes some milliseconds.
+                asyncio.get_running_loop().call_later(random.uniform(0, 0.02), self._crash, "during write")
+            else:
+                self._crash(step)
+        if random.random() < self.delay:
+            self._note("delay", step)
+            await asyncio.sleep(random.uniform(0, LONGEST_DELAY))
+        if random.random() < self.late:
+            self._note("late", step)
+            await asyncio.sleep(self.late_seconds)
+        if random.random() < self.fail:
+            self._note("error", step)
+            raise StoreUnavailable("injected")
+
+    def _crash(self, step: str) -> None:
+        self._note("crash", step)
+        os._exit(9)
+
+    def _note(self, kind: str, step: str) -> None:
+        os.write(self.log, f"{kind} {step}\n".encode())
+
+
+def install(options: dict[str, Any]) -> None:
+    """Put the faults into every `Sequences` made from now on."""
+    if not options.pop("mark"):
+        versions = itertools.count(1)
+
+        async def no_mark(self: Sequences, organization_id: int, group_id: str) -> Mark:
+            return Mark(2**62, next(versions))
+
+        Sequences.mark = no_mark  # type: ignore[method-assign,assignment]
+    faults = Faults(**options)
+    make = Sequences.__init__
+
+    def make_with_faults(self: Sequences, *args: Any, **kwargs: Any) -> None:
+        make(self, *args, **kwargs)
+        self.step = faults
+
+    Sequences.__init__ = make_with_faults  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    install(json.loads(os.environ["CHECKER_FAULTS"]))
+    sys.exit(main())
