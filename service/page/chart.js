@@ -1,6 +1,6 @@
 // Items by day, as bars: created below, changed on top.
 
-import { el, svg } from "./dom.js";
+import { el, put, svg } from "./dom.js";
 import { compact, count, day, shortDay } from "./format.js";
 
 const DAY = 86_400_000;
@@ -34,7 +34,7 @@ export function spark(days) {
   const bars = toBars(days, today() - 29 * DAY);
   const top = Math.max(1, ...bars.map((bar) => bar.created + bar.changed));
   const picture = svg("svg", {
-    class: "spark", viewBox: "0 0 180 36", width: 180, height: 36, role: "img", "aria-label": `Last 30 days: ${words(sum(bars))}`,
+    class: "spark", preserveAspectRatio: "xMinYMid", viewBox: "0 0 180 36", width: 180, height: 36, role: "img", "aria-label": `Last 30 days: ${words(sum(bars))}`,
   });
   bars.forEach((bar, i) => picture.append(...stack(bar, i * 6, 4, 35, 34 / top)));
   return picture;
@@ -58,7 +58,7 @@ export function dayChart(days, linkTo) {
   const total = `${words(sum(bars))} since ${bars[0].label}`;
   const readout = el("p", { class: "readout" }, total);
   const holder = el("div", { class: "plot" });
-  const draw = () => holder.replaceChildren(plot(bars, holder.clientWidth || 600, linkTo, (bar) => {
+  const draw = () => put(holder, plot(bars, holder.clientWidth || 600, linkTo, (bar) => {
     readout.textContent = bar ? `${bar.label}: ${words(bar)}` : total;
   }));
   let width = 0;
@@ -76,7 +76,7 @@ export function dayChart(days, linkTo) {
 }
 
 function plot(bars, width, linkTo, show) {
-  const height = 168, left = 40, right = 4, top = 10, bottom = height - 24;
+  const height = 196, left = 40, right = 4, top = 10, bottom = height - 24;
   const most = niceTop(Math.max(...bars.map((bar) => bar.created + bar.changed)));
   const step = (width - left - right) / bars.length;
   const thick = Math.max(1, Math.min(28, step * 0.72));
@@ -121,10 +121,10 @@ function moveFocus(event, links) {
   target.focus();
 }
 
-/** Return the next of 2, 4, 10, 20, 40, 100, … at or over a value: its half is a round number too. */
+/** Return the next of 2, 4, 6, 8, 10, 20, 40, … at or over a value: its half is a round number too. */
 function niceTop(value) {
   const power = 10 ** Math.floor(Math.log10(Math.max(2, value)));
-  return [1, 2, 4, 10].map((n) => n * power).find((n) => n >= value && n > 1);
+  return [1, 2, 4, 6, 8, 10].map((n) => n * power).find((n) => n >= value && n > 1);
 }
 
 function asTable(bars) {

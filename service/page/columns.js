@@ -4,8 +4,8 @@ import { el, isWebAddress, outside } from "./dom.js";
 import { at, isObject, joinPath, many, shorten, splitPath, when } from "./format.js";
 
 const LABELS = {
-  root_job_id: "Job", is_approved: "Approved", update_date: "Updated", create_date: "Created",
-  last_scraped_date: "Last scraped", source_url: "Source", output_id: "Output id", files: "Files",
+  root_job_id: "Job", is_approved: "Approved", update_date: "Updated (UTC)", create_date: "Created (UTC)",
+  last_scraped_date: "Last scraped (UTC)", source_url: "Source", output_id: "Output id", files: "Files",
   key_hash: "Key", value_hash: "Value hash",
 };
 const DATES = new Set(["update_date", "create_date", "last_scraped_date"]);

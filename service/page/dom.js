@@ -12,7 +12,12 @@ function fill(node, props, children) {
     else if (value === true) node.setAttribute(name, "");
     else if (value !== false && value != null) node.setAttribute(name, value);
   }
-  node.append(...children.flat().filter((child) => child != null && child !== false));
+  return put(node, children);
+}
+
+/** Replace what a node holds; children that are null or false are left out. */
+export function put(node, ...children) {
+  node.replaceChildren(...children.flat(2).filter((child) => child != null && child !== false));
   return node;
 }
 

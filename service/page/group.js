@@ -3,7 +3,7 @@
 import { address, Failure, get } from "./api.js";
 import { dayChart } from "./chart.js";
 import { cell, choices, defaults, discover, label, sample } from "./columns.js";
-import { announce, copyButton, el } from "./dom.js";
+import { announce, copyButton, el, put } from "./dom.js";
 import { at, count, many, shorten, since, splitPath, splitPaths, when } from "./format.js";
 import { itemView } from "./item.js";
 import { go, link, replace } from "./place.js";
@@ -55,7 +55,7 @@ function frame(main, path, group) {
     view.request = "";
     Promise.all([overview(), outputs(view.params)]).catch(refused);
   };
-  main.replaceChildren(
+  put(main,
     el("nav", { class: "crumbs", "aria-label": "Where you are" }, el("a", { href: "#/groups" }, "Groups"), el("span", { "aria-hidden": "true" }, "/")),
     el("div", { class: "heading" }, el("div", null, el("h1", { tabindex: -1 }, group), parts.lead)),
     el("div", { class: "side-by-side" },
@@ -78,12 +78,12 @@ function refused(error) {
   if (error.status === 401) return dispatchEvent(new HashChangeEvent("hashchange"));
   const { table, pager } = view.parts;
   table.className = "";
-  table.replaceChildren(el("div", { class: "empty", role: "alert" },
+  put(table, el("div", { class: "empty", role: "alert" },
     el("h3", null, error.message), error.details.map((text) => el("p", null, text)),
     el("p", { class: "actions" },
       el("button", { type: "button", class: "primary", onclick: () => outputs(view.params).catch(refused) }, "Try again"),
       el("a", { class: "button", href: link(view.path) }, "Without filters"))));
-  pager.replaceChildren();
+  put(pager);
   announce(error.message);
 }
 
@@ -92,13 +92,13 @@ async function overview(signal) {
   const [stats, reviews] = await Promise.all([
     get(["groups", group, "stats"], {}, signal), get(["reviews", group], {}, signal)]);
   const share = stats.items ? ` (${Math.round((100 * stats.approved) / stats.items)} %)` : "";
-  parts.lead.replaceChildren(stats.items
+  put(parts.lead, stats.items
     ? `${many(stats.items, "item")} from ${many(stats.jobs, "job")} · ${count(stats.approved)} approved${share} · last change `
     : "Nothing has been written to this group, or it belongs to another organization.",
   stats.last_change ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
   parts.days.className = parts.reviews.className = "";
-  parts.days.replaceChildren(dayChart(stats.days, (date) => link(path, { ...view.params, created_after: date, cursor: "", item: "", source: "" })));
-  parts.reviews.replaceChildren(reviews.length
+  put(parts.days, dayChart(stats.days, (date) => link(path, { ...view.params, created_after: date, cursor: "", item: "", source: "" })));
+  put(parts.reviews, reviews.length
     ? el("ul", { class: "reviews" }, reviews.map(review))
     : el("p", { class: "faint" }, "No job of this group has been reviewed."));
 }
@@ -148,7 +148,7 @@ function fillFilters(params) {
   const limits = [...new Set([...LIMITS.map(String), limit])];
   const given = FILTERS.filter((name) => params[name]);
   const focused = document.activeElement?.id;
-  view.parts.filters.replaceChildren(
+  put(view.parts.filters,
     el("details", { class: "filter-box", open: given.length > 0 || innerWidth > 640 },
       el("summary", null, "Filters"),
       el("form", { class: "filters", onsubmit: apply },
@@ -175,7 +175,7 @@ function apply(event) {
   go(view.path, { columns: view.params.columns, ...given });
 }
 
-const chosenColumns = () => splitPaths(view.params.columns ?? "") ;
+const chosenColumns = () => splitPaths(view.params.columns ?? "");
 const columnsShown = () => (chosenColumns().length ? chosenColumns() : defaults(view.items, view.found));
 
 function fillTable() {
@@ -183,7 +183,7 @@ function fillTable() {
   table.className = "";
   if (!view.items.length) {
     const filtered = FILTERS.some((name) => view.params[name]) || view.params.cursor;
-    table.replaceChildren(el("div", { class: "empty" },
+    put(table, el("div", { class: "empty" },
       el("h3", null, "No outputs"),
       el("p", null, filtered ? "Nothing in this group matches these filters from here on." : "Outputs appear here as soon as a scraper writes them."),
       filtered && el("p", { class: "actions" }, el("a", { class: "button", href: link(view.path) }, "Without filters"))));
@@ -199,7 +199,7 @@ function fillTable() {
       const { content, kind: given } = cell(item, path);
       return el("td", { role: "cell", class: kind(path, given), "data-label": label(path) }, content);
     }));
-  table.replaceChildren(el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "outputs-title" },
+  put(table, el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "outputs-title" },
     el("table", { class: "rows cards", role: "table" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, el("th", { scope: "col", role: "columnheader" }, "Id"),
         columns.map((path) => el("th", { scope: "col", role: "columnheader", class: numeric.has(path) && "number", title: path }, label(path))))),
@@ -224,7 +224,7 @@ function fillPager(params) {
     : el("a", { class: "button", rel, href: to(cursor), onclick: () => view.main.querySelector("#outputs-title").focus() }, name));
   const before = came.get(request(params));
   const ids = view.items.map((item) => item.id);
-  pager.replaceChildren(
+  put(pager,
     el("p", { class: "faint" }, ids.length ? `${many(ids.length, "output")}, ids ${count(ids[0])} to ${count(ids.at(-1))}${view.next === null ? ", the end" : ""}` : ""),
     el("div", { class: "actions" },
       step("First", params.cursor ? "" : undefined),
@@ -250,7 +250,7 @@ function chooseColumns() {
     dialog.close();
     replace(view.path, { ...view.params, columns });
   };
-  dialog.replaceChildren(el("form", {
+  put(dialog, el("form", {
     onsubmit: (event) => {
       event.preventDefault();
       const picked = new FormData(event.target).getAll("column");
@@ -282,7 +282,7 @@ async function showItem(signal) {
     type: "button", class: "quiet", disabled: !onPage || !view.items[place + by],
     onclick: () => moveTo(view.items[place + by], name),
   }, name);
-  dialog.replaceChildren(
+  put(dialog,
     el("div", { class: "dialog-head" },
       el("h2", { id: "item-title", tabindex: -1 }, item ? heading(item) : "Not found"),
       el("div", { class: "actions" }, step("Previous", -1), step("Next", 1), closeButton(dialog))),

@@ -1,7 +1,7 @@
 // One item: what the service knows about it, its data as a tree, its files.
 
 import { toJson } from "./api.js";
-import { copyButton, el, isWebAddress, outside } from "./dom.js";
+import { copyButton, el, isWebAddress, outside, put } from "./dom.js";
 import { count, many, shorten, when } from "./format.js";
 
 const OPEN_LEVELS = 2;
@@ -64,7 +64,7 @@ export function tree(value, level = 0) {
 }
 
 function entry(key, value, level) {
-  const name = el("span", { class: "name" }, typeof key === "number" ? `${key + 1}.` : shorten(key, 200) || "(no name)");
+  const name = el("span", { class: typeof key === "number" ? "name place" : "name" }, typeof key === "number" ? `${key + 1}.` : shorten(key, 200) || "(no name)");
   if (typeof value !== "object" || value === null) return el("li", { class: "leaf" }, name, leaf(value));
   const size = Array.isArray(value) ? many(value.length, "entry", "entries") : many(Object.keys(value).length, "field");
   if (!Object.keys(value).length) return el("li", { class: "leaf" }, name, el("span", { class: "faint" }, Array.isArray(value) ? "empty list" : "empty"));
@@ -79,11 +79,11 @@ function entry(key, value, level) {
 }
 
 function leaf(value) {
-  if (typeof value !== "string") return el("span", { class: `value ${value === null ? "faint" : typeof value}` }, String(value));
+  if (typeof value !== "string") return el("span", { class: `value ${value === null ? "faint" : "plain"}` }, String(value));
   if (isWebAddress(value)) return el("span", { class: "value" }, outside(value, shorten(value, 160)));
-  const text = el("span", { class: "value string" }, value === "" ? el("span", { class: "faint" }, "empty text") : shorten(value, LONGEST));
+  const text = el("span", { class: "value" }, value === "" ? el("span", { class: "faint" }, "empty text") : shorten(value, LONGEST));
   if (value.length <= LONGEST) return text;
-  const more = el("button", { type: "button", class: "quiet", onclick: () => text.replaceChildren(value) }, `Show all ${count(value.length)} characters`);
+  const more = el("button", { type: "button", class: "quiet", onclick: () => put(text, value) }, `Show all ${count(value.length)} characters`);
   text.append(" ", more);
   return text;
 }

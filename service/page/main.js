@@ -1,7 +1,7 @@
 // The shell: which view, with which token, and what to say when something goes wrong.
 
 import { Failure, get, token } from "./api.js";
-import { announce, el } from "./dom.js";
+import { announce, el, put } from "./dom.js";
 import { showGroup } from "./group.js";
 import { showGroups } from "./groups.js";
 import { here } from "./place.js";
@@ -49,7 +49,7 @@ async function render() {
     if (!(error instanceof Failure)) throw error;
     if (error.status === 401) return signIn(error);
     document.title = error.message;
-    main.replaceChildren(trouble(error));
+    put(main, trouble(error));
   }
 }
 
@@ -101,7 +101,7 @@ function signIn(error) {
     el("div", { class: "joined" }, input, show),
     problem,
     submit);
-  main.replaceChildren(el("section", { class: "panel sign-in" },
+  put(main, el("section", { class: "panel sign-in" },
     el("h1", { tabindex: -1 }, "Look at your data"),
     el("p", { class: "lead" }, "Groups, outputs, reviews, cookies and local storage of your organization."),
     form,

@@ -1,7 +1,7 @@
 // Cookies and local storage: tables whose values stay hidden until asked for.
 
 import { get } from "./api.js";
-import { announce, el } from "./dom.js";
+import { announce, el, put } from "./dom.js";
 import { count, many, shorten, when } from "./format.js";
 import { go } from "./place.js";
 
@@ -13,7 +13,7 @@ const KINDS = {
     title: "Cookies", one: "cookie", named: "name",
     expired: ({ expires }) => expires >= 0 && expires * 1000 < Date.now(),
     until: ({ expires }) => (expires < 0 ? "session" : when(expires * 1000)),
-    more: [["Flags", (cookie) => [cookie.secure && chip("Secure"), cookie.http_only && chip("HttpOnly")]]],
+    more: [["Flags", (cookie) => el("span", { class: "chips" }, cookie.secure && chip("Secure"), cookie.http_only && chip("HttpOnly"))]],
   },
   "local-storage": {
     title: "Local storage", one: "entry", many: "entries", named: "key",
@@ -29,12 +29,12 @@ export async function showState(main, { path, params }, signal) {
   const kind = KINDS[path[0]];
   document.title = `${kind.title} · Scraping Data Service`;
   if (!main.querySelector(`[data-view="${path[0]}"]`)) {
-    main.replaceChildren(el("h1", { tabindex: -1 }, kind.title), el("div", { class: "panel loading", "aria-hidden": "true" }));
+    put(main, el("h1", { tabindex: -1 }, kind.title), el("div", { class: "panel loading", "aria-hidden": "true" }));
   }
   const records = await get([path[0]], { domain: params.domain, active: params.active }, signal);
   const found = many(records.length, kind.one, kind.many);
   const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
-  main.replaceChildren(
+  put(main,
     el("div", { class: "heading", "data-view": path[0] },
       el("div", null, el("h1", { tabindex: -1 }, kind.title), el("p", { class: "lead" }, found))),
     filters(path, params),
@@ -102,7 +102,7 @@ function table(kind, records) {
       cell(1, el("span", { class: "text" }, shorten(name, 120))),
       cell(2, el("span", { class: "masked" }, value, toggle)),
       cell(3, el("span", { class: "text" }, shorten(record.path, 120) || "/")),
-      cell(4, kind.until(record), " ", kind.expired(record) && chip("expired", "bad")),
+      cell(4, el("span", null, kind.until(record), " ", kind.expired(record) && chip("expired", "bad"))),
       kind.more.map(([, show], i) => cell(5 + i, show(record))));
   }
 
