@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from schemas.base import parse_date
+from service.client import commands as client_commands
 from service.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import Store, StoreError
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     revoke = tokens.add_parser("revoke", parents=[settings], help="end a token")
     revoke.add_argument("token", help="the id from `token list`, or the token itself")
     revoke.set_defaults(command=token_revoke)
+    client_commands.add(commands)
     return parser
 
 

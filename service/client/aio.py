@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
 
-from service.client.outputs import PAGE, Batcher, Follower, Item, Pushed, Reader, Sender
+from service.client.outputs import PAGE, Batcher, Follower, Item, Pushed, Reader, Sender, blocks
 from service.client.state import Counts, StateCounts, chunks, state_chunks
 from service.client.transport import Transport
 
@@ -35,6 +35,7 @@ class AsyncClient:
     """
 
     def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
+        self.url = url
         self._transport = Transport(url, token, timeout, patience)
 
     async def __aenter__(self) -> Self:
@@ -116,6 +117,13 @@ class AsyncClient:
                 for item in page:
                     yield item
                     follower.taken(item)
+
+    def ndjson(self, group: str, *, cursor: int = 0, **filters: Any) -> AsyncGenerator[bytes]:
+        """Yield a group's items as NDJSON text, some whole lines at a time: the fastest way to read all.
+
+        A lost connection is taken up again after the last line that came.
+        """
+        return blocks(self._transport, group, cursor, **filters)
 
     async def cookies(self, domain: str | None = None, active: bool = False) -> list[Item]:
         """Return the cookies, of one exact domain if given, with `active` only those not expired."""

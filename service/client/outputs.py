@@ -7,18 +7,19 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from service.client.errors import ClientError
-from service.client.transport import Transport, dump
+from service.client.transport import LOST, Transport, dump
 
 Item = dict[str, Any]
 
 PAGE = 500
+_NDJSON = "application/x-ndjson"
 # A kill repeats at most this many seconds' worth of items, or a page.
 _SAVE_EVERY = 1.0
 
@@ -135,7 +136,7 @@ def _counted_from(error: ClientError, first: int) -> ClientError:
         if len(loc) > 1 and loc[0] == "body" and str(loc[1]).isdecimal():
             loc[1] = str(int(loc[1]) + first)
         problems.append({**problem, "loc": loc})
-    return ClientError(error.status, problems, "" if problems else str(error))
+    return ClientError(error.status, problems) if problems else error
 
 
 def outputs_path(group: str) -> str:
@@ -172,6 +173,29 @@ class Reader:
         self._cursor = answer.json["metadata"]["next_cursor"]
         items: list[Item] = answer.json["items"]
         return items
+
+
+async def blocks(transport: Transport, group: str, cursor: int, **filters: Any) -> AsyncGenerator[bytes]:
+    """Yield NDJSON from a cursor to the present end, whole lines at a time.
+
+    After a lost connection it goes on from the last line that came.
+    """
+    path, only = outputs_path(group), query(**filters)
+    retry = transport.retry()
+    while True:
+        try:
+            asked = {**only, "cursor": str(cursor)}
+            async with transport.open("GET", path, query=asked, headers={"Accept": _NDJSON}) as response:
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    lines, end, rest = (rest + chunk).rpartition(b"\n")
+                    if end:
+                        cursor = json.loads(lines[lines.rfind(b"\n") + 1 :])["id"]
+                        retry.progress()
+                        yield lines + end
+            return
+        except (ClientError, *LOST) as error:
+            await retry.pause(error)
 
 
 class Follower:

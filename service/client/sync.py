@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Self, TypeVar
 
 from service.client.aio import BATCH_BYTES, BATCH_ITEMS, AsyncClient
@@ -60,6 +61,7 @@ class Client:
     """
 
     def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
+        self.url = url
         self._client = AsyncClient(url, token, timeout=timeout, patience=patience)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="service.client", daemon=True)
@@ -125,6 +127,20 @@ class Client:
                 for item in page:
                     yield item
                     follower.taken(item)
+
+    def ndjson(self, group: str, *, cursor: int = 0, **filters: Any) -> Iterator[bytes]:
+        """Yield a group's items as NDJSON text; see `AsyncClient.ndjson`."""
+        blocks = self._client.ndjson(group, cursor=cursor, **filters)
+
+        async def following() -> bytes:
+            return await anext(blocks, b"")
+
+        try:
+            while block := self._wait(following()):
+                yield block
+        finally:
+            with suppress(RuntimeError):  # after an interrupt it may still be ending by itself
+                self._wait(blocks.aclose())
 
     def cookies(self, domain: str | None = None, active: bool = False) -> list[Item]:
         """Return the cookies, of one exact domain if given, with `active` only those not expired."""

@@ -22,7 +22,7 @@ BUSY = frozenset({429, 502, 503, 504})
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
 # A page of 1000 items of 2 KB is 2 MB: more than this is worth the few milliseconds of gzip.
 _COMPRESS_FROM = 32 * 1024
-_LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
+LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
 
 
 @dataclass
@@ -43,6 +43,10 @@ class Transport:
         self.url = url.rstrip("/")
         self._token, self._timeout, self._patience = token, timeout, patience
         self._session: aiohttp.ClientSession | None = None
+
+    def retry(self) -> Retry:
+        """Return the pauses for one request."""
+        return Retry(self._patience)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -70,13 +74,13 @@ class Transport:
             if len(body) >= _COMPRESS_FROM:
                 body = await asyncio.to_thread(gzip.compress, body, 1)
                 headers["Content-Encoding"] = "gzip"
-        retry = Retry(self._patience)
+        retry = self.retry()
         while True:
             try:
                 async with self.open(method, path, query=query, body=body, headers=headers) as response:
                     text = await response.read()
                     return Answer(response.status, response.headers.get("ETag"), json.loads(text) if text else None)
-            except (ClientError, *_LOST) as error:
+            except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 
     @asynccontextmanager
