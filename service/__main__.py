@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, NoReturn
 
 from schemas.base import INT64_MAX, parse_date
+from service.client import commands as client_commands
 from service.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import Store, StoreError, StoreUnavailable
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("settings", help="list every setting with its default")
     show.add_argument("--markdown", action="store_true", help="as a table for the README")
     show.set_defaults(command=settings_show)
+    client_commands.add(commands)
     return parser
 
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 
 class SettingsError(Exception):
@@ -20,7 +20,34 @@ def _setting(default: Any, help: str, *, secret: bool = False) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class _Loaded:
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
+        """Return the settings of the environment, with `overrides` that are not None on top."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for item in dataclasses.fields(cls):
+            raw = overrides.get(item.name)
+            if raw is None:
+                raw = environ.get(item.name.upper())
+            if raw is not None and raw != "":
+                values[item.name] = _parse(item, raw)
+        return cls(**values)._checked()
+
+    def _checked(self) -> Self:
+        return self
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings(_Loaded):
+    """Where the commands `state` and `outputs` find the service."""
+
+    sds_url: str = _setting("http://127.0.0.1:8080", "Address of the service, for the commands state and outputs.")
+    sds_token: str = _setting("", "Access token, for the commands state and outputs.", secret=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(_Loaded):
     """The settings of one process; each is an environment variable of the same name in capitals."""
 
     host: str = _setting("127.0.0.1", "Address to listen on.")
@@ -56,19 +83,6 @@ class Settings:
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 
     @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Settings:
-        """Return the settings of the environment, with `overrides` that are not None on top."""
-        environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for item in dataclasses.fields(cls):
-            raw = overrides.get(item.name)
-            if raw is None:
-                raw = environ.get(item.name.upper())
-            if raw is not None and raw != "":
-                values[item.name] = _parse(item, raw)
-        return cls(**values)._checked()
-
-    @classmethod
     def table(cls) -> list[tuple[str, str, str]]:
         """Return name, default and help of each setting, as the command line and the README show them."""
         return [(item.name.upper(), _written(item.default), item.metadata["help"]) for item in dataclasses.fields(cls)]
@@ -81,7 +95,7 @@ class Settings:
     def data_path(self) -> Path:
         return Path(self.data_dir).resolve()
 
-    def _checked(self) -> Settings:
+    def _checked(self) -> Self:
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
             least = 0 if item.name in _MAY_BE_ZERO else _LEAST.get(type(value))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -14,6 +15,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from service.settings import Settings
+from service.store import Store
 
 
 def free_port() -> int:
@@ -31,6 +35,19 @@ def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.C
         text=True,
         timeout=60,
     )
+
+
+def make_token(mongo_url: str, organization_id: int) -> str:
+    """Return a token that may read and write, made without a process of its own."""
+
+    async def make() -> str:
+        store = Store.connect(Settings(mongo_database="test"), mongo_url)
+        try:
+            return await store.tokens.create(organization_id, ["read", "write"])
+        finally:
+            await store.close()
+
+    return asyncio.run(make())
 
 
 class ServiceProcess:

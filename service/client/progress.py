@@ -1,0 +1,66 @@
+"""How far a long command is: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from typing import TextIO
+
+_REDRAW, _LINE = 0.1, 10.0
+_BAR = 16
+
+
+class Progress:
+    """Counts items, and says how fast they go and how long the rest will take."""
+
+    def __init__(self, what: str, done: int = 0, stream: TextIO | None = None) -> None:
+        self._what, self._stream = what, stream or sys.stderr
+        self._terminal = self._stream.isatty()
+        self._items = self._before = done
+        self._started = self._shown = time.monotonic()
+        self._fraction: float | None = None
+        self._fraction_before: float | None = None
+
+    def update(self, items: int, fraction: float | None = None) -> None:
+        """Note the number of items done in all, and which part of the whole that is if known."""
+        self._items = items
+        if fraction is not None:
+            self._fraction = min(1.0, fraction)
+            if self._fraction_before is None:
+                self._fraction_before = self._fraction
+        if time.monotonic() - self._shown >= (_REDRAW if self._terminal else _LINE):
+            self._show()
+
+    def finish(self, word: str) -> None:
+        """Say the last word, with the number of items and the rate."""
+        text = f"{self._what}: {word}, {self._items:,} items{self._rate()}"
+        self._stream.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
+        self._stream.flush()
+
+    def _show(self) -> None:
+        self._shown = time.monotonic()
+        parts = [f"{self._items:,} items{self._rate()}"]
+        if self._fraction is not None:
+            filled = int(self._fraction * _BAR)
+            bar = f"[{'#' * filled}{'.' * (_BAR - filled)}] " if self._terminal else ""
+            parts = [f"{bar}{self._fraction:.0%}", *parts, *self._left(self._fraction)]
+        text = f"{self._what}: {', '.join(parts)}"
+        if self._terminal:
+            self._stream.write("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1])
+        else:
+            self._stream.write(text + "\n")
+        self._stream.flush()
+
+    def _rate(self) -> str:
+        seconds = time.monotonic() - self._started
+        done = self._items - self._before
+        return f", {done / seconds:,.0f}/s" if done and seconds > 0 else ""
+
+    def _left(self, fraction: float) -> list[str]:
+        """Return the time that the rest will take, at the rate so far."""
+        gained = fraction - (self._fraction_before or 0.0)
+        if gained <= 0:
+            return []
+        seconds = int((time.monotonic() - self._started) / gained * (1 - fraction))
+        return [f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02} left"]
