@@ -15,7 +15,7 @@ from pymongo.errors import BulkWriteError
 from service.settings import Settings
 from service.store import documents
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
-from service.store.errors import StoreUnavailable, stored, time_budget
+from service.store.errors import StoreUnavailable, stored, streamed, time_budget
 from service.store.groups import Change, Groups
 from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Sequences
 
@@ -179,6 +179,7 @@ class Outputs:
             found = await self._range(organization_id, group_id, query, new)
         return self._page(found, query, new)
 
+    @streamed
     async def pages(
         self, organization_id: int, group_id: str, query: Query, most: int | None = None
     ) -> AsyncIterator[Page]:
