@@ -18,6 +18,8 @@ _WORTH_COMPRESSING = 1400
 # interpreter lock.
 _LEVEL = 1
 _OFF_LOOP = 32 * 1024
+# Answers up to this are whole before they begin.
+_WHOLE = 64 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
@@ -29,8 +31,13 @@ def accepts_gzip(request: web.Request) -> bool:
     return False
 
 
-async def answer_bytes(request: web.Request, body: bytes, headers: dict[str, str] | None = None) -> web.Response:
-    """Answer with JSON text."""
+async def answer_bytes(
+    request: web.Request,
+    body: bytes,
+    headers: dict[str, str] | None = None,
+    content_type: str = "application/json",
+) -> web.Response:
+    """Answer with a text, JSON if nothing else is said."""
     headers = dict(headers or {})
     if len(body) >= _WORTH_COMPRESSING:
         headers["Vary"] = "Accept-Encoding"
@@ -40,7 +47,7 @@ async def answer_bytes(request: web.Request, body: bytes, headers: dict[str, str
                 body = await asyncio.to_thread(igzip.compress, body, _LEVEL)
             else:
                 body = igzip.compress(body, _LEVEL)
-    return web.Response(body=body, content_type="application/json", headers=headers)
+    return web.Response(body=body, content_type=content_type, headers=headers)
 
 
 async def answer(request: web.Request, value: Any) -> web.Response:
@@ -54,9 +61,18 @@ async def stream(
     content_type: str = "application/json",
     headers: dict[str, str] | None = None,
 ) -> web.StreamResponse:
-    """Answer with pieces as they come. The first is made before the answer begins, so that a
-    database that is away is still a 503."""
-    first = await anext(pieces, b"")
+    """Answer with pieces as they come.
+
+    A small answer is whole before it begins, so that a database that fails is a 503; what is
+    larger can only be cut off.
+    """
+    begun = bytearray()
+    async for piece in pieces:
+        begun += piece
+        if len(begun) > _WHOLE:
+            break
+    else:
+        return await answer_bytes(request, bytes(begun), headers, content_type)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     response.headers["Vary"] = "Accept-Encoding"
@@ -69,7 +85,7 @@ async def stream(
     await response.prepare(request)
     request[STREAMING] = True
     if request.method != "HEAD":
-        await response.write(first)
+        await response.write(begun)
         async for piece in pieces:
             await response.write(piece)
     await response.write_eof()

@@ -10,7 +10,7 @@ from aiohttp import web
 from service.auth import Authenticator, authenticate
 from service.errors import errors
 from service.keys import AUTHENTICATOR, METRICS, SETTINGS, STORE
-from service.limits import LIMITS, Limits, admit, rate_limit
+from service.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.logs import observe
 from service.metrics import Metrics
 from service.openapi import add_documentation
@@ -25,7 +25,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     """Return the application on a store. Tests call it as the command line does."""
     app = web.Application(
         client_max_size=settings.max_body_bytes,
-        middlewares=[observe, errors, well_formed_target, admit, authenticate, rate_limit],
+        middlewares=[observe, errors, well_formed_target, admit, time_limit, authenticate, rate_limit],
     )
     app[SETTINGS] = settings
     app[STORE] = store

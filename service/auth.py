@@ -11,6 +11,7 @@ from aiohttp import web
 
 from service.errors import ApiError, problem
 from service.keys import AUTHENTICATOR, ORGANIZATION, TOKEN
+from service.store.errors import in_time
 from service.store.tokens import Token, Tokens, hashed, well_formed
 
 # 10,000 tokens in use at once are about 5 MB.
@@ -54,7 +55,8 @@ class Authenticator:
             looking = asyncio.create_task(self._look_up(digest, secret))
             self._looking[digest] = looking
             looking.add_done_callback(lambda _: self._looking.pop(digest, None))
-        return await asyncio.shield(looking)
+        async with in_time():
+            return await asyncio.shield(looking)
 
     async def _look_up(self, digest: str, secret: str) -> Token | None:
         asked = time.monotonic()  # from before the answer: a revocation after it is not missed

@@ -9,6 +9,7 @@ from aiohttp import web
 
 from service.errors import http_error
 from service.keys import METRICS, SETTINGS, TOKEN
+from service.store import time_budget
 
 LIMITS: web.AppKey[Limits] = web.AppKey("limits")
 
@@ -65,3 +66,10 @@ async def rate_limit(request: web.Request, handler: Any) -> web.StreamResponse:
         if seconds:
             raise http_error(429, {"Retry-After": str(int(seconds) + 1)})
     return await handler(request)  # type: ignore[no-any-return]
+
+
+@web.middleware
+async def time_limit(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Give the database `mongo_timeout` for all that one request asks of it; a 503 follows."""
+    with time_budget(request.app[SETTINGS].mongo_timeout):
+        return await handler(request)  # type: ignore[no-any-return]

@@ -58,7 +58,7 @@ class Settings(_Loaded):
     tls_key: str = _setting("", "Private key file (PEM).")
     mongo_url: str = _setting("", "MongoDB to use. Empty: find or start one on this machine.", secret=True)
     mongo_database: str = _setting("scraping", "Database name.")
-    mongo_timeout: float = _setting(5.0, "Seconds one database operation may take.")
+    mongo_timeout: float = _setting(5.0, "Seconds the database may take over one request; 503 follows.")
     mongo_pool: int = _setting(64, "Connections (and threads) to the database, a process.")
     data_dir: str = _setting(".data", "Folder of the database started on this machine.")
     secret_keys: str = _setting(

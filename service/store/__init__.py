@@ -13,7 +13,7 @@ from service.settings import Settings
 from service.store.browser_state import BrowserState
 from service.store.connection import Client, connect
 from service.store.cookies import Cookies
-from service.store.errors import StoreError, StoreUnavailable, stored
+from service.store.errors import StoreError, StoreUnavailable, stored, time_budget
 from service.store.groups import Groups
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
@@ -23,7 +23,7 @@ from service.store.sequences import Sequences
 from service.store.tokens import Tokens
 from service.store.vault import Vault
 
-__all__ = ["Store", "StoreError", "StoreUnavailable"]
+__all__ = ["Store", "StoreError", "StoreUnavailable", "time_budget"]
 
 log = logging.getLogger("service.store")
 

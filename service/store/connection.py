@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymongo import WriteConcern
+from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from service.settings import Settings
+from service.store.errors import StoreError
 
-# Motor reads this at import and takes 5 x cores otherwise: fewer threads than connections would
-# let a few slow operations hold up all others.
-os.environ.setdefault("MOTOR_MAX_WORKERS", "64")
+if TYPE_CHECKING:
+    from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
 
-from motor.motor_asyncio import (
-    AsyncIOMotorClient,
-    AsyncIOMotorCollection,
-    AsyncIOMotorDatabase,
-)
-
-type_ = dict[str, Any]
-Client = AsyncIOMotorClient[type_]
-Database = AsyncIOMotorDatabase[type_]
-Collection = AsyncIOMotorCollection[type_]
+    Client = AsyncIOMotorClient[dict[str, Any]]
+    Database = AsyncIOMotorDatabase[dict[str, Any]]
+    Collection = AsyncIOMotorCollection[dict[str, Any]]
+else:
+    Client = Database = Collection = Any
 
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
@@ -31,15 +27,36 @@ DURABLE = WriteConcern(w="majority", j=True)
 COMMITTED = WriteConcern(w="majority")
 MAJORITY = ReadConcern("majority")
 
+# A server that went away without a word is found by the driver's heartbeat: after the pause
+# between two and the time to connect, 3 s together. Its connections are dropped then, and what
+# waits on them ends; without that, each of them would cost one request its whole time.
+_HEARTBEAT_SECONDS = 1.0
+_CONNECT_SECONDS = 2.0
+
 
 def connect(settings: Settings, url: str) -> Client:
     """Return a client that gives up on an operation after `mongo_timeout`; connects when used."""
-    return AsyncIOMotorClient(
-        url,
-        tz_aware=True,
-        maxPoolSize=settings.mongo_pool,
-        timeoutMS=int(settings.mongo_timeout * 1000),
-        serverSelectionTimeoutMS=int(settings.mongo_timeout * 1000),
-        connectTimeoutMS=int(settings.mongo_timeout * 1000),
-        appname="scraping-data-service",
-    )
+    # Motor reads this once, when it is first imported, and takes 5 x cores otherwise: fewer threads
+    # than connections would let a few slow operations hold up all others.
+    os.environ.setdefault("MOTOR_MAX_WORKERS", str(settings.mongo_pool))
+    from motor.motor_asyncio import AsyncIOMotorClient
+
+    limit = settings.mongo_timeout
+    try:
+        return AsyncIOMotorClient(
+            url,
+            tz_aware=True,
+            maxPoolSize=settings.mongo_pool,
+            timeoutMS=int(limit * 1000),
+            serverSelectionTimeoutMS=int(limit * 1000),
+            connectTimeoutMS=int(min(limit, _CONNECT_SECONDS) * 1000),
+            # A server reached directly is one without sessions, as a rule. Before it gives up retrying
+            # there, PyMongo 4.19 raises the old error on a new connection and so drops all of them,
+            # which other threads retry: 64 of them kept a healthy database away for 5 to 10 s.
+            retryWrites="directconnection=true" not in url.lower(),
+            heartbeatFrequencyMS=int(_HEARTBEAT_SECONDS * 1000),
+            appname="scraping-data-service",
+        )
+    except (PyMongoError, ValueError) as error:
+        # Without the driver's text, which quotes the address and the password in it.
+        raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}).") from None

@@ -1,12 +1,16 @@
-"""What the store raises, and how the driver's errors become it."""
+"""What the store raises, how the driver's errors become it, and how long the database may take."""
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
+from contextvars import ContextVar
 from typing import ParamSpec, TypeVar
 
+import pymongo
 from bson.errors import BSONError
 from pymongo.errors import (
     BulkWriteError,
@@ -22,6 +26,10 @@ T = TypeVar("T")
 # Server codes of a primary that is leaving or gone, a write concern not met in time, and
 # operations that a shutdown or a time limit ended.
 _PASSING_CODES = {50, 64, 91, 100, 189, 262, 10107, 11600, 11602, 13435, 13436}
+
+# The driver ends an operation itself when its time is over. It cannot while the operation waits
+# for a thread, so the caller stops waiting this much later.
+_GRACE_SECONDS = 0.25
 
 
 class StoreError(Exception):
@@ -52,24 +60,98 @@ def _passing_bulk(error: PyMongoError) -> bool:
     return isinstance(error, BulkWriteError) and bool(error.details.get("writeConcernErrors"))
 
 
+class Budget:
+    """Seconds that the database may take, for all the calls of one request together.
+
+    The clock runs only while a call is under way: a slow client does not use it up.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = self._left = seconds
+        self._calls, self._started = 0, 0.0
+
+    def refill(self) -> None:
+        """Give the next call the whole time again."""
+        self._left = self.seconds
+
+    @asynccontextmanager
+    async def spend(self) -> AsyncIterator[None]:
+        """Raise StoreUnavailable in what is inside once the time is over."""
+        if self._calls:
+            left = self._left - (time.monotonic() - self._started)
+        else:
+            left, self._started = self._left, time.monotonic()
+        self._calls += 1
+        try:
+            if left <= 0:
+                raise StoreUnavailable("out of time")
+            async with asyncio.timeout(left + _GRACE_SECONDS):
+                with pymongo.timeout(left):
+                    yield
+        except TimeoutError:
+            raise StoreUnavailable("out of time") from None
+        finally:
+            self._calls -= 1
+            if not self._calls:
+                self._left -= time.monotonic() - self._started
+
+
+_budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
+
+
+@contextmanager
+def time_budget(seconds: float) -> Iterator[None]:
+    """Let all that the store does inside take this long together."""
+    token = _budget.set(Budget(seconds))
+    try:
+        yield
+    finally:
+        _budget.reset(token)
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Wait for the database, within the budget if there is one."""
+    budget = _budget.get()
+    if budget is None:
+        yield
+    else:
+        async with budget.spend():
+            yield
+
+
 def stored(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Let a store method raise the store's errors only."""
+    """Let a store method raise the store's errors only, and end within the budget."""
 
     @functools.wraps(method)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         with driver_errors():
-            return await method(*args, **kwargs)
+            async with in_time():
+                return await method(*args, **kwargs)
 
     return wrapper
 
 
 def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator[T]]:
-    """Let a store's async generator raise the store's errors only."""
+    """Let a store's async generator raise the store's errors only, and keep time by the value.
+
+    The first value counts to the budget of the request, which ends as a 503; each later one has
+    the whole time for itself, however long the client took over those before it.
+    """
 
     @functools.wraps(method)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
-        with driver_errors():
-            async for value in method(*args, **kwargs):
-                yield value
+        values = method(*args, **kwargs)
+        while True:
+            with driver_errors():
+                async with in_time():
+                    try:
+                        value = await anext(values)
+                    except StopAsyncIteration:
+                        return
+            yield value
+            budget = _budget.get()
+            if budget is not None:
+                budget.refill()
 
     return wrapper

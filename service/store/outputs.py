@@ -16,7 +16,7 @@ from pymongo.errors import BulkWriteError
 from service.settings import Settings
 from service.store import documents
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
-from service.store.errors import StoreUnavailable, stored
+from service.store.errors import StoreUnavailable, stored, streamed, time_budget
 from service.store.groups import Change, Groups
 from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Sequences
 
@@ -104,7 +104,7 @@ class Known(NamedTuple):
     file_dates: dict[str, datetime]
 
 
-@dataclass
+@dataclass(eq=False)
 class Write:
     """One request's items by key, the last of each key, and who waits for them."""
 
@@ -151,6 +151,7 @@ class Outputs:
         self._groups = groups
         self._commits = GroupCommit[Write](self._commit, settings.group_commit)
         self._indexed = False
+        self._seconds = settings.mongo_timeout
 
     async def ensure_indexes(self) -> None:
         """Make the indexes that every read and write here relies on."""
@@ -190,6 +191,7 @@ class Outputs:
             found = await self._range(organization_id, group_id, query, new)
         return self._page(found, query, new)
 
+    @streamed
     async def pages(
         self, organization_id: int, group_id: str, query: Query, most: int | None = None
     ) -> AsyncIterator[Page]:
@@ -271,6 +273,7 @@ class Outputs:
 
     # -- writing -----------------------------------------------------------------------------
 
+    @stored
     async def write(self, organization_id: int, group_id: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Create, update or leave each prepared item by its key; return the results in order.
 
@@ -290,8 +293,12 @@ class Outputs:
     def rounds_in_flight(self) -> int:
         return self._commits.in_flight
 
-    @stored
     async def _commit(self, group: tuple[int, str], writes: list[Write]) -> None:
+        with time_budget(self._seconds):
+            await self._rounds(group, writes)
+
+    @stored
+    async def _rounds(self, group: tuple[int, str], writes: list[Write]) -> None:
         if not self._indexed:
             # Without the unique ones two writers could make two items of one key.
             await self.ensure_indexes()

@@ -29,6 +29,8 @@ leaves the batch to the reaper.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, KeysView
@@ -281,7 +283,10 @@ class GroupCommit(Generic[W]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, group: tuple[int, str], write: W) -> Any:
-        """Return the write's result once its round is durable; go on if the caller is cancelled."""
+        """Return the write's result once its round is durable.
+
+        A round that has begun goes on if the caller is cancelled; one that has not never begins.
+        """
         if not self.join:
             self._start(self._run(group, [write]))
         elif group in self._waiting:
@@ -289,7 +294,12 @@ class GroupCommit(Generic[W]):
         else:
             self._waiting[group] = deque([write])
             self._start(self._drain(group))
-        return await asyncio.shield(write.done)
+        try:
+            return await asyncio.shield(write.done)
+        except asyncio.CancelledError:
+            with contextlib.suppress(KeyError, ValueError):
+                self._waiting[group].remove(write)
+            raise
 
     async def close(self) -> None:
         """Wait until every write under way is done."""
@@ -301,7 +311,8 @@ class GroupCommit(Generic[W]):
         return len(self._tasks)
 
     def _start(self, work: Any) -> None:
-        task = asyncio.create_task(work)
+        # In a context of its own: a round must not end with the time of the request that began it.
+        task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
