@@ -10,7 +10,7 @@ from service.keys import SETTINGS
 
 _PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, HEAD, POST",
-    "Access-Control-Allow-Headers": "Accept, Authorization, Content-Encoding, Content-Type, If-None-Match, X-Request-ID",
+    "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, If-None-Match, X-Request-ID",
     "Access-Control-Max-Age": "600",
 }
 
