@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 from marshmallow import RAISE, Schema, ValidationError, fields
@@ -21,6 +22,7 @@ _DATE = re.compile(
     re.ASCII,
 )
 _DIGITS = re.compile(r"-?\d{1,19}", re.ASCII)
+_MOST_KEYS = 100
 
 
 def problem(kind: str, message: str) -> dict[str, str]:
@@ -194,3 +196,10 @@ class Base(Schema):
         "unknown": problem("unknown_field", "Unknown field"),  # type: ignore[dict-item]
         "type": problem("dict_type", "Must be an object"),  # type: ignore[dict-item]
     }
+
+    def _deserialize(self, data: Any, *, many: bool = False, **kwargs: Any) -> Any:
+        # Each unknown key is one problem: a million of them would take 15 seconds to tell.
+        if not many and type(data) is dict and len(data) > _MOST_KEYS:
+            unknown = islice((key for key in data if key not in self.fields), _MOST_KEYS)
+            data = {key: data[key] for key in (*self.fields, *unknown) if key in data}
+        return super()._deserialize(data, many=many, **kwargs)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from service.auth import Authenticator, authenticate
+from service.cors import add_cors, preflight
 from service.errors import errors
 from service.keys import AUTHENTICATOR, METRICS, SETTINGS, STORE
 from service.limits import LIMITS, Limits, admit, rate_limit, time_limit
@@ -25,7 +26,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     """Return the application on a store. Tests call it as the command line does."""
     app = web.Application(
         client_max_size=settings.max_body_bytes,
-        middlewares=[observe, errors, well_formed_target, admit, time_limit, authenticate, rate_limit],
+        middlewares=[observe, errors, preflight, well_formed_target, admit, time_limit, authenticate, rate_limit],
     )
     app[SETTINGS] = settings
     app[STORE] = store
@@ -40,6 +41,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
             app.router.add_route("HEAD", path, handler)
     add_documentation(app)
     app.on_response_prepare.append(add_headers)
+    app.on_response_prepare.append(add_cors)
     app.cleanup_ctx.append(_upkeep)
     return app
 

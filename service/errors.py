@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from marshmallow import ValidationError
 
 from service.keys import REQUEST_ID, STREAMING
 from service.store.errors import StoreUnavailable
@@ -40,9 +40,9 @@ def invalid(kind: str, message: str, *loc: str) -> ApiError:
     return ApiError(422, [problem(kind, message, *loc)])
 
 
-def invalid_fields(error: ValidationError, *loc: str) -> ApiError:
+def invalid_fields(messages: Any, *loc: str) -> ApiError:
     """Return the answer to what Marshmallow found, each problem at its place below `loc`."""
-    return ApiError(422, list(_flatten(error.messages, list(loc)))[:MOST_PROBLEMS])
+    return ApiError(422, list(islice(_flatten(messages, list(loc)), MOST_PROBLEMS)))
 
 
 def _flatten(messages: Any, loc: list[str]) -> Iterable[Problem]:
@@ -65,12 +65,15 @@ def error_body(problems: list[Problem]) -> bytes:
 
 def error_response(error: ApiError) -> web.Response:
     """Return the answer that an error stands for."""
-    return web.Response(
+    response = web.Response(
         status=error.status,
         body=error_body(error.problems),
         content_type="application/json",
         headers=error.headers,
     )
+    if error.status == 408:  # the rest of the request may still come
+        response.force_close()
+    return response
 
 
 # Status -> type, message and location of what aiohttp itself refuses.

@@ -60,5 +60,5 @@ def load_query(request: web.Request, schema: Schema) -> dict[str, Any]:
     try:
         loaded: dict[str, Any] = schema.load(given, unknown=EXCLUDE)
     except ValidationError as error:
-        raise invalid_fields(error, "query") from None
+        raise invalid_fields(error.messages, "query") from None
     return loaded

@@ -13,22 +13,34 @@ from service.keys import REQUEST_ID
 from service.settings import Settings
 
 SECURITY_HEADERS = {
+    "Server": "scraping-data-service",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
+# Swagger UI sets styles from its script and shows pictures from data: URLs.
+_PAGE_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+# How long the rest of a body that nobody wants is still taken, so that the client gets to read why.
+_LINGER_SECONDS = 5.0
 
 
 class Protocol(RequestHandler):
     """One connection. Answers what is not HTTP in the one error shape, and ends slow requests."""
 
-    __slots__ = ("_patience", "_receive_timeout")
+    __slots__ = ("_patience", "_receive_timeout", "_stuck", "_unsent")
 
     def __init__(self, *args: Any, receive_timeout: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._receive_timeout = receive_timeout
         self._patience: asyncio.TimerHandle | None = None
+        self._stuck: asyncio.TimerHandle | None = None
+        self._unsent = 0
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -40,8 +52,26 @@ class Protocol(RequestHandler):
         elif self._patience is None:
             self._patience = self._loop.call_later(self._receive_timeout, self._give_up)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Let a client that has sent its request whole and closed its side have the answer."""
+        request = self._current_request
+        whole = bool(self._messages) if request is None else request.content.at_eof() or not request.can_read_body
+        if whole and self.ssl_context is None:  # TLS cannot be open on one side only
+            self.close()
+            return True
+        return False
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch_sending()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_watching()
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
+        self._stop_watching()
         super().connection_lost(exc)
 
     def handle_error(
@@ -60,18 +90,39 @@ class Protocol(RequestHandler):
         return response
 
     def _give_up(self) -> None:
+        """Answer a head that does not end."""
         if self.transport is not None:
             body = error_body(http_error(408).problems)
-            self.transport.write(
-                b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\n"
-                b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-            )
+            headers = {
+                **SECURITY_HEADERS,
+                "Content-Type": "application/json",
+                "Content-Length": str(len(body)),
+                "Connection": "close",
+            }
+            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+            self.transport.write(f"HTTP/1.1 408 Request Timeout\r\n{head}\r\n".encode() + body)
         self.force_close()
 
     def _stop_waiting(self) -> None:
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
+
+    def _watch_sending(self) -> None:
+        """Cut a client that takes nothing of its answer; a slow one is fine."""
+        if self.transport is None:
+            return
+        unsent = self.transport.get_write_buffer_size()
+        if self._stuck is not None and unsent >= self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
+        self._stuck = self._loop.call_later(self._receive_timeout, self._watch_sending)
+
+    def _stop_watching(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
 
 
 class Server(web.Server):
@@ -92,14 +143,23 @@ class Runner(web.AppRunner):
             handle_signals=False,
             keepalive_timeout=settings.keepalive_timeout,
             shutdown_timeout=settings.shutdown_timeout,
+            lingering_time=min(_LINGER_SECONDS, settings.receive_timeout),
+            auto_decompress=False,  # in the event loop, and without an end: see `body.inflate`
             max_line_size=16384,  # a URL of 8,192 characters to filter by, percent-encoded in part
             max_field_size=16384,
         )
 
     async def _make_server(self) -> Server:
         made = await super()._make_server()
+
+        async def handle(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                return await made.request_handler(request)
+            except web.HTTPException as error:  # raised before any middleware: an unknown Expect
+                return error_response(to_api_error(error))
+
         return Server(
-            made.request_handler,
+            handle,
             request_factory=made.request_factory,
             receive_timeout=self._receive_timeout,
             **made._kwargs,
@@ -108,6 +168,11 @@ class Runner(web.AppRunner):
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Give every answer its request id and the headers that keep it private."""
+    response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has put its version there
+    if response.content_type == "text/html":
+        response.headers.setdefault("Content-Security-Policy", _PAGE_POLICY)
+    if isinstance(response, web.FileResponse):
+        response.headers.setdefault("Cache-Control", "no-cache")
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     if isinstance(request, web.Request) and REQUEST_ID in request:

@@ -72,6 +72,7 @@ class Settings(_Loaded):
     max_records: int = _setting(1000, "Most records in one body.")
     max_item_bytes: int = _setting(1024 * 1024, "Largest output item, as canonical JSON.")
     max_depth: int = _setting(64, "Deepest nesting of a field's value.")
+    max_values: int = _setting(1_500_000, "Most values inside one body, those nested in others too.")
     max_in_flight: int = _setting(256, "Requests a process works on at once; more get 503 with Retry-After.")
     rate_limit: float = _setting(0.0, "Requests a second for each token, a process; 0 is off.")
     receive_timeout: float = _setting(20.0, "Seconds a client may take to send one request.")

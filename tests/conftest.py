@@ -13,13 +13,16 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from aiohttp.test_utils import TestServer
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from mongomock_motor import AsyncMongoMockClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from service.app import create_app
+from service.keys import SETTINGS
 from service.local_mongo import local_mongo
+from service.server import Runner
 from service.settings import Settings
 from service.store import Store
 from tests.api import Api
@@ -79,10 +82,17 @@ def app(settings: Settings, store: Store) -> web.Application:
     return create_app(settings, store)
 
 
+class Server(TestServer):
+    """The application on the server it has in production."""
+
+    async def _make_runner(self, **_: Any) -> Runner:
+        return Runner(self.app, self.app[SETTINGS])
+
+
 @pytest.fixture
 async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpClient) -> MakeApi:
     """Return a function that makes a caller with a token of its own: `make_api(scopes=["read"])`."""
-    client = await aiohttp_client(app)
+    client = await aiohttp_client(Server(app))
 
     async def make(organization_id: int | None = None, scopes: list[str] | None = None, **token: Any) -> Api:
         organization_id = next(_organizations) if organization_id is None else organization_id

@@ -54,7 +54,7 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
-    value = parse(raw)
+    value = parse(raw, settings)
     check_plain(value, settings.max_depth)
     state: dict[str, Any] = load(_INPUT, value)
     # A browser holds some thousand cookies: as many as ten other bodies may.
