@@ -1,0 +1,176 @@
+"""The load generator: wrk where it is installed, else a small one on aiohttp.
+
+Both send a fixed number of requests and stop when the last is answered. With a fixed time, the
+requests under way at its end cost processor time that no answer is counted for: 16 of about 100 at
+1000 items a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from scripts.bench.machine import OTHER_CPUS
+
+_LUA = Path(__file__).with_name("load.lua")
+# No run takes longer, whatever happens.
+_MOST_SECONDS = 180
+
+
+@dataclass
+class Requests:
+    """What to send."""
+
+    url: str
+    headers: dict[str, str] = field(default_factory=dict)
+    connections: int = 16
+    templates: Path | None = None  # of items to post; without it the request is a GET
+    batch: int = 100
+
+
+@dataclass
+class Result:
+    """What came of it: milliseconds, requests a second."""
+
+    requests: int
+    seconds: float
+    p50: float
+    p99: float
+    bytes: int
+
+    @property
+    def rate(self) -> float:
+        return self.requests / self.seconds
+
+
+# Every item that is ever posted has a number of its own.
+_numbers = iter(range(10_000_000, 10**12, 10_000_000))
+
+
+def generator() -> str:
+    """Return the name of what makes the load."""
+    return "wrk" if shutil.which("wrk") else "aiohttp"
+
+
+def send(what: Requests, count: int) -> Result:
+    """Send `count` requests, as many at once as there are connections. Stops the run if one fails."""
+    count = max(count, what.connections)
+    result, failed = (_wrk if generator() == "wrk" else _aiohttp)(what, count)
+    if failed or result.requests != count:
+        raise SystemExit(f"{failed} of {count} requests to {what.url} failed; {result.requests} were answered")
+    return result
+
+
+def _wrk(what: Requests, count: int) -> tuple[Result, int]:
+    headers = [word for name, value in what.headers.items() for word in ("-H", f"{name}: {value}")]
+    post = [str(what.templates), str(what.batch), str(next(_numbers))] if what.templates else []
+    connections = str(what.connections)
+    command = ["wrk", "-t1", "-c", connections, "-d", str(_MOST_SECONDS), "--timeout", "60", "-s", str(_LUA)]
+    process = subprocess.Popen(
+        [*command, *headers, what.url, "--", str(count), *post],
+        env={**os.environ, "CONNECTIONS": connections},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.sched_setaffinity(process.pid, OTHER_CPUS)
+    assert process.stderr
+    started = ended = time.perf_counter()
+    report: dict[str, Any] = {}
+    seen = []
+    for line in process.stderr:
+        seen.append(line)
+        if line == "begin\n":
+            started = time.perf_counter()
+        elif line == "end\n":
+            ended = time.perf_counter()
+            process.send_signal(signal.SIGINT)
+        elif line.startswith("{"):
+            report = json.loads(line)
+    process.wait()
+    if not report or ended == started:
+        raise SystemExit(f"wrk did not get {count} answers from {what.url}: {''.join(seen)}")
+    result = Result(report["requests"], ended - started, report["p50"], report["p99"], report["bytes"])
+    return result, report["failed"]
+
+
+def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
+    arguments = [json.dumps(what.headers), what.url, str(what.connections), str(count)]
+    post = [str(what.templates), str(what.batch), str(next(_numbers))] if what.templates else []
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.bench.load", *arguments, *post],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=_MOST_SECONDS,
+        preexec_fn=lambda: os.sched_setaffinity(0, OTHER_CPUS),
+    )
+    report = json.loads(done.stdout)
+    failed = report.pop("failed")
+    return Result(**report), failed
+
+
+def percentile(values: list[float], share: float) -> float:
+    """Return the value below which a share of the values lies."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+async def _send(headers: dict[str, str], url: str, connections: int, bodies: Iterator[bytes | None]) -> dict[str, Any]:
+    import aiohttp
+
+    times: list[float] = []
+    size = failed = 0
+
+    async def one(session: aiohttp.ClientSession) -> None:
+        nonlocal size, failed
+        for body in bodies:
+            began = time.perf_counter()
+            async with session.request("GET" if body is None else "POST", url, data=body) as response:
+                size += len(await response.read())
+                failed += response.status != 200
+            times.append(time.perf_counter() - began)
+
+    connector = aiohttp.TCPConnector(limit=connections)
+    async with aiohttp.ClientSession(headers=headers, connector=connector, auto_decompress=False) as session:
+        began = time.perf_counter()
+        await asyncio.gather(*(one(session) for _ in range(connections)))
+        seconds = time.perf_counter() - began
+    p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
+    return {"requests": len(times), "seconds": seconds, "p50": p50, "p99": p99, "bytes": size, "failed": failed}
+
+
+def _bodies(count: int, templates: str = "", batch: str = "0", first: str = "0") -> Iterator[bytes | None]:
+    items = Path(templates).read_text().splitlines() if templates else []
+    number = int(first)
+    for _ in range(count):
+        if not items:
+            yield None
+            continue
+        numbers = range(number, number := number + int(batch))
+        yield b"[%b]" % b",".join(items[n % len(items)].replace("@@", str(n)).encode() for n in numbers)
+
+
+@contextmanager
+def template_file(templates: list[str]) -> Iterator[Path]:
+    """Put item templates where the load generator reads them."""
+    with tempfile.NamedTemporaryFile("w", prefix="sds-bench-", suffix=".jsonl") as file:
+        file.write("\n".join(templates))
+        file.flush()
+        yield Path(file.name)
+
+
+if __name__ == "__main__":
+    _headers, _url, _connections, _count, *_post = sys.argv[1:]
+    _headers = json.loads(_headers) | ({"Content-Type": "application/json"} if _post else {})
+    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_post)))))

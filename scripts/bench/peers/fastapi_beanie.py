@@ -1,0 +1,153 @@
+"""FastAPI with Beanie, as its documentation shows it: keyset paging, response model, insert_many."""
+
+import os
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any
+from uuid import uuid4
+
+from beanie import Document, init_beanie
+from fastapi import FastAPI, Query, Request
+from pydantic import BaseModel, Field
+from pymongo import AsyncMongoClient
+
+
+class FileIn(BaseModel):
+    field: str = Field("", max_length=1024)
+    url_etag_hash: str = Field("", max_length=1024)
+    blob_key: str = Field("", max_length=8192)
+    blob_url: str = Field("", max_length=8192)
+    source_url: str = Field("", max_length=8192)
+    file_url: str = Field("", max_length=8192)
+    file_type: str = Field("", max_length=256)
+    file_checksum: str = Field("", max_length=1024)
+    file_metadata: dict[str, Any] = {}
+
+
+class File(FileIn):
+    id: str = Field(default_factory=lambda: str(uuid4()))
+    create_date: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+
+class OutputIn(BaseModel):
+    source_url: str = Field(max_length=8192)
+    data: dict[str, Any]
+    root_job_id: str = Field(min_length=1, max_length=256)
+    key_hash: str | None = Field(None, max_length=256)
+    value_hash: str | None = Field(None, max_length=256)
+    is_approved: bool = False
+    tags: dict[str, Any] = {}
+    files: list[FileIn] = []
+    last_scraped_date: datetime = Field(default_factory=lambda: datetime.now(UTC))
+
+
+class Output(BaseModel):
+    source_url: str
+    data: dict[str, Any]
+    id: int
+    output_id: str
+    root_job_id: str
+    create_date: datetime
+    update_date: datetime
+    last_scraped_date: datetime
+    key_hash: str | None
+    value_hash: str | None
+    is_approved: bool
+    tags: dict[str, Any]
+    files: list[File]
+
+
+class Metadata(BaseModel):
+    next_url: str | None
+    next_cursor: int | None
+
+
+class Page(BaseModel):
+    metadata: Metadata
+    items: list[Output]
+
+
+class Stored(Document):
+    """What is read."""
+
+    organization_id: int
+    group_id: str
+
+    class Settings:
+        name = "outputs"
+
+
+class Ingested(Document):
+    """What is written."""
+
+    organization_id: int
+    group_id: str
+    number: int
+    source_url: str
+    data: dict[str, Any]
+    output_id: str = Field(default_factory=lambda: str(uuid4()))
+    root_job_id: str
+    create_date: datetime
+    update_date: datetime
+    last_scraped_date: datetime
+    key_hash: str | None
+    value_hash: str | None
+    is_approved: bool
+    tags: dict[str, Any]
+    files: list[File]
+
+    class Settings:
+        name = "ingest_fastapi"
+
+
+class Written(BaseModel):
+    created: int
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> Any:
+    client = AsyncMongoClient(os.environ["MONGO_URL"])
+    app.state.database = client[os.environ["MONGO_DATABASE"]]
+    await init_beanie(database=app.state.database, document_models=[Stored, Ingested])
+    yield
+    await client.close()
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/v1/outputs/{group_id}", response_model=Page)
+async def get(
+    request: Request,
+    group_id: str,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 10,
+    cursor: Annotated[int, Query(ge=0)] = 0,
+) -> Any:
+    where = {"organization_id": 1, "group_id": group_id, "id": {"$gt": cursor}}
+    items = await Stored.find(where).sort("+id").limit(limit + 1).project(Output).to_list()
+    more = len(items) > limit
+    items = items[:limit]
+    next_cursor = items[-1].id if more else None
+    next_url = str(request.url.include_query_params(cursor=next_cursor)) if more else None
+    return Page(metadata=Metadata(next_url=next_url, next_cursor=next_cursor), items=items)
+
+
+@app.post("/v1/outputs/{group_id}", response_model=Written)
+async def post(group_id: str, items: list[OutputIn]) -> Any:
+    counted = await app.state.database["counters"].find_one_and_update(
+        {"_id": "outputs"}, {"$inc": {"next": len(items)}}, upsert=True, return_document=True
+    )
+    now, last = datetime.now(UTC), counted["next"]
+    documents = [
+        Ingested(
+            organization_id=1,
+            group_id=group_id,
+            number=last - offset,
+            create_date=now,
+            update_date=now,
+            **item.model_dump(),
+        )
+        for offset, item in enumerate(reversed(items))
+    ]
+    await Ingested.insert_many(documents)
+    return Written(created=len(documents))

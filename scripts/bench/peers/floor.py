@@ -1,0 +1,46 @@
+"""The floor: aiohttp, Motor and orjson, nothing checked. `floor.py [uvloop]`."""
+
+import asyncio
+import os
+import sys
+
+import orjson
+from aiohttp import web
+from motor.motor_asyncio import AsyncIOMotorClient
+
+PROJECTION = {"_id": 0, "organization_id": 0, "group_id": 0, "content_hash": 0}
+
+
+async def get(request: web.Request) -> web.Response:
+    cursor, limit = int(request.query["cursor"]), int(request.query["limit"])
+    where = {"organization_id": 1, "group_id": request.match_info["group_id"], "id": {"$gt": cursor}}
+    found = request.app["outputs"].find(where, PROJECTION, sort=[("id", 1)], limit=limit, batch_size=limit)
+    items = await found.to_list(limit)
+    return web.Response(body=orjson.dumps({"items": items}, default=str), content_type="application/json")
+
+
+async def post(request: web.Request) -> web.Response:
+    items = orjson.loads(await request.read())
+    await request.app["ingest"].insert_many(items)
+    return web.Response(body=orjson.dumps({"created": len(items)}), content_type="application/json")
+
+
+async def serve() -> None:
+    database = AsyncIOMotorClient(os.environ["MONGO_URL"])[os.environ["MONGO_DATABASE"]]
+    app = web.Application(client_max_size=16 * 1024 * 1024)
+    app["outputs"], app["ingest"] = database["outputs"], database["ingest_floor"]
+    app.router.add_get("/v1/outputs/{group_id}", get)
+    app.router.add_post("/v1/outputs/{group_id}", post)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", int(os.environ["PORT"])).start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    if "uvloop" in sys.argv:
+        import uvloop
+
+        uvloop.run(serve())
+    else:
+        asyncio.run(serve())
