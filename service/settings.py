@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -100,7 +101,7 @@ class Settings(_Loaded):
         for item in dataclasses.fields(self):
             value = getattr(self, item.name)
             least = 0 if item.name in _MAY_BE_ZERO else _LEAST.get(type(value))
-            if least is not None and value < least:
+            if least is not None and not (value >= least and math.isfinite(value)):
                 raise SettingsError(f"{item.name.upper()} must be at least {least}.")
         if self.port > 65535:
             raise SettingsError("PORT must be at most 65535.")

@@ -13,6 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,14 @@ def make_token(mongo_url: str, organization_id: int) -> str:
 class ServiceProcess:
     """A running `python -m service serve`; its log lines are in `log()`."""
 
-    def __init__(self, mongo_url: str, *, entry: list[str] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, mongo_url: str, *, entry: list[str] | None = None, flags: Sequence[str] = (), **settings: Any
+    ) -> None:
         self.port = settings.pop("port", None) or free_port()
         environ = {name.upper(): str(value) for name, value in settings.items()}
         self._log = Path(tempfile.mkstemp(prefix="service-", suffix=".log")[1])
         self.process = subprocess.Popen(
-            [*(entry or [sys.executable, "-m", "service"]), "serve"],
+            [*(entry or [sys.executable, "-m", "service"]), "serve", *flags],
             env={
                 **os.environ,
                 "MONGO_URL": mongo_url,
