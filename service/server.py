@@ -43,6 +43,13 @@ class Protocol(RequestHandler):
         self._unsent = 0
 
     def data_received(self, data: bytes) -> None:
+        request = self._current_request
+        if (self._close or self._force_close) and request is not None and not request.content.is_eof():
+            # The service is stopping, and aiohttp would drop the rest of a body that it has begun to take.
+            closing, self._close, self._force_close = (self._close, self._force_close), False, False
+            super().data_received(data)
+            self._close, self._force_close = closing
+            return
         super().data_received(data)
         # Nothing to work on after data came: a request's head has begun and not ended. The body
         # has its own limit, where it is read.
