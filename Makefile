@@ -12,7 +12,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 	@$(BIN)/python -m service serve --demo
 
 test: $(INSTALLED) ## Run all tests on a real MongoDB that they start themselves
-	@$(BIN)/pytest -n 2
+	@$(BIN)/pytest -n 2 --dist loadgroup
 
 test-cold: $(INSTALLED) ## Download the database engine into an empty cache, as a newcomer's machine does
 	@$(BIN)/pytest -m cold
