@@ -60,7 +60,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--long", action="store_true", help="1,000,000 versions, up to 400 items a request, 4 readers")
     options = parser.parse_args()
     if options.long:
-        options.versions, options.largest, options.readers, options.seconds = 1_000_000, 400, 4, 1500
+        options.versions, options.largest, options.readers = 1_000_000, 400, 4
+        options.seconds, options.kill_every = 1500, 15.0
     return options
 
 

@@ -242,7 +242,7 @@ class Reader:
             if last:
                 break
             if self._read.items == before:
-                time.sleep(0.05)
+                time.sleep(0.2)
         (self._plan.folder / f"reader-{self._number}").write_bytes(pickle.dumps(self._read))
 
     def _follow(self, group: str) -> None:
