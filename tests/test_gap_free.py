@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 
-
 SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 1"
 
 
