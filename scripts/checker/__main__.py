@@ -39,6 +39,7 @@ FAULTS = {"delay": 0.3, "late": 0.0005, "fail": 0.002, "crash": 0.002}
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="checker-") as folder, mongo(Path(folder)) as url:
         return Run(options, Path(folder), url).run()
@@ -57,10 +58,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="end after this many kill -9, with no other crashes")
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
-    parser.add_argument("--long", action="store_true", help="1,000,000 versions, up to 400 items a request, 4 readers")
+    parser.add_argument(
+        "--long", action="store_true", help="1,000,000 versions, up to 1000 items a request, 4 plain readers"
+    )
     options = parser.parse_args()
     if options.long:
-        options.versions, options.largest, options.readers = 1_000_000, 400, 4
+        options.versions, options.largest, options.readers = 1_000_000, 1000, 4
         options.seconds, options.kill_every = 1500, 15.0
     return options
 
@@ -183,11 +186,11 @@ class Run:
         kinds = ["plain"] * options.readers + [kind for kind in KINDS if kind != "plain"]
         versions = 10**12 if options.kills else -(-options.versions // options.writers)
         readers = [
-            fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run())
+            fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run(), daemon=True)
             for number, kind in enumerate(kinds)
         ]
         writers = [
-            fork.Process(target=lambda n=number: Writer(plan, n, versions, stop).run())
+            fork.Process(target=lambda n=number: Writer(plan, n, versions, stop).run(), daemon=True)
             for number in range(options.writers)
         ]
         clients += readers + writers
