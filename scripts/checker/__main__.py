@@ -59,12 +59,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
     parser.add_argument(
-        "--long", action="store_true", help="1,000,000 versions, up to 1000 items a request, 4 plain readers"
+        "--long", action="store_true", help="1,000,000 versions, up to 300 items a request, 4 plain readers"
     )
     options = parser.parse_args()
     if options.long:
-        options.versions, options.largest, options.readers = 1_000_000, 1000, 4
-        options.seconds, options.kill_every = 1500, 15.0
+        options.versions, options.largest, options.readers = 1_000_000, 300, 4
+        options.seconds, options.kill_every, options.lease = 1500, 15.0, 5.0
     return options
 
 
