@@ -39,8 +39,9 @@ FAULTS = {"delay": 0.3, "late": 0.0005, "fail": 0.002, "crash": 0.002}
 
 def main() -> int:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # end what was started
     print(f"seed {options.seed}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="checker-") as folder, _mongo(Path(folder)) as url:
+    with tempfile.TemporaryDirectory(prefix="checker-") as folder, mongo(Path(folder)) as url:
         return Run(options, Path(folder), url).run()
 
 
@@ -57,15 +58,18 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--kills", type=int, default=0, help="end after this many kill -9, with no other crashes")
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
-    parser.add_argument("--long", action="store_true", help="1,000,000 versions, up to 400 items a request, 4 readers")
+    parser.add_argument(
+        "--long", action="store_true", help="1,000,000 versions, up to 300 items a request, 4 plain readers"
+    )
     options = parser.parse_args()
     if options.long:
-        options.versions, options.largest, options.readers, options.seconds = 1_000_000, 400, 4, 1500
+        options.versions, options.largest, options.readers = 1_000_000, 300, 4
+        options.seconds, options.kill_every, options.lease = 1500, 15.0, 5.0
     return options
 
 
 @contextmanager
-def _mongo(folder: Path) -> Iterator[str]:
+def mongo(folder: Path) -> Iterator[str]:
     """Yield MONGO_URL, else the address of a new engine on a temporary folder."""
     given = os.environ.get("MONGO_URL")
     if given:
@@ -75,11 +79,27 @@ def _mongo(folder: Path) -> Iterator[str]:
             yield mongo.url
 
 
+def new_token(environ: dict[str, str]) -> str:
+    """Return a token of the organization that everything here happens in."""
+    command = [sys.executable, "-m", "service", "token", "create", "--organization", str(ORGANIZATION)]
+    command += ["--scope", "read", "--scope", "write"]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def wait_until_ready(port: int) -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
+            return
+        time.sleep(0.05)
+    raise SystemExit(f"the service on port {port} does not get ready")
+
+
 class Services:
     """Service processes on one database, each started again when it dies."""
 
     def __init__(self, count: int, environ: dict[str, str], folder: Path) -> None:
-        self.ports = [_free_port() for _ in range(count)]
+        self.ports = [free_port() for _ in range(count)]
         self._environ, self._log = environ, (folder / "services.log").open("ab")
         self._processes = [self._start(number) for number in range(count)]
         self.ended = Counter[str]()
@@ -97,13 +117,7 @@ class Services:
 
     def wait_until_ready(self) -> None:
         for port in self.ports:
-            deadline = time.monotonic() + 60
-            while True:
-                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-                    break
-                if time.monotonic() > deadline:
-                    raise SystemExit(f"service on port {port} does not get ready: {Path(self._log.name).read_text()}")
-                time.sleep(0.05)
+            wait_until_ready(port)
 
     def kill_one(self) -> None:
         random.choice(self._processes).kill()
@@ -165,18 +179,18 @@ class Run:
 
     def _check(self, services: Services, clients: list[BaseProcess]) -> int:
         options = self.options
-        plan = Plan(services.ports, self._token(), self.folder, options.largest, cut=0.03, seed=options.seed)
+        plan = Plan(services.ports, new_token(self.environ), self.folder, options.largest, cut=0.03, seed=options.seed)
         fork = multiprocessing.get_context("fork")
         stop, writing, end = fork.Event(), fork.Event(), fork.Event()
         writing.set()
         kinds = ["plain"] * options.readers + [kind for kind in KINDS if kind != "plain"]
         versions = 10**12 if options.kills else -(-options.versions // options.writers)
         readers = [
-            fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run())
+            fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run(), daemon=True)
             for number, kind in enumerate(kinds)
         ]
         writers = [
-            fork.Process(target=lambda n=number: Writer(plan, n, versions, stop).run())
+            fork.Process(target=lambda n=number: Writer(plan, n, versions, stop).run(), daemon=True)
             for number in range(options.writers)
         ]
         clients += readers + writers
@@ -222,11 +236,6 @@ class Run:
             time.sleep(0.1)
         return False
 
-    def _token(self) -> str:
-        command = [sys.executable, "-m", "service", "token", "create", "--organization", str(ORGANIZATION)]
-        command += ["--scope", "read", "--scope", "write"]
-        return subprocess.run(command, env=self.environ, capture_output=True, text=True, check=True).stdout.strip()
-
     def _load(self, kind: str) -> list[Any]:
         return [pickle.loads(path.read_bytes()) for path in sorted(self.folder.glob(f"{kind}-*"))]  # noqa: S301
 
@@ -237,7 +246,7 @@ def _check_alive(clients: list[BaseProcess]) -> None:
             raise SystemExit(f"a client ended with code {client.exitcode}")
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

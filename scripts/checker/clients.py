@@ -242,7 +242,7 @@ class Reader:
             if last:
                 break
             if self._read.items == before:
-                time.sleep(0.05)
+                time.sleep(0.3)
         (self._plan.folder / f"reader-{self._number}").write_bytes(pickle.dumps(self._read))
 
     def _follow(self, group: str) -> None:
@@ -261,7 +261,7 @@ class Reader:
             self._dates[group] = max([self._dates[group], *(item["update_date"] for item in items)])
 
     def _page(self, group: str, **query: Any) -> tuple[list[dict[str, Any]], bool]:
-        limit = random.choice((10, 100, 1000, 1000))
+        limit = random.choice((10, 300, 1000, 1000, 1000))
         path = f"/v1/outputs/{group}?{urlencode({**FILTERS.get(self._read.kind, {}), **query, 'limit': limit})}"
         etag = self._etags[group] if self._read.kind == "etag" else ""
         while True:
