@@ -77,7 +77,9 @@ def _path(name: str, limit: int, cursor: int) -> str:
 
 def run(items: int, seconds: float, repeats: int, names: list[str], save: str | None) -> None:
     """Measure, print the table and the ratios."""
-    print(f"{describe()}; load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each")
+    print(
+        f"{describe()}; load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each"
+    )
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")
@@ -101,30 +103,20 @@ def _measure(
 ) -> dict[tuple[str, str], list[Row]]:
     """Run all cases, server after server inside each, so that what disturbs the machine hits all alike."""
     cases: list[tuple[str, int]] = [(f"limit {limit}", limit) for limit in LIMITS] + [(INGEST, BATCH)]
-    headers = {"Authorization": f"Bearer {loaded.token}"}
+    runs = [(case, size, server) for case, size in cases for server in servers if (case, server.name) != (INGEST, EVE)]
     rows: dict[tuple[str, str], list[Row]] = {}
-    expected: dict[tuple[str, str], float] = {}
-    total, done = repeats * sum(len(servers) - (case == INGEST and EVE in [s.name for s in servers]) for case, _ in cases), 0
-    for repeat in range(repeats):
-        for case, size in cases:
-            for server in servers:
-                if case == INGEST and server.name == EVE:
-                    continue
-                key = (case, server.name)
-                if case == INGEST:
-                    what = load.Requests(
-                        f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH
-                    )
-                else:
-                    path = _path(server.name, size, loaded.cursor(DEPTH))
-                    what = load.Requests(server.url + path, headers, CONNECTIONS)
-                if repeat == 0:
-                    expected[key] = load.send(what, 2 * CONNECTIONS).rate
-                row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(expected[key] * seconds)))
-                expected[key] = row.rate
-                rows.setdefault(key, []).append(row)
-                done += 1
-                _progress(done, total, case, server.name, row)
+    for number, (case, size, server) in enumerate(runs * repeats):
+        headers = {"Authorization": f"Bearer {loaded.token}"}
+        if case == INGEST:
+            what = load.Requests(f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH)
+        else:
+            path = _path(server.name, size, loaded.cursor(DEPTH))
+            what = load.Requests(server.url + path, headers, CONNECTIONS)
+        done = rows.setdefault((case, server.name), [])
+        rate = done[-1].rate if done else load.send(what, 2 * CONNECTIONS).rate
+        row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(rate * seconds)))
+        done.append(row)
+        _progress(number + 1, len(runs) * repeats, case, server.name, row)
     sys.stderr.write("\r" + " " * 100 + "\r")
     return rows
 
@@ -181,10 +173,12 @@ def ratios(medians: dict[tuple[str, str], Row]) -> str:
         *(("limit 1000", *rest) for rest in ((FLOOR, 1.15), (FLOOR_UVLOOP, 1.15), (FASTAPI, 0.6), (EVE, 0.25))),
         (INGEST, FASTAPI, 0.9),
     ]
-    lines = ["\nCPU of this service against its peers (the goal's floor is plain aiohttp; uvloop's is for comparison):\n"]
+    lines = [
+        "\nCPU of this service against its peers (the goal's floor is plain aiohttp; uvloop's is for comparison):\n"
+    ]
     for case, peer, most in goals:
         if (case, peer) in medians and (case, OURS) in medians:
             ratio = medians[case, OURS].cpu / medians[case, peer].cpu
-            verdict = "" if peer == FLOOR_UVLOOP else f"  goal {most:g}: {'reached' if ratio <= most else 'MISSED'}"
+            verdict = "" if peer == FLOOR_UVLOOP else f" goal {most:g}: {'reached' if ratio <= most else 'MISSED'}"
             lines.append(f"  {case:<11} {ratio:5.2f} x {peer:<17}{verdict}")
     return "\n".join(lines)

@@ -131,7 +131,7 @@ class Server:
         self.name = name
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [word.replace("{port}", str(self.port)) for word in command],
             cwd=ROOT,
@@ -197,8 +197,6 @@ def engine() -> Iterator[Engine]:
     """Start a database on a temporary folder, with a cache that holds the data."""
     with tempfile.TemporaryDirectory(prefix="sds-bench-") as folder, local_mongo(Path(folder)) as mongo:
         running = Engine(mongo.url, Tree(mongo.pid))
-        running.client.admin.command(
-            "setParameter", 1, wiredTigerEngineRuntimeConfig=f"cache_size={_CACHE_GB}GB"
-        )
+        running.client.admin.command("setParameter", 1, wiredTigerEngineRuntimeConfig=f"cache_size={_CACHE_GB}GB")
         yield running
         running.client.close()
