@@ -23,12 +23,10 @@ _WHOLE = 64 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
-    """Return whether the client takes gzip: named, and not with q=0."""
-    for part in request.headers.get("Accept-Encoding", "").lower().split(","):
-        coding, _, weight = part.partition(";")
-        if coding.strip() in ("gzip", "*"):
-            return weight.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-    return False
+    """Return whether the client takes gzip: named, or else anything, and not with q=0."""
+    codings = (part.partition(";") for part in request.headers.get("Accept-Encoding", "").lower().split(","))
+    weights = {name.strip(): weight.replace(" ", "") for name, _, weight in codings}
+    return weights.get("gzip", weights.get("*", "q=0")) not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
 
 
 async def answer_bytes(

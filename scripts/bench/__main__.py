@@ -1,39 +1,55 @@
-"""The command line of the measurements."""
+"""Measure the service: without a word, beside its peers."""
 
 from __future__ import annotations
 
 import argparse
 
-from scripts.bench import compare
+from scripts.bench import checks, compare
+
+# Items in the database and seconds of one run: full, and with --quick.
+_SIZES: dict[str, tuple[int, int, float, float]] = {
+    "compare": (200_000, 50_000, 6, 1),
+    "deep": (1_000_000, 50_000, 0, 0),
+    "compression": (10_000, 5_000, 0, 0),
+    "workers": (200_000, 20_000, 6, 2),
+    "fair": (100_000, 20_000, 15, 4),
+    "overload": (50_000, 10_000, 10, 4),
+}
+_HELP = {
+    "compare": "this service beside FastAPI with Beanie, Eve and the floor",
+    "deep": "pages at 99 %% of the items against the first, for each filter",
+    "compression": "what compressing costs",
+    "workers": "more processes, with the database's share",
+    "fair": "/healthz and memory while 16 readers take pages of 1000",
+    "overload": "up to three times what the service can carry",
+}
 
 
 def main() -> None:
     """Run one measurement."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.bench", description=__doc__)
-    commands = parser.add_subparsers(metavar="MEASUREMENT")
-    parser.set_defaults(run=_compare)
-    _add_compare(parser)
-    both = commands.add_parser("compare", help="this service beside its peers (the default)")
-    _add_compare(both)
-    options = parser.parse_args()
-    options.run(options)
-
-
-def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m scripts.bench",
+        description=__doc__,
+        epilog="; ".join(f"{name}: {text}" for name, text in _HELP.items()).replace("%%", "%"),
+    )
     names = [compare.OURS, compare.FLOOR, compare.FLOOR_UVLOOP, compare.FASTAPI, compare.EVE]
-    parser.add_argument("--quick", action="store_true", help="two minutes instead of ten")
-    parser.add_argument("--items", type=int)
+    parser.add_argument("measurement", nargs="?", choices=_SIZES, default="compare")
+    parser.add_argument("--quick", action="store_true", help="less data and shorter runs")
+    parser.add_argument("--items", type=int, help="in the database")
     parser.add_argument("--seconds", type=float, help="of one run")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--servers", nargs="+", choices=names, default=names)
-    parser.add_argument("--save", help="a JSON file for the medians")
-    parser.set_defaults(run=_compare)
-
-
-def _compare(options: argparse.Namespace) -> None:
-    items = options.items or (50_000 if options.quick else 200_000)
-    seconds = options.seconds or (1.0 if options.quick else 6.0)
-    compare.run(items, seconds, options.repeats, options.servers, options.save)
+    parser.add_argument("--repeats", type=int, default=3, help="runs of which the median counts (compare)")
+    parser.add_argument("--servers", nargs="+", choices=names, default=names, help="only these (compare)")
+    parser.add_argument("--save", metavar="FILE", help="for the medians as JSON (compare)")
+    options = parser.parse_args()
+    full_items, quick_items, full_seconds, quick_seconds = _SIZES[options.measurement]
+    items = options.items or (quick_items if options.quick else full_items)
+    seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
+    if options.measurement == "compare":
+        compare.run(items, seconds, options.repeats, options.servers, options.save)
+    elif options.measurement in ("deep", "compression"):
+        getattr(checks, options.measurement)(items)
+    else:
+        getattr(checks, options.measurement)(items, seconds)
 
 
 if __name__ == "__main__":

@@ -103,31 +103,20 @@ def _measure(
 ) -> dict[tuple[str, str], list[Row]]:
     """Run all cases, server after server inside each, so that what disturbs the machine hits all alike."""
     cases: list[tuple[str, int]] = [(f"limit {limit}", limit) for limit in LIMITS] + [(INGEST, BATCH)]
-    headers = {"Authorization": f"Bearer {loaded.token}"}
+    runs = [(case, size, server) for case, size in cases for server in servers if (case, server.name) != (INGEST, EVE)]
     rows: dict[tuple[str, str], list[Row]] = {}
-    expected: dict[tuple[str, str], float] = {}
-    total, done = (
-        repeats * sum(len(servers) - (case == INGEST and EVE in [s.name for s in servers]) for case, _ in cases),
-        0,
-    )
-    for repeat in range(repeats):
-        for case, size in cases:
-            for server in servers:
-                if case == INGEST and server.name == EVE:
-                    continue
-                key = (case, server.name)
-                if case == INGEST:
-                    what = load.Requests(f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH)
-                else:
-                    path = _path(server.name, size, loaded.cursor(DEPTH))
-                    what = load.Requests(server.url + path, headers, CONNECTIONS)
-                if repeat == 0:
-                    expected[key] = load.send(what, 2 * CONNECTIONS).rate
-                row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(expected[key] * seconds)))
-                expected[key] = row.rate
-                rows.setdefault(key, []).append(row)
-                done += 1
-                _progress(done, total, case, server.name, row)
+    for number, (case, size, server) in enumerate(runs * repeats):
+        headers = {"Authorization": f"Bearer {loaded.token}"}
+        if case == INGEST:
+            what = load.Requests(f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH)
+        else:
+            path = _path(server.name, size, loaded.cursor(DEPTH))
+            what = load.Requests(server.url + path, headers, CONNECTIONS)
+        done = rows.setdefault((case, server.name), [])
+        rate = done[-1].rate if done else load.send(what, 2 * CONNECTIONS).rate
+        row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(rate * seconds)))
+        done.append(row)
+        _progress(number + 1, len(runs) * repeats, case, server.name, row)
     sys.stderr.write("\r" + " " * 100 + "\r")
     return rows
 
@@ -190,6 +179,6 @@ def ratios(medians: dict[tuple[str, str], Row]) -> str:
     for case, peer, most in goals:
         if (case, peer) in medians and (case, OURS) in medians:
             ratio = medians[case, OURS].cpu / medians[case, peer].cpu
-            verdict = "" if peer == FLOOR_UVLOOP else f"  goal {most:g}: {'reached' if ratio <= most else 'MISSED'}"
+            verdict = "" if peer == FLOOR_UVLOOP else f" goal {most:g}: {'reached' if ratio <= most else 'MISSED'}"
             lines.append(f"  {case:<11} {ratio:5.2f} x {peer:<17}{verdict}")
     return "\n".join(lines)
