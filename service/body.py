@@ -36,7 +36,7 @@ NDJSON = "application/x-ndjson"
 _ENCODINGS = {"": 0, "identity": 0, "gzip": 31, "deflate": 15}
 _STEP = 1024 * 1024
 # Records checked before the problems found are counted.
-_CHUNK = 50
+_CHUNK = 5
 
 # Work on more than this goes to a thread: 64 KB of items take about 2 ms to check and hash.
 OFF_LOOP_BYTES = 64 * 1024
