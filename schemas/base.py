@@ -186,10 +186,12 @@ class ListOf(fields.Nested):
         self.max_length = max_length
         super().__init__(nested, many=True, **kwargs)
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, *args: Any, **kwargs: Any
+    ) -> Any:
         if self.max_length is not None and isinstance(value, list) and len(value) > self.max_length:
             raise ValidationError([problem("too_many", f"Must have at most {self.max_length} entries")])
-        return super()._deserialize(value, attr, data, **kwargs)
+        return super()._deserialize(value, attr, data, *args, **kwargs)
 
 
 class Base(Schema):

