@@ -182,8 +182,16 @@ class ListOf(fields.Nested):
         "type": problem("list_type", "Must be an array"),
     }
 
-    def __init__(self, nested: Any, **kwargs: Any) -> None:
+    def __init__(self, nested: Any, *, max_length: int | None = None, **kwargs: Any) -> None:
+        self.max_length = max_length
         super().__init__(nested, many=True, **kwargs)
+
+    def _deserialize(
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, *args: Any, **kwargs: Any
+    ) -> Any:
+        if self.max_length is not None and isinstance(value, list) and len(value) > self.max_length:
+            raise ValidationError([problem("too_many", f"Must have at most {self.max_length} entries")])
+        return super()._deserialize(value, attr, data, *args, **kwargs)
 
 
 class Base(Schema):
@@ -199,7 +207,7 @@ class Base(Schema):
 
     def _deserialize(self, data: Any, *, many: bool = False, **kwargs: Any) -> Any:
         # Each unknown key is one problem: a million of them would take 15 seconds to tell.
-        if not many and type(data) is dict and len(data) > _MOST_KEYS:
+        if not many and type(data) is dict and len(data) > _MOST_KEYS and self.unknown == RAISE:
             unknown = islice((key for key in data if key not in self.fields), _MOST_KEYS)
             data = {key: data[key] for key in (*self.fields, *unknown) if key in data}
         return super()._deserialize(data, many=many, **kwargs)

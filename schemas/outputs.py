@@ -39,7 +39,7 @@ class OutputInput(Base):
     )
     is_approved = Flag(load_default=False)
     tags = JsonObject(load_default=dict)
-    files = ListOf(FileInput, load_default=list)
+    files = ListOf(FileInput, load_default=list, max_length=1000)
     last_scraped_date = Date(metadata={"description": "Default: now"})
 
 

@@ -36,7 +36,7 @@ NDJSON = "application/x-ndjson"
 _ENCODINGS = {"": 0, "identity": 0, "gzip": 31, "deflate": 15}
 _STEP = 1024 * 1024
 # Records checked before the problems found are counted.
-_CHUNK = 50
+_CHUNK = 5
 
 # Work on more than this goes to a thread: 64 KB of items take about 2 ms to check and hash.
 OFF_LOOP_BYTES = 64 * 1024
@@ -120,15 +120,20 @@ class Records:
         self.schema = schema(many=True)
         self._decoder = Decoder(schema())
 
-    async def read(self, request: web.Request, types: tuple[str, ...] = (JSON,)) -> list[Any]:
-        """Return the records of a request's body."""
+    async def read(
+        self,
+        request: web.Request,
+        types: tuple[str, ...] = (JSON,),
+        then: Callable[[list[Any]], list[Any]] = lambda records: records,
+    ) -> list[Any]:
+        """Return the records of a request's body, after what `then` does with them."""
         raw = await read_body(request, types)
         lines = request.content_type == NDJSON
         settings = request.app[SETTINGS]
         try:
-            return await off_loop(len(raw), lambda: self.load_plain(raw, settings, lines))
+            return await off_loop(len(raw), lambda: then(self.load_plain(raw, settings, lines)))
         except NotPlain:
-            return await in_thread(lambda: self.load_slowly(raw, settings, lines))
+            return await in_thread(lambda: then(self.load_slowly(raw, settings, lines)))
 
     def load(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
         """Return the records of a body. Raises with all that is wrong, up to 100 problems."""
@@ -215,7 +220,7 @@ def parse_lines(raw: bytes, settings: Settings) -> list[Any]:
 def check_plain(value: Any, max_depth: int) -> None:
     """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep."""
     # An array of records is two levels; the depth counts from a record's fields.
-    if not _is_plain(value, max_depth + 2):
+    if not _is_plain([value], max_depth + 3):
         problems = []
         for found in _unplain(value, max_depth + 2, ["body"]):
             problems.append(found)

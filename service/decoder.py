@@ -8,7 +8,7 @@ what Marshmallow would; whatever it does not take goes to Marshmallow for the ve
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -42,6 +42,7 @@ class Decoder:
     def decode(self, raw: bytes, lines: bool) -> list[dict[str, Any]]:
         """Return the records as Marshmallow would load them. Raises NotPlain for anything doubtful."""
         try:
+            found: Iterable[Any]
             if lines:
                 found = (self._one(line) for _, line in lines_of(raw))
             elif len(raw) > _PIECE:
@@ -134,7 +135,8 @@ def _kind(field: Field[Any]) -> tuple[Any, Convert | None]:
     match field:
         case ListOf():
             struct, convert = _derive(field.schema)
-            return list[struct], convert  # type: ignore[valid-type]
+            bounds = msgspec.Meta(max_length=field.max_length)
+            return Annotated[list[struct], bounds], convert  # type: ignore[valid-type]
         case Text():
             bounds = msgspec.Meta(min_length=field.min_length or None, max_length=field.max_length)
             return Annotated[str, bounds], None

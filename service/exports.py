@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 
 from service.body import off_loop
@@ -32,11 +33,13 @@ async def table(pages: AsyncIterator[Page], fields: tuple[str, ...]) -> AsyncIte
     """Yield CSV: its columns are those of the first page's items, and `other` for all later ones."""
     columns: list[str] = []
     async for page in pages:
-        rows = [flatten(documents.decode(document)) for document in page.documents]
+        found = page.documents
+        size = sum(map(len, found))
+        rows = await off_loop(size, lambda found=found: [flatten(documents.decode(d)) for d in found])  # type: ignore[misc]
         header = not columns
         if header:
             columns = _columns(rows, fields)
-        yield _csv(rows, columns, header)
+        yield await off_loop(size, partial(_csv, rows, columns, header))
 
 
 def _columns(rows: list[dict[str, str]], fields: tuple[str, ...]) -> list[str]:

@@ -6,17 +6,21 @@ import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from marshmallow import EXCLUDE, Schema, ValidationError
 
 from service.errors import ApiError, invalid, invalid_fields, problem
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _LONGEST_ID = 256
+_HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def check_target(request: web.Request) -> None:
-    """Refuse a path or query whose percent-encoding is not UTF-8 text without NUL."""
+    """Refuse a path or query whose percent-encoding is not UTF-8 text without NUL, and a Host that is none."""
+    hosts = request.headers.getall("Host", [])
+    if len(hosts) > 1 or not (_HOST.fullmatch(hosts[0]) if hosts else request.version < HttpVersion11):
+        raise ApiError(400, [problem("bad_request", "There must be one Host, and it must be one", "header", "Host")])
     target = request.raw_path
     if "%" not in target and target.isascii():
         return

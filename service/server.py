@@ -21,11 +21,6 @@ SECURITY_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
-# Swagger UI sets styles from its script and shows pictures from data: URLs.
-_PAGE_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
 # How long the rest of a body that nobody wants is still taken, so that the client gets to read why.
 _LINGER_SECONDS = 5.0
 
@@ -176,10 +171,6 @@ class Runner(web.AppRunner):
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Give every answer its request id and the headers that keep it private."""
     response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has put its version there
-    if response.content_type == "text/html":
-        response.headers.setdefault("Content-Security-Policy", _PAGE_POLICY)
-    if isinstance(response, web.FileResponse):
-        response.headers.setdefault("Cache-Control", "no-cache")
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     if isinstance(request, web.Request) and REQUEST_ID in request:

@@ -8,7 +8,6 @@ from schemas.outputs import OutputInput, OutputsPage, OutputsQuery, OutputsWritt
 from service import exports
 from service.answers import answer, answer_bytes, stream
 from service.body import JSON, NDJSON, Records, off_loop
-from service.errors import http_error
 from service.handlers.docs import endpoint
 from service.keys import ORGANIZATION, SETTINGS, STORE
 from service.query import load_query, path_id
@@ -67,9 +66,8 @@ async def post(request: web.Request) -> web.StreamResponse:
     Also takes `application/x-ndjson`, one output a line.
     """
     group_id = path_id(request, "group_id")
-    items = await INPUT.read(request, (JSON, NDJSON))
     limit = request.app[SETTINGS].max_item_bytes
-    await off_loop(request.content_length or 0, lambda: prepare(items, limit))
+    items = await INPUT.read(request, (JSON, NDJSON), lambda items: prepare(items, limit))
     results = await request.app[STORE].outputs.write(request[ORGANIZATION], group_id, items)
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
@@ -101,8 +99,5 @@ def _next_url(request: web.Request, cursor: int) -> str:
     """Return the absolute URL that repeats the request with another cursor."""
     base = request.app[SETTINGS].base_url.rstrip("/")
     if not base:
-        try:
-            base = str(request.url.origin())
-        except ValueError:  # a Host header that is no host
-            raise http_error(400) from None
-    return f"{base}{request.rel_url.update_query(cursor=str(cursor))}"
+        base = f"{request.scheme}://{request.host}"
+    return f"{base}{request.rel_url.update_query(cursor=str(cursor)).raw_path_qs}"

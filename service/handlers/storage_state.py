@@ -22,6 +22,7 @@ from service.store import Store
 _INPUT = StorageState()
 _QUERY = StorageStateQuery()
 _HTTP_PORT = 80
+_MOST_EXTRA = 64 * 1024  # as a cookie's value
 
 
 @endpoint("read", "Get the storage state", StorageState(), query=StorageStateQuery)
@@ -55,13 +56,28 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     value = parse(raw, settings)
-    check_plain(value, settings.max_depth)
-    state: dict[str, Any] = load(_INPUT, value)
     # A browser holds some thousand cookies: as many as ten other bodies may.
     most = 10 * settings.max_records
-    if len(state["cookies"]) + sum(len(origin["localStorage"]) for origin in state["origins"]) > most:
+    if _count(value) > most:
         raise invalid("too_many", f"Must have at most {most} records", "body")
+    check_plain(value, settings.max_depth)
+    state: dict[str, Any] = load(_INPUT, value)
+    for index, cookie in enumerate(state["cookies"]):
+        if len(orjson.dumps(cookie["extra"])) > _MOST_EXTRA:
+            raise invalid("too_large", "Has too much that is not of a cookie", "body", "cookies", str(index))
+    for index, origin in enumerate(state["origins"]):
+        if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:
+            raise invalid("too_large", "The origin is too large", "body", "origins", str(index))
     return state
+
+
+def _count(state: Any) -> int:
+    """Return how many records there are to check, whatever else is wrong with them."""
+    if not isinstance(state, dict):
+        return 0
+    cookies, origins = (part if isinstance(part := state.get(name), list) else [] for name in ("cookies", "origins"))
+    entries = [origin.get("localStorage") for origin in origins if isinstance(origin, dict)]
+    return len(cookies) + len(origins) + sum(len(part) for part in entries if isinstance(part, list))
 
 
 def _domain(origin: str, index: int) -> str:
