@@ -56,8 +56,14 @@ def _load() -> dict[str, _Asset]:
 _ASSETS = _load()
 
 
+def add_page(app: web.Application) -> None:
+    """Serve the page at / and what it consists of under /page/."""
+    app.router.add_get("/", index)
+    app.router.add_get("/page/{name}", asset)
+
+
 async def index(request: web.Request) -> web.StreamResponse:
-    """Return the page."""
+    """Return the page itself."""
     return _serve(request, "index.html")
 
 
