@@ -126,7 +126,7 @@ class OutputsQuery(Base):
         load_default=(),
         allow_none=True,
         max_length=8192,
-        metadata={"description": "Keep only these paths, a comma between; id is always kept"},
+        metadata={"description": "Keep only these paths, a comma between; id is always kept", "default": None},
     )
 
 

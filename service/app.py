@@ -10,6 +10,7 @@ from aiohttp import web
 from service.auth import Authenticator, authenticate
 from service.cors import add_cors, preflight
 from service.errors import errors
+from service.handlers.page import add_page
 from service.keys import AUTHENTICATOR, METRICS, SETTINGS, STORE
 from service.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.logs import observe
@@ -40,6 +41,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
         if method == "GET":
             app.router.add_route("HEAD", path, handler)
     add_documentation(app)
+    add_page(app)
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(add_cors)
     app.cleanup_ctx.append(_upkeep)

@@ -1,6 +1,6 @@
 """The API as one table."""
 
-from service.handlers import cookies, groups, health, local_storage, outputs, page, reviews, storage_state
+from service.handlers import cookies, groups, health, local_storage, outputs, reviews, storage_state
 from service.handlers.docs import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -16,8 +16,6 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/outputs/{group_id}", outputs.get),
     ("GET", "/v1/groups", groups.get),
     ("GET", "/v1/groups/{group_id}/stats", groups.stats),
-    ("GET", "/", page.index),
-    ("GET", "/page/{name}", page.asset),
     ("GET", "/healthz", health.healthz),
     ("GET", "/readyz", health.readyz),
 ]

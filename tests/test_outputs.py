@@ -821,3 +821,11 @@ async def test_a_page_is_not_read_again_while_nothing_changes(api: Api) -> None:
     assert (same.status, same.body) == (304, b"")
     await api.ok(PATH, [make_output(is_approved=True)])
     assert (await api.get(PATH, headers={"If-None-Match": first.headers["ETag"]})).status == 200
+
+
+async def test_an_etag_of_one_organization_says_nothing_about_another(api: Api, stranger: Api) -> None:
+    await api.ok(PATH, [make_output(1)])
+    await stranger.ok(PATH, [make_output(2)])
+    tag = (await api.get(PATH)).headers["ETag"]
+    assert (await stranger.get(PATH)).headers["ETag"] != tag
+    assert (await stranger.get(PATH, headers={"If-None-Match": tag})).status == 200

@@ -44,13 +44,13 @@ async def get(request: web.Request) -> web.StreamResponse:
     outputs = request.app[STORE].outputs
     seen = request.headers.get("If-None-Match")
     if seen:
-        current = _etag(await outputs.version(request[ORGANIZATION], group_id))
+        current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
         if current in map(str.strip, seen.split(",")):
             return web.Response(status=304, headers={"ETag": current, **_CACHING})
     page = await outputs.page(request[ORGANIZATION], group_id, query)
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     body = await off_loop(sum(map(len, page.documents)), lambda: _body(page, next_url))
-    return await answer_bytes(request, body, {"ETag": _etag(page.version), **_CACHING})
+    return await answer_bytes(request, body, {"ETag": _etag(request, page.version), **_CACHING})
 
 
 @endpoint(
@@ -84,9 +84,10 @@ async def _export(request: web.Request, group_id: str, query: Query) -> web.Stre
     return await stream(request, exports.table(pages, query.fields), exports.CSV)
 
 
-def _etag(version: int) -> str:
-    # Weak: last_scraped_date may have moved, which is not a change.
-    return f'W/"{version}"'
+def _etag(request: web.Request, version: int) -> str:
+    # Weak: last_scraped_date may have moved, which is not a change. With the organization: a browser's
+    # cache does not know tokens, and must not show one organization's page for another's.
+    return f'W/"{request[ORGANIZATION]}-{version}"'
 
 
 def _body(page: Page, next_url: str | None) -> bytes:

@@ -36,6 +36,12 @@ _ASSETS: dict[str, Asset] = {
 }
 
 
+def add_page(app: web.Application) -> None:
+    """Serve the page at / and what it consists of under /page/."""
+    app.router.add_get("/", index)
+    app.router.add_get("/page/{name}", asset)
+
+
 async def index(request: web.Request) -> web.StreamResponse:
     """Return the page."""
     return serve(request, _ASSETS["index.html"], _HEADERS)

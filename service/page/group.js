@@ -75,7 +75,10 @@ function frame(main, path, group) {
 /** Show what failed in the place of the table; only a refused token ends the whole view. */
 function refused(error) {
   if (!(error instanceof Failure)) throw error;
-  if (error.status === 401) return dispatchEvent(new HashChangeEvent("hashchange"));
+  if (error.status === 401) {
+    view.request = "";
+    return dispatchEvent(new HashChangeEvent("hashchange"));
+  }
   const { table, pager } = view.parts;
   table.className = "";
   put(table, el("div", { class: "empty", role: "alert" },
@@ -122,6 +125,7 @@ async function outputs(params, signal) {
   parts.table.setAttribute("aria-busy", "true");
   try {
     const page = await get(["outputs", view.group], query(params), signal);
+    if (view.request !== url) return; // another page was asked for meanwhile
     Object.assign(view, { items: page.items, next: page.metadata.next_cursor, found: discover(page.items) });
     if (view.next !== null) came.set(request({ ...params, cursor: String(view.next) }), params.cursor ?? "");
     fillTable();
