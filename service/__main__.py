@@ -143,8 +143,7 @@ def serve(settings: Settings, demo: bool) -> int:
         elif demo:
             token = asyncio.run(demo_data.fill(settings, url))
             welcome = lambda address: print(demo_data.welcome(address, token), flush=True)
-        run(settings, url, welcome)
-    return 0
+        return run(settings, url, welcome)
 
 
 def worker(settings: Settings) -> int:
