@@ -16,6 +16,7 @@ from service.client import commands as client_commands
 from service.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import Store, StoreError, StoreUnavailable
+from service.store.browser_state import BrowserState, Rotation
 from service.store.tokens import SCOPES
 
 
@@ -98,6 +99,13 @@ def _parser() -> argparse.ArgumentParser:
     show = commands.add_parser("settings", help="list every setting with its default")
     show.add_argument("--markdown", action="store_true", help="as a table for the README")
     show.set_defaults(command=settings_show)
+    secret = commands.add_parser("secrets", help="make and change the keys of SECRET_KEYS")
+    secrets = secret.add_subparsers(required=True, metavar="ACTION")
+    new_key = secrets.add_parser("new-key", help="print a new key, for SECRET_KEYS")
+    new_key.add_argument("--id", help="a name for it; today's date if not given")
+    new_key.set_defaults(command=secrets_new_key)
+    rotate = secrets.add_parser("rotate", parents=[settings], help="seal all values with the first key of SECRET_KEYS")
+    rotate.set_defaults(command=secrets_rotate)
     client_commands.add(commands)
     return parser
 
@@ -143,8 +151,7 @@ def serve(settings: Settings, demo: bool) -> int:
         elif demo:
             token = asyncio.run(demo_data.fill(settings, url))
             welcome = lambda address: print(demo_data.welcome(address, token), flush=True)
-        run(settings, url, welcome)
-    return 0
+        return run(settings, url, welcome)
 
 
 def worker(settings: Settings) -> int:
@@ -191,6 +198,53 @@ def token_revoke(settings: Settings, token: str) -> int:
         return 0
     print("error: no such token, or revoked already", file=sys.stderr)
     return 1
+
+
+def secrets_new_key(settings: Settings, id: str | None) -> int:
+    from datetime import UTC, datetime
+
+    from service.store.vault import Vault
+
+    print(Vault.new_key(id or datetime.now(UTC).strftime("%Y-%m-%d")))
+    return 0
+
+
+def secrets_rotate(settings: Settings) -> int:
+    """Seal all values with the first key, again until a pass finds nothing to do."""
+    if not settings.secret_keys:
+        print("error: SECRET_KEYS is not set", file=sys.stderr)
+        return 1
+    passes = 3  # the second sees what was written under the old key during the first
+
+    async def run(store: Store) -> int:
+        for _ in range(passes):
+            done = [await _rotate(part) for part in store.sealed]
+            unreadable = sum(rotation.unreadable for rotation in done)
+            if not sum(rotation.resealed for rotation in done):
+                break
+        else:
+            print("error: a service still writes with an old key: start it again, then repeat this", file=sys.stderr)
+            return 1
+        if unreadable:
+            print(f"error: {unreadable} values do not open with the keys of SECRET_KEYS", file=sys.stderr)
+            return 1
+        print("every value is under the first key")
+        return 0
+
+    return int(_with_store(settings, run))
+
+
+async def _rotate(part: BrowserState) -> Rotation:
+    """Seal the values of one collection; show how far it is, as a bar on a terminal."""
+    total, width, rotation = max(1, await part.count()), 30, Rotation(0, 0, 0)
+    bar = sys.stdout.isatty()
+    async for rotation in part.rotate():
+        if bar:
+            done = min(1.0, rotation.seen / total)
+            print(f"\r{part.name:<14} [{'#' * int(done * width):<{width}}] {done:4.0%}", end="", flush=True)
+    start = "\r\x1b[K" if bar else ""
+    print(f"{start}{part.name}: {rotation.seen} values, {rotation.resealed} sealed now", flush=True)
+    return rotation
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
                 extra={
                     "error": type(error).__name__,
                     "status": answer.status,
-                    "at": _place(error),
+                    "at": place(error),
                     "request_id": request.get(REQUEST_ID),
                 },
             )
@@ -146,7 +146,7 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
         return error_response(answer)
 
 
-def _place(error: BaseException) -> str:
+def place(error: BaseException) -> str:
     """Return where an exception was raised, without any of its values."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:

@@ -91,6 +91,12 @@ class Protocol(RequestHandler):
         response.force_close()
         return response
 
+    @property
+    def busy(self) -> bool:
+        """Return whether a request is being received, worked on or answered."""
+        idle = self._waiter is not None and not self._waiter.done()
+        return not idle or self._patience is not None
+
     def _give_up(self) -> None:
         """Answer a head that does not end."""
         if self.transport is not None:
@@ -144,7 +150,7 @@ class Runner(web.AppRunner):
             access_log=None,
             handle_signals=False,
             keepalive_timeout=settings.keepalive_timeout,
-            shutdown_timeout=settings.shutdown_timeout,
+            shutdown_timeout=1.0,  # `workers` has waited for the requests by then
             lingering_time=min(_LINGER_SECONDS, settings.receive_timeout),
             auto_decompress=False,  # in the event loop, and without an end: see `body.inflate`
             max_line_size=16384,  # a URL of 8,192 characters to filter by, percent-encoded in part

@@ -17,7 +17,7 @@ class SettingsError(Exception):
 
 
 def _setting(default: Any, help: str, *, secret: bool = False) -> Any:
-    return field(default=default, metadata={"help": help, "secret": secret})
+    return field(default=default, repr=not secret, metadata={"help": help, "secret": secret})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import uvloop
+from aiohttp import web
 
 from service.app import create_app
+from service.errors import place
 from service.logs import set_up
-from service.server import Runner
+from service.server import Protocol, Runner
 from service.settings import Settings, SettingsError
 from service.store import Store
 
@@ -32,16 +35,24 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 # A worker that dies at once is started again, but not in a tight loop.
 _RESTART_SECONDS = 1.0
 _WATCH_SECONDS = 0.2
+# After the order to stop, connections without a request are kept this long: one may be on its way.
+_LAST_REQUESTS_SECONDS = 0.5
+_POLL_SECONDS = 0.05
+# What a worker may take to end after its last request: closing the store, joining the threads.
+_END_SECONDS = 5.0
 
 
-def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> None:
-    """Serve until told to stop; `on_listening` gets the address once requests are taken."""
+def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> int:
+    """Serve until told to stop; `on_listening` gets the address once requests are taken.
+
+    Returns the exit code: 0 if every worker ended in order.
+    """
     _tls(settings)  # what cannot work says so here, once, and not in every worker again and again
     Store.connect(settings, url).client.close()
     if settings.workers == 1:
         serve_one(settings, url, on_listening)
-    else:
-        _Supervisor(settings, url).run(on_listening)
+        return 0
+    return _Supervisor(settings, url).run(on_listening)
 
 
 def serve_one(
@@ -77,34 +88,87 @@ async def _serve_one(
     shared_port: bool,
     stop_with_stdin: bool,
 ) -> None:
-    from aiohttp import web
-
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    loop.set_exception_handler(_log_unhandled)
+    for name in _STOP_SIGNALS:
+        loop.add_signal_handler(name, stop.set)
+    if stop_with_stdin:
+        loop.add_reader(sys.stdin.fileno(), stop.set)
     store = Store.connect(settings, url)
     if not store.encrypts:
         log.warning("SECRET_KEYS is not set: cookie and local-storage values are stored in plain text")
-    runner = Runner(create_app(settings, store), settings)
+
+    async def say_close(request: web.Request, response: web.StreamResponse) -> None:
+        if stop.is_set():
+            response.headers["Connection"] = "close"
+            response.force_close()
+
+    app = create_app(settings, store)
+    app.on_response_prepare.append(say_close)
+    runner = Runner(app, settings)
     await runner.setup()
+    tls = _tls(settings)
     site = web.TCPSite(
         runner,
         settings.host,
         settings.port,
         backlog=_BACKLOG,
         reuse_port=shared_port or None,
-        ssl_context=_tls(settings),
+        ssl_context=tls,
     )
     await site.start()
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in _STOP_SIGNALS:
-        loop.add_signal_handler(name, stop.set)
-    if stop_with_stdin:
-        threading.Thread(target=lambda: (sys.stdin.read(), loop.call_soon_threadsafe(stop.set)), daemon=True).start()
     host, port = runner.addresses[0][:2]
-    on_listening(f"{'https' if settings.tls_cert else 'http'}://{host}:{port}")
+    on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
     await stop.wait()
+    if stop_with_stdin:
+        loop.remove_reader(sys.stdin.fileno())
     log.info("stopping", extra={"pid": os.getpid()})
+    await _stop_listening(runner, site, tls)
+    await _finish_requests(runner, settings.shutdown_timeout)
     await runner.cleanup()
+    log.info("stopped", extra={"pid": os.getpid()})
+
+
+async def _stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext | None) -> None:
+    """Close the port, after taking in the connections that wait there: closing would reset them."""
+    loop = asyncio.get_running_loop()
+    server: Any = site._server
+    assert runner.server is not None
+    listeners = [socket.socket(fileno=os.dup(s.fileno())) for s in server.sockets]
+    await site.stop()
+    waiting = []
+    for listener in listeners:
+        listener.setblocking(False)
+        with listener, contextlib.suppress(BlockingIOError):
+            while True:
+                waiting.append(listener.accept()[0])
+    for connection in waiting:
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            await loop.connect_accepted_socket(runner.server, connection, ssl=tls)
+
+
+async def _finish_requests(runner: Runner, seconds: float) -> None:
+    """Wait until every request is answered; close the connections that have none."""
+    loop = asyncio.get_running_loop()
+    assert runner.server is not None
+    deadline = loop.time() + seconds
+    await asyncio.sleep(_LAST_REQUESTS_SECONDS)
+    while connections := list(runner.server.connections):
+        for connection in connections:
+            if isinstance(connection, Protocol) and not connection.busy:
+                connection.force_close()
+        if loop.time() > deadline:
+            log.error("stopping with requests unanswered", extra={"connections": len(runner.server.connections)})
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what went wrong outside of any request, without the values that asyncio would print."""
+    error = context.get("exception")
+    log.error("unhandled", extra={"error": type(error).__name__, "at": place(error) if error else ""})
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
@@ -128,7 +192,7 @@ class _Supervisor:
         self._stopping = threading.Event()
         self._announced = False
 
-    def run(self, on_listening: Callable[[str], None]) -> None:
+    def run(self, on_listening: Callable[[str], None]) -> int:
         set_up(self._settings.log_level)
         for name in _STOP_SIGNALS:
             signal.signal(name, lambda *_: self._stopping.set())
@@ -147,6 +211,7 @@ class _Supervisor:
                     self._restart_dead()
             finally:
                 self._end()
+        return int(any(worker.returncode for worker in self._workers.values()))
 
     def _socket(self) -> socket.socket:
         host = self._settings.host
@@ -183,9 +248,11 @@ class _Supervisor:
     def _end(self) -> None:
         for worker in self._workers.values():
             worker.terminate()
-        deadline = time.monotonic() + self._settings.shutdown_timeout + 3
+        deadline = time.monotonic() + self._settings.shutdown_timeout + _END_SECONDS
         for worker in self._workers.values():
             with contextlib.suppress(subprocess.TimeoutExpired):
                 worker.wait(max(0.0, deadline - time.monotonic()))
             if worker.poll() is None:
+                log.error("a worker did not stop in time", extra={"pid": worker.pid})
                 worker.kill()
+                worker.wait()

@@ -50,6 +50,7 @@ class Store:
         self.origins = Origins(database, vault)
         self.reviews = Reviews(database, self.sequences)
         self.tokens = Tokens(database)
+        self.sealed = (self.cookies, self.local_storage, self.origins)
         self._ready = False
         self._upkeep: asyncio.Task[None] | None = None
 

@@ -13,7 +13,7 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.errors import stored, streamed
 from service.store.sequences import DUPLICATE_KEY
-from service.store.vault import Vault
+from service.store.vault import Vault, VaultError
 
 # Records of about 200 bytes: a batch is 200 KB, and the whole answer is never in memory.
 BATCH = 1000
@@ -22,6 +22,12 @@ BATCH = 1000
 class Counts(NamedTuple):
     created: int
     updated: int
+
+
+class Rotation(NamedTuple):
+    seen: int
+    resealed: int
+    unreadable: int
 
 
 def now() -> datetime:
@@ -72,19 +78,32 @@ class BrowserState:
         while records := await found.to_list(BATCH):
             yield [self._served(record, extra) for record in records]
 
-    async def rotate(self) -> AsyncIterator[int]:
-        """Encrypt again every value that is not under the first key; yield how many were seen."""
-        seen = 0
-        async for record in self._records.find({}, batch_size=BATCH):
-            seen += 1
-            if not self._vault.is_current(record["value"]):
-                value = self._vault.open(record["value"], *self._belongs_to(record))
-                # Only if it is still the value that was read: a newer one is sealed already.
-                await self._records.update_one(
-                    {"_id": record["_id"], "value": record["value"]},
-                    {"$set": {"value": self._vault.seal(value, *self._belongs_to(record))}},
-                )
-            yield seen
+    @streamed
+    async def rotate(self) -> AsyncIterator[Rotation]:
+        """Seal every value that is not under the first key, of all organizations; yield how far it is.
+
+        Services may go on writing meanwhile, and it may be stopped and begun again at any point.
+        """
+        seen = resealed = unreadable = 0
+        found = self._records.find({}, batch_size=BATCH)
+        while records := await found.to_list(BATCH):
+            operations = []
+            for record in records:
+                stored_value, belongs_to = record["value"], self._belongs_to(record)
+                if self._vault.is_current(stored_value):
+                    continue
+                try:
+                    value = self._vault.seal(self._vault.open(stored_value, *belongs_to), *belongs_to)
+                except VaultError:
+                    unreadable += 1
+                    continue
+                # Only if it is still the value that was read: a newer one has its own seal.
+                same = {"_id": record["_id"], "organization_id": record["organization_id"], "value": stored_value}
+                operations.append(UpdateOne(same, {"$set": {"value": value}}))
+            if operations:
+                resealed += (await self._records.bulk_write(operations, ordered=False)).modified_count
+            seen += len(records)
+            yield Rotation(seen, resealed, unreadable)
 
     @stored
     async def count(self) -> int:

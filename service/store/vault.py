@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import logging
 import os
+import re
 from collections.abc import Mapping
 
 from cryptography.exceptions import InvalidTag
@@ -11,7 +13,11 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from service.store.errors import StoreError
 
+log = logging.getLogger("service.store")
+
+_KEY = 32  # bytes
 _NONCE = 12  # bytes, the length AES-GCM is made for
+_KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class VaultError(StoreError):
@@ -40,10 +46,20 @@ class Vault:
                 key = base64.b64decode(encoded, validate=True)
             except ValueError:
                 key = b""
-            if not (id and len(id.encode()) < 256 and len(key) == 32) or id in keys:
-                raise ValueError("SECRET_KEYS must be id:base64 of 32 bytes, comma between, each id once")
+            if not _KEY_ID.fullmatch(id) or len(key) != _KEY or id in keys:
+                raise ValueError(
+                    "SECRET_KEYS must be id:base64 of 32 bytes, comma between, each id once; "
+                    "`python -m service secrets new-key` makes one"
+                )
             keys[id] = key
         return cls(keys)
+
+    @staticmethod
+    def new_key(id: str) -> str:
+        """Return a new entry for `SECRET_KEYS`."""
+        if not _KEY_ID.fullmatch(id):
+            raise ValueError("a key's id has 1 to 64 of A-Z a-z 0-9 . _ -")
+        return f"{id}:{base64.b64encode(AESGCM.generate_key(8 * _KEY)).decode()}"
 
     @property
     def active(self) -> bool:
@@ -58,24 +74,36 @@ class Vault:
         return bytes([len(key_id)]) + key_id + nonce + sealed
 
     def open(self, stored: str | bytes, *belongs_to: str | int) -> str:
-        """Return the value that was sealed."""
+        """Return the value that was sealed. Raises VaultError, and says in the log what to look at."""
         if isinstance(stored, str):
             return stored
-        cut = 1 + stored[0]
-        cipher = self._ciphers.get(stored[1:cut].decode())
+        key_id, nonce, sealed = _parts(stored)
+        cipher = self._ciphers.get(key_id)
         if cipher is None:
-            raise VaultError("a value is encrypted with a key that SECRET_KEYS does not have")
+            known = key_id if _KEY_ID.fullmatch(key_id) else ""
+            log.error("a value is sealed with a key that SECRET_KEYS does not have", extra={"key_id": known})
+            raise VaultError("a value is sealed with a key that SECRET_KEYS does not have")
         try:
-            opened = cipher.decrypt(stored[cut : cut + _NONCE], stored[cut + _NONCE :], _context(belongs_to))
-        except InvalidTag:
-            raise VaultError("a stored value does not belong to its record") from None
-        return opened.decode()
+            return cipher.decrypt(nonce, sealed, _context(belongs_to)).decode()
+        except (InvalidTag, ValueError):
+            log.error(
+                "a sealed value does not open: its key in SECRET_KEYS is another one of the same id, "
+                "or the value was changed or moved in the database",
+                extra={"key_id": key_id},
+            )
+            raise VaultError("a sealed value does not open") from None
 
     def is_current(self, stored: str | bytes) -> bool:
         """Return whether the value is as `seal` would store it now."""
         if self._first is None or isinstance(stored, str):
             return self._first is None
-        return stored[1 : 1 + stored[0]].decode() == self._first
+        return _parts(stored)[0] == self._first
+
+
+def _parts(stored: bytes) -> tuple[str, bytes, bytes]:
+    """Return key id, nonce and ciphertext; of what nobody sealed, parts that do not open."""
+    cut = 1 + (stored[0] if stored else 0)
+    return stored[1:cut].decode("ascii", "replace"), stored[cut : cut + _NONCE], stored[cut + _NONCE :]
 
 
 def _context(parts: tuple[str | int, ...]) -> bytes:
