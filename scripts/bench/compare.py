@@ -77,7 +77,9 @@ def _path(name: str, limit: int, cursor: int) -> str:
 
 def run(items: int, seconds: float, repeats: int, names: list[str], save: str | None) -> None:
     """Measure, print the table and the ratios."""
-    print(f"{describe()}; load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each")
+    print(
+        f"{describe()}; load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each"
+    )
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")
@@ -104,7 +106,10 @@ def _measure(
     headers = {"Authorization": f"Bearer {loaded.token}"}
     rows: dict[tuple[str, str], list[Row]] = {}
     expected: dict[tuple[str, str], float] = {}
-    total, done = repeats * sum(len(servers) - (case == INGEST and EVE in [s.name for s in servers]) for case, _ in cases), 0
+    total, done = (
+        repeats * sum(len(servers) - (case == INGEST and EVE in [s.name for s in servers]) for case, _ in cases),
+        0,
+    )
     for repeat in range(repeats):
         for case, size in cases:
             for server in servers:
@@ -112,9 +117,7 @@ def _measure(
                     continue
                 key = (case, server.name)
                 if case == INGEST:
-                    what = load.Requests(
-                        f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH
-                    )
+                    what = load.Requests(f"{server.url}/v1/outputs/ingest", headers, CONNECTIONS, templates, BATCH)
                 else:
                     path = _path(server.name, size, loaded.cursor(DEPTH))
                     what = load.Requests(server.url + path, headers, CONNECTIONS)
@@ -181,7 +184,9 @@ def ratios(medians: dict[tuple[str, str], Row]) -> str:
         *(("limit 1000", *rest) for rest in ((FLOOR, 1.15), (FLOOR_UVLOOP, 1.15), (FASTAPI, 0.6), (EVE, 0.25))),
         (INGEST, FASTAPI, 0.9),
     ]
-    lines = ["\nCPU of this service against its peers (the goal's floor is plain aiohttp; uvloop's is for comparison):\n"]
+    lines = [
+        "\nCPU of this service against its peers (the goal's floor is plain aiohttp; uvloop's is for comparison):\n"
+    ]
     for case, peer, most in goals:
         if (case, peer) in medians and (case, OURS) in medians:
             ratio = medians[case, OURS].cpu / medians[case, peer].cpu
