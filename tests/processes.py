@@ -38,13 +38,13 @@ def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.C
     )
 
 
-def make_token(mongo_url: str, organization_id: int) -> str:
-    """Return a token that may read and write, made without a process of its own."""
+def make_token(mongo_url: str, organization_id: int, *scopes: str) -> str:
+    """Return a token that may read and write, or has these scopes, made without a process of its own."""
 
     async def make() -> str:
         store = Store.connect(Settings(mongo_database="test"), mongo_url)
         try:
-            return await store.tokens.create(organization_id, ["read", "write"])
+            return await store.tokens.create(organization_id, list(scopes) or ["read", "write"])
         finally:
             await store.close()
 

@@ -13,7 +13,7 @@ from typing import Any
 from service.client import formats, transfer
 from service.client.errors import ClientError
 from service.client.sync import Client
-from service.settings import ClientSettings
+from service.settings import ClientSettings, SettingsError
 
 
 def add(commands: argparse._SubParsersAction[Any]) -> None:
@@ -71,7 +71,7 @@ def _command(work: Callable[..., None]) -> Callable[..., int]:
                 raise ValueError("no access token: set SDS_TOKEN, or give --token")
             with Client(settings.sds_url, settings.sds_token) as client:
                 work(client, **options)
-        except (ClientError, ValueError) as error:
+        except (ClientError, SettingsError, ValueError) as error:
             print(f"error: {error}", file=sys.stderr)
             return 1
         except OSError as error:

@@ -1,0 +1,206 @@
+"""A real Scrapy crawl of a small site: its items land in the service, its cookies come from there."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from service.client import Client
+from tests.e2e.serving import Site
+from tests.processes import ServiceProcess, make_token
+
+PAGES = 40
+
+SPIDER = """
+import scrapy
+
+class Lamps(scrapy.Spider):
+    name = "lamps"
+
+    def __init__(self, site, **options):
+        super().__init__(**options)
+        self.start_urls = [site + "/"]
+
+    def parse(self, response):
+        for link in response.css("a::attr(href)"):
+            yield response.follow(link, self.parse_lamp)
+
+    def parse_lamp(self, response):
+        yield {
+            "sku": response.css("b::text").get(),
+            "title": response.css("h1::text").get(),
+            "price": {"amount": float(response.css("i::text").get())},
+        }
+"""
+
+
+@pytest.fixture(scope="module")
+def running(mongo_url: str) -> Iterator[ServiceProcess]:
+    with ServiceProcess(mongo_url) as process:
+        yield process.wait_until_ready()
+
+
+@pytest.fixture
+def token(running: ServiceProcess, mongo_url: str, organization: int) -> str:
+    return make_token(mongo_url, organization)
+
+
+@pytest.fixture
+def client(running: ServiceProcess, token: str) -> Iterator[Client]:
+    with Client(running.url, token) as client:
+        yield client
+
+
+class Shop:
+    """The site: a list of lamps, one page each, only for those with the session cookie."""
+
+    def __init__(self, all_seen: threading.Event | None = None) -> None:
+        self.title, self.at_once, self.most_at_once = "Lamp", 0, 0
+        self._all_seen = all_seen or threading.Event()
+
+    def answer(self, site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        with site.lock:
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        time.sleep(0.03)
+        with site.lock:
+            self.at_once -= 1
+            if len([path for _, path, _ in site.requests if path.startswith("/lamp/")]) == PAGES:
+                self._all_seen.set()
+        if "session=4f1c" not in handler.headers.get("Cookie", ""):
+            return 403, {}, b"log in first"
+        html = {"Content-Type": "text/html"}
+        if handler.path == "/":
+            return 200, html, "".join(f'<a href="/lamp/{n}">{n}</a>' for n in range(PAGES)).encode()
+        number = handler.path.rpartition("/")[2]
+        text = f"<h1>{self.title} {number}</h1><b>SKU-{number}</b><i>{number}.5</i>"
+        return 200, html, text.encode()
+
+
+def crawl(folder: Path, site: Site, client: Client, token: str, **settings: str) -> tuple[str, dict[str, str]]:
+    """Run the crawl to its end; return its log and its stats."""
+    (folder / "lamps.py").write_text(SPIDER)
+    given = {
+        "ADDONS": json.dumps({"service.client.scrapy.Addon": 500}),
+        "SDS_URL": client.url,
+        "SDS_TOKEN": token,
+        "SDS_GROUP": "lamps",
+        "SDS_KEY_FIELDS": "sku",
+        "CONCURRENT_REQUESTS": "8",
+        "CONCURRENT_REQUESTS_PER_DOMAIN": "8",
+        "DOWNLOAD_DELAY": "0",
+        "ROBOTSTXT_OBEY": "False",
+        "TELNETCONSOLE_ENABLED": "False",
+    } | settings
+    command = [sys.executable, "-m", "scrapy", "runspider", str(folder / "lamps.py"), "-a", f"site={site.url}"]
+    for name, value in given.items():
+        command += ["-s", f"{name}={value}"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    found = re.search(r"Dumping Scrapy stats:\n(\{.*?\})\n", done.stderr, re.DOTALL)
+    assert found, done.stderr
+    return done.stderr, dict(re.findall(r"'([\w/]+)': '?(\w+)", found[1]))
+
+
+def log_in(client: Client) -> None:
+    client.set_cookies([{"domain": "127.0.0.1", "name": "session", "value": "4f1c", "http_only": True}])
+
+
+def test_a_crawl_stores_every_item_with_its_page_and_starts_logged_in(
+    client: Client, token: str, tmp_path: Path
+) -> None:
+    log_in(client)
+    shop = Shop()
+    with Site(shop.answer) as site:
+        log, stats = crawl(tmp_path, site, client, token, SDS_JOB_ID="monday", SDS_TAGS='{"country": "Germany"}')
+        items = {item["data"]["sku"]: item for item in client.outputs("lamps")}
+        assert len(items) == PAGES
+        lamp = items["SKU-7"]
+        assert lamp["data"] == {"sku": "SKU-7", "title": "Lamp 7", "price": {"amount": 7.5}}
+        assert (lamp["source_url"], lamp["root_job_id"]) == (f"{site.url}/lamp/7", "monday")
+        assert lamp["tags"] == {"country": "Germany"}
+        assert stats["item_scraped_count"] == stats["sds/created"] == str(PAGES)
+        assert shop.most_at_once > 1
+        assert token not in log
+
+        # Another day: nothing new but what changed, known by its key.
+        shop.title = "Lantern"
+        _, stats = crawl(tmp_path, site, client, token, SDS_JOB_ID="tuesday")
+        assert (stats["sds/updated"], stats.get("sds/created")) == (str(PAGES), "0")
+        again = {item["data"]["sku"]: item for item in client.outputs("lamps", job_id="tuesday")}
+        assert len(again) == PAGES and again["SKU-7"]["output_id"] == lamp["output_id"]
+
+
+def test_the_crawl_goes_on_while_the_service_takes_its_time(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    all_seen = threading.Event()
+    in_time = []
+
+    def slow(_: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        """Pass a request on; a write only when the crawl has seen all pages, which it cannot if it waits for us."""
+        body = handler.rfile.read(int(handler.headers.get("Content-Length", 0))) or None
+        if handler.command == "POST":
+            in_time.append(all_seen.wait(30))
+        headers = {k: v for k, v in handler.headers.items() if k not in ("Host", "Accept-Encoding")}
+        request = urllib.request.Request(client.url + handler.path, body, headers, method=handler.command)
+        with urllib.request.urlopen(request) as response:
+            return response.status, {"Content-Type": "application/json"}, response.read()
+
+    shop = Shop(all_seen)
+    with Site(shop.answer) as site, Site(slow) as way:
+        crawl(tmp_path, site, client, token, SDS_URL=way.url, SDS_BATCH_SECONDS="0.01", SDS_BATCH_ITEMS="3")
+    assert in_time and all(in_time)
+    assert len(list(client.outputs("lamps"))) == PAGES
+
+
+def test_a_refused_item_is_dropped_alone_and_said(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    shop = Shop()
+
+    def answer(site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        shop.title = "x" * 1_100_000 if handler.path in ("/lamp/3", "/lamp/5") else "Lamp"
+        return shop.answer(site, handler)
+
+    with Site(answer) as site:
+        log, stats = crawl(tmp_path, site, client, token, CONCURRENT_REQUESTS="1", SDS_BATCH_SECONDS="5")
+    kept = {item["data"]["sku"] for item in client.outputs("lamps")}
+    assert kept == {f"SKU-{n}" for n in range(PAGES)} - {"SKU-3", "SKU-5"}
+    assert stats["item_dropped_count"] == "2"
+    assert "the service refuses it: The item is too large" in log
+
+
+def test_an_item_without_its_key_is_dropped_and_said(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    with Site(Shop().answer) as site:
+        log, stats = crawl(tmp_path, site, client, token, SDS_KEY_FIELDS="sku,price.currency")
+    assert stats["item_dropped_count"] == str(PAGES)
+    assert "it has no price.currency, which is one of SDS_KEY_FIELDS" in log
+
+
+def test_a_crawl_without_its_cookies_does_not_begin(client: Client, token: str, tmp_path: Path) -> None:
+    with Site(Shop().answer) as site:
+        log, stats = crawl(tmp_path, site, client, "wrong")
+        assert [path for _, path, _ in site.requests] == []
+    assert stats["finish_reason"] == "sds_cookies_unavailable"
+    assert "the cookies could not be loaded: 401" in log
+
+
+def test_a_crawl_that_cannot_store_ends(
+    client: Client, token: str, mongo_url: str, organization: int, tmp_path: Path
+) -> None:
+    log_in(client)
+    reader = make_token(mongo_url, organization, "read")
+    with Site(Shop().answer) as site:
+        log, stats = crawl(tmp_path, site, client, reader)
+    assert stats["finish_reason"] == "sds_failed"
+    assert "items could not be stored: 403" in log
+    assert "item_scraped_count" not in stats
