@@ -168,7 +168,7 @@ class Group:
             assert len(page.documents) <= limit
             if page.next_cursor is None:
                 return found
-            assert len(page.documents) == limit and page.next_cursor == found[-1]["id"]
+            assert len(page.documents) == limit and page.next_cursor == found[-1]["id"] > cursor
             cursor = page.next_cursor
 
 
