@@ -25,7 +25,7 @@ from service.errors import (
     invalid_fields,
     problem,
 )
-from service.keys import SETTINGS
+from service.keys import EXPECTS, SETTINGS
 from service.settings import Settings
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
     settings = request.app[SETTINGS]
     if (request.content_length or 0) > settings.max_body_bytes:
         raise http_error(413)
-    if request.headers.get("Expect"):  # only now: what is refused by its head need not be sent
+    if request.get(EXPECTS):  # only now: what is refused by its head need not be sent
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no answer has begun
     body = bytearray()

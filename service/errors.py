@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from service.keys import REQUEST_ID, STREAMING
 from service.store.errors import StoreUnavailable
@@ -109,8 +109,10 @@ def to_api_error(error: BaseException) -> ApiError:
         case web.HTTPException():
             kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
             return http_error(error.status, kept)
+        case LineTooLong():  # a target starts with a slash, a header hardly ever
+            return http_error(414 if bytes(error.args[0]).startswith(b"/") else 431)
         case HttpProcessingError():
-            return http_error(431 if error.code == 431 or "too long" in error.message else 400)
+            return http_error(431 if error.message.startswith("Too many headers") else 400)
         case StoreUnavailable():
             return http_error(503, {"Retry-After": "1"})
         case TooLarge():

@@ -22,5 +22,7 @@ METRICS: web.AppKey[Metrics] = web.AppKey("metrics")
 REQUEST_ID = web.RequestKey("request_id", str)
 ORGANIZATION = web.RequestKey("organization_id", int)
 TOKEN = web.RequestKey("token", Token)
+# Set when the client waits to be told to send the body.
+EXPECTS = web.RequestKey("expects", bool)
 # Set while an answer's body goes out piece by piece.
 STREAMING = web.RequestKey("streaming", bool)

@@ -7,9 +7,10 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
+from multidict import CIMultiDict
 
-from service.errors import error_body, error_response, http_error, to_api_error
-from service.keys import REQUEST_ID
+from service.errors import ApiError, error_body, error_response, http_error, to_api_error
+from service.keys import EXPECTS, REQUEST_ID
 from service.settings import Settings
 
 SECURITY_HEADERS = {
@@ -23,6 +24,13 @@ SECURITY_HEADERS = {
 }
 # How long the rest of a body that nobody wants is still taken, so that the client gets to read why.
 _LINGER_SECONDS = 5.0
+
+
+def _bare_error(error: ApiError) -> web.Response:
+    """Return the answer to what no route was found for yet."""
+    response = error_response(error)
+    response.headers.update(SECURITY_HEADERS)
+    return response
 
 
 class Protocol(RequestHandler):
@@ -86,8 +94,7 @@ class Protocol(RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("an answer has begun already")
         error = to_api_error(exc) if exc is not None and status == 400 else http_error(status)
-        response = error_response(error)
-        response.headers.update(SECURITY_HEADERS)
+        response = _bare_error(error)
         response.force_close()
         return response
 
@@ -161,10 +168,16 @@ class Runner(web.AppRunner):
         made = await super()._make_server()
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
-            try:
+            expect = request.headers.get("Expect")
+            if expect is None:
                 return await made.request_handler(request)
-            except web.HTTPException as error:  # raised before any middleware: an unknown Expect
-                return error_response(to_api_error(error))
+            if expect.lower() != "100-continue":
+                return _bare_error(http_error(417))
+            # aiohttp would say "continue" before anything is known of the request: `read_body` does.
+            kept = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() != "expect")
+            request = request.clone(headers=kept)
+            request[EXPECTS] = True
+            return await made.request_handler(request)
 
         return Server(
             handle,
