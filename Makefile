@@ -2,8 +2,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+E2E := .venv-e2e
 
-.PHONY: run test test-cold check clean help
+.PHONY: run test test-cold test-e2e chromium check clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
@@ -17,6 +18,9 @@ test: $(INSTALLED) ## Run all tests on a real MongoDB that they start themselves
 test-cold: $(INSTALLED) ## Download the database engine into an empty cache, as a newcomer's machine does
 	@$(BIN)/pytest -m cold
 
+test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
+	@$(E2E)/bin/pytest tests/e2e
+
 check: $(INSTALLED) ## Run the linter, the formatter and the type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -28,5 +32,22 @@ $(INSTALLED): setup.cfg
 	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+$(E2E)/.installed: setup.cfg
+	@echo "setting up $(E2E)"
+	@$(PYTHON) -m venv $(E2E)
+	@$(E2E)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,e2e]'
+	@touch $@
+
+# CHROMIUM names one that is not on the PATH.
+chromium:
+	@if command -v "$${CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing chromium with apt-get"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null && exit 0; \
+	fi; \
+	echo "error: the end-to-end tests need Chromium: install it (Debian: apt-get install chromium), or name it with CHROMIUM=/path/to/it" >&2; \
+	exit 1
+
 clean: ## Remove the environment and caches, but not the data
-	rm -rf $(VENV) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(E2E) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
