@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, KeysView
@@ -109,6 +110,7 @@ class Write:
     """One request's items by key, the last of each key, and who waits for them."""
 
     items: dict[str, dict[str, Any]]
+    deadline: float
     done: asyncio.Future[dict[str, dict[str, Any]]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
@@ -279,7 +281,7 @@ class Outputs:
 
         Returns when all of it is durable. The last of several items with one key wins.
         """
-        write = Write({item["key_hash"]: item for item in items})
+        write = Write({item["key_hash"]: item for item in items}, time.monotonic() + self._seconds)
         if not write.items:
             return []
         results = await self._commits.submit((organization_id, group_id), write)
@@ -294,8 +296,17 @@ class Outputs:
         return self._commits.in_flight
 
     async def _commit(self, group: tuple[int, str], writes: list[Write]) -> None:
-        with time_budget(self._seconds):
-            await self._rounds(group, writes)
+        now = time.monotonic()
+        if any(write.deadline < now for write in writes):
+            # Who waited too long has been told so, and may have sent the same again by now.
+            late = [write for write in writes if write.deadline < now]
+            writes = [write for write in writes if write not in late]
+            for write in late:
+                write.done.set_exception(StoreUnavailable("out of time"))
+                write.done.exception()  # the caller may be gone: no "never retrieved" noise
+        if writes:
+            with time_budget(self._seconds):
+                await self._rounds(group, writes)
 
     @stored
     async def _rounds(self, group: tuple[int, str], writes: list[Write]) -> None:

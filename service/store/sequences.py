@@ -29,7 +29,6 @@ leaves the batch to the reaper.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import uuid
 from collections import deque
@@ -283,10 +282,7 @@ class GroupCommit(Generic[W]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def submit(self, group: tuple[int, str], write: W) -> Any:
-        """Return the write's result once its round is durable.
-
-        A round that has begun goes on if the caller is cancelled; one that has not never begins.
-        """
+        """Return the write's result once its round is durable; go on if the caller is cancelled."""
         if not self.join:
             self._start(self._run(group, [write]))
         elif group in self._waiting:
@@ -294,12 +290,7 @@ class GroupCommit(Generic[W]):
         else:
             self._waiting[group] = deque([write])
             self._start(self._drain(group))
-        try:
-            return await asyncio.shield(write.done)
-        except asyncio.CancelledError:
-            with contextlib.suppress(KeyError, ValueError):
-                self._waiting[group].remove(write)
-            raise
+        return await asyncio.shield(write.done)
 
     async def close(self) -> None:
         """Wait until every write under way is done."""
