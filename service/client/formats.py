@@ -47,7 +47,7 @@ def read(text: str | bytes) -> Record:
             value = json.loads(text)
         except ValueError as error:
             raise FormatError(f"not valid JSON: {error}") from None
-        return _from_json(value)
+        return from_value(value)
     return {"cookies": _from_netscape(text), "origins": []}
 
 
@@ -56,7 +56,8 @@ def write(state: Mapping[str, Any], format: str = "playwright") -> str:
     return FORMATS[format](state)
 
 
-def _from_json(value: Any) -> Record:
+def from_value(value: Any) -> Record:
+    """Return the storageState that a JSON value stands for: one already, or cookies in any dialect."""
     if isinstance(value, dict) and isinstance(value.get("result"), dict):
         value = value["result"]  # a whole CDP message
     origins: list[Record] = []

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,22 @@ def _counted_from(error: ClientError, first: int) -> ClientError:
             loc[1] = str(int(loc[1]) + first)
         problems.append({**problem, "loc": loc})
     return ClientError(error.status, problems) if problems else error
+
+
+def key_hash(data: Mapping[str, Any], fields: Iterable[str]) -> str:
+    """Return the identity that an item has by some of its fields, which may be dotted paths.
+
+    Raises KeyError with the field that is not there.
+    """
+    values = []
+    for path in fields:
+        value: Any = data
+        for name in path.split("."):
+            if not isinstance(value, Mapping) or value.get(name) is None:
+                raise KeyError(path)
+            value = value[name]
+        values.append(value)
+    return hashlib.sha256(dump(values)).hexdigest()
 
 
 def outputs_path(group: str) -> str:

@@ -20,7 +20,6 @@ When nothing can be stored any more, the spider is closed with the reason `sds_f
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 import weakref
 from collections import OrderedDict, defaultdict
@@ -38,6 +37,7 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from service.client.aio import AsyncClient
 from service.client.errors import ClientError
+from service.client.outputs import key_hash
 from service.client.transport import dump
 
 log = logging.getLogger(__name__)
@@ -179,8 +179,7 @@ class OutputsPipeline:
             output["tags"] = self._tags
         try:
             if self._keys:
-                values = [_at(data, path) for path in self._keys]
-                output["key_hash"] = hashlib.sha256(dump(values)).hexdigest()
+                output["key_hash"] = key_hash(data, self._keys)
             dump(output)
         except KeyError as error:
             raise DropItem(f"it has no {error.args[0]}, which is one of SDS_KEY_FIELDS") from None
@@ -240,15 +239,6 @@ def _refused(error: Exception) -> dict[int, str]:
                 return {}
             refused.setdefault(int(loc[1]), f"{'.'.join(loc[2:])}: {problem.get('msg')}".lstrip(": "))
     return refused
-
-
-def _at(data: Any, path: str) -> Any:
-    """Return what stands at a dotted path. Raises KeyError with the path."""
-    for name in path.split("."):
-        if not isinstance(data, dict) or data.get(name) is None:
-            raise KeyError(path)
-        data = data[name]
-    return data
 
 
 class CookiesMiddleware(scrapy_cookies.CookiesMiddleware):

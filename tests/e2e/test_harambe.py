@@ -1,0 +1,162 @@
+"""A real harambe scraper in a real Chromium: what it saves lands in the service, and a run starts from there.
+
+harambe pins old versions of what the other tests need new, so it has an environment of its own, made on first use.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from service.client import Client
+from tests.e2e.serving import Site
+from tests.processes import ServiceProcess, free_port, make_token
+
+ROOT = Path(__file__).parents[2]
+# The newest SDK that Python 3.11 can read, and the last setuptools with what its playwright-stealth imports.
+PACKAGES = ["harambe-sdk==0.70.0", "setuptools<80"]
+
+SCRAPER = """
+import asyncio, sys
+from harambe import SDK
+from harambe_core.observer import OutputObserver
+from service.client.harambe import Observer
+
+async def scraper(sdk, url, context):
+    page = sdk.page
+    if await page.query_selector("form"):
+        await page.fill("input", "open sesame")
+        await page.click("button")
+        await page.wait_for_selector("h1")
+        await page.evaluate("localStorage.setItem('theme', 'dark')")
+        await sdk.save_cookies()
+        await sdk.save_local_storage()
+    meta = await sdk.capture_html(selector="article")
+    rows = await page.query_selector_all("li")
+    for row in rows:
+        text = await row.inner_text()
+        await sdk.save_data({"sku": text, "title": f"Lamp {text}", "page": {"copy": meta["url"]}})
+
+async def main(url, token, site, endpoint):
+    async with Observer(url, token, "lamps", key_fields=["sku"], job_id="monday", tags={"country": "Peru"}) as observer:
+        assert isinstance(observer, OutputObserver)
+        options = await observer.harness_options()
+        run = SDK.scraper(domain="shop.example", stage="detail", observer=observer)(scraper)
+        await SDK.run(run, site, observer=observer, cdp_endpoint=endpoint, **options)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="session")
+def harambe() -> Path:
+    """The Python of an environment with harambe in it."""
+    folder = ROOT / ".venv-harambe"
+    python, mark = folder / "bin" / "python", folder / ".installed"
+    if not mark.exists() or mark.read_text() != " ".join(PACKAGES):
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PACKAGES], check=True)
+        mark.write_text(" ".join(PACKAGES))
+    return python
+
+
+@pytest.fixture(scope="module")
+def running(mongo_url: str) -> Iterator[ServiceProcess]:
+    with ServiceProcess(mongo_url) as process:
+        yield process.wait_until_ready()
+
+
+@pytest.fixture
+def token(running: ServiceProcess, mongo_url: str, organization: int) -> str:
+    return make_token(mongo_url, organization)
+
+
+@pytest.fixture
+def client(running: ServiceProcess, token: str) -> Iterator[Client]:
+    with Client(running.url, token) as client:
+        yield client
+
+
+@pytest.fixture
+def chromium(tmp_path: Path) -> Iterator[str]:
+    """The address of a headless Chromium: harambe's own Playwright knows no browser on this machine."""
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    assert path, "There is no Chromium: `make test-e2e` says how to get one."
+    port = free_port()
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    process = subprocess.Popen(
+        [path, *flags, f"--remote-debugging-port={port}", f"--user-data-dir={tmp_path / 'profile'}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    url = f"http://127.0.0.1:{port}"
+    for _ in range(300):
+        try:
+            urllib.request.urlopen(f"{url}/json/version", timeout=2).close()
+            break
+        except OSError:
+            time.sleep(0.1)
+    yield url
+    process.terminate()
+    process.wait(20)
+
+
+def shop(_: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+    """Three lamps, for those who said the word."""
+    html = {"Content-Type": "text/html"}
+    if handler.command == "POST":
+        handler.rfile.read(int(handler.headers["Content-Length"]))
+        return 303, {"Location": "/", "Set-Cookie": "session=4f1c; Path=/; HttpOnly; Max-Age=2592000"}, b""
+    if "session=4f1c" not in handler.headers.get("Cookie", ""):
+        return 200, html, b"<form method=post><input name=word><button>In</button></form><article></article>"
+    return 200, html, b"<h1>Lamps</h1><article><ul><li>A1<li>B2<li>C3</ul></article>"
+
+
+def run(python: Path, client: Client, token: str, site: Site, chromium: str) -> None:
+    """Run the scraper to its end."""
+    done = subprocess.run(
+        [str(python), "-c", SCRAPER, client.url, token, f"{site.url}/", chromium],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_logged_in(
+    harambe: Path, client: Client, token: str, chromium: str
+) -> None:
+    with Site(shop) as site:
+        run(harambe, client, token, site, chromium)
+        items = {item["data"]["sku"]: item for item in client.outputs("lamps")}
+        assert sorted(items) == ["A1", "B2", "C3"]
+        lamp = items["B2"]
+        assert (lamp["data"]["title"], lamp["root_job_id"], lamp["tags"]) == ("Lamp B2", "monday", {"country": "Peru"})
+        assert lamp["source_url"].rstrip("/") == site.url
+        assert [file["field"] for file in lamp["files"]] == ["data.page.copy"]
+        assert lamp["files"][0]["file_type"] == "text/html"
+        [cookie] = client.cookies()
+        assert (cookie["name"], cookie["value"], cookie["domain"], cookie["http_only"]) == (
+            "session",
+            "4f1c",
+            "127.0.0.1",
+            True,
+        )
+        assert [(entry["domain"], entry["key"], entry["value"]) for entry in client.local_storage()] == [
+            ("shop.example", "theme", "dark")
+        ]
+        assert [method for method, _, _ in site.requests].count("POST") == 1
+        run(harambe, client, token, site, chromium)
+        assert [method for method, _, _ in site.requests].count("POST") == 1  # logged in from the start
+        assert client.group("lamps")["items"] == 3
