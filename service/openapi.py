@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from importlib.resources import files
 from typing import Any
 
@@ -85,7 +84,7 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
         }
         success = operation["responses"]["200"]["content"]
         success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
-        self.spec.path(path=url_path, operations={method: copy.deepcopy(operation)})
+        self.spec.path(path=url_path, operations={method: operation})
 
     def _body(self, schema: Schema) -> Any:
         if not schema.many:
