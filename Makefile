@@ -1,41 +1,49 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := install --quiet --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
+DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 
 .PHONY: run test test-cold test-e2e chromium check clean help
 
 help: ## Show this help
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 	@$(BIN)/python -m service serve --demo
 
-test: $(INSTALLED) ## Run all tests on a real MongoDB that they start themselves
+test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 2 --dist loadgroup
 
-test-cold: $(INSTALLED) ## Download the database engine into an empty cache, as a newcomer's machine does
+test-cold: $(DEV) ## Download the database engine into an empty cache, as a newcomer's machine does
 	@$(BIN)/pytest -m cold
 
 test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
 	@$(E2E)/bin/pytest tests/e2e
 
-check: $(INSTALLED) ## Run the linter, the formatter and the type checker
+check: $(DEV) ## Run the linter, the formatter and the type checker
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
 $(INSTALLED): setup.cfg
-	@echo "setting up $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
+	@echo "setting up $(VENV), once; this takes about a minute"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@$(BIN)/pip $(PIP) -e .
+	@touch $@
+
+$(DEV): $(INSTALLED)
+	@echo "adding the tools for tests and checks to $(VENV), once"
+	@$(BIN)/pip $(PIP) -e '.[dev]'
 	@touch $@
 
 $(E2E)/.installed: setup.cfg
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
-	@$(E2E)/bin/pip install --quiet --disable-pip-version-check -e '.[dev,e2e]'
+	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e]'
 	@touch $@
 
 # CHROMIUM names one that is not on the PATH.

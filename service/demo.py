@@ -138,7 +138,7 @@ def item(dice: random.Random, number: int, job: str) -> dict[str, Any]:
 
 def welcome(address: str, token: str) -> str:
     """Return what to paste next."""
-    lines = ["", f"Serving on {address}", f"API documentation: {address}/docs", ""]
+    lines = ["", f"Serving on {address}", f"Look at the data:  {address}/", f"API documentation: {address}/docs", ""]
     if token:
         header = f"-H 'Authorization: Bearer {token}'"
         lines += [
