@@ -30,7 +30,7 @@ check: $(DEV) ## Run the linter, the formatter and the type checker
 
 $(INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
-	@echo "setting up $(VENV), once; this takes about a minute"
+	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip $(PIP) -e .
 	@touch $@

@@ -176,4 +176,4 @@ async def test_swagger_ui_has_all_its_assets_here(api: Api) -> None:
     for asset in assets:
         async with api.client.get(asset) as response:
             assert response.status == 200, asset
-            assert len(await response.read()) > 500
+            assert await response.read()
