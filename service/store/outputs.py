@@ -347,6 +347,7 @@ class Outputs:
         await self._touch(organization_id, group_id, same)
         if not moved:
             return results
+        began = time.monotonic()
         batch = await self._sequences.allocate(organization_id, group_id, len(moved))
         rows = [
             _row(batch, batch.first + offset, item, known.get(key)) for offset, (key, item) in enumerate(moved.items())
@@ -365,7 +366,9 @@ class Outputs:
             )
         await self._groups.apply(change)
         await self._sequences.release(batch)
-        self._groups.forget(batch)
+        if time.monotonic() - began < self._sequences.lease_seconds:
+            # No reaper has seen it as expired, so none will come to count it.
+            self._groups.forget(batch)
         return results
 
     async def _known(self, organization_id: int, group_id: str, keys: list[str]) -> dict[str, Known]:
@@ -444,9 +447,7 @@ class Outputs:
         batches = await self._sequences.expired()
         for batch in batches:
             await self._sequences.fence(batch)
-            # Its writer may only have been slow, and be done by now.
-            if await self._sequences.is_open(batch):
-                await self._end(batch)
+            await self._end(batch)
         return len(batches)
 
     async def _end(self, batch: Batch) -> None:

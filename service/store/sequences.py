@@ -85,7 +85,7 @@ class Sequences:
         self._sequences: Collection = database.get_collection("sequences", write_concern=DURABLE, read_concern=MAJORITY)
         self._releases: Collection = database.get_collection("sequences", write_concern=COMMITTED)
         self._tombstones: Collection = database.get_collection("outputs", write_concern=DURABLE)
-        self._lease_millis = int(lease_seconds * 1000)
+        self.lease_seconds = lease_seconds
         self._remembered: dict[tuple[int, str], Mark] = {}
         self.step: Callable[[str], Awaitable[None]] = _no_step
 
@@ -99,7 +99,7 @@ class Sequences:
             "from": "$next",
             "n": count,
             "date": "$now",
-            "deadline": {"$add": ["$$NOW", self._lease_millis]},
+            "deadline": {"$add": ["$$NOW", int(self.lease_seconds * 1000)]},
         }
         pipeline = [
             {"$set": {"now": {"$max": ["$now", "$$NOW"]}, "next": {"$ifNull": ["$next", 1]}}},
@@ -189,12 +189,6 @@ class Sequences:
             async for found in self._sequences.aggregate(pipeline)
             for b in found["open"]
         ]
-
-    @stored
-    async def is_open(self, batch: Batch) -> bool:
-        """Return whether a batch is still in flight."""
-        where = {"_id": batch.organization_id, "open.token": batch.token}
-        return await self._sequences.find_one(where, {"_id": 1}) is not None
 
     @stored
     async def fence(self, batch: Batch) -> None:
