@@ -52,7 +52,7 @@ async def _upkeep(app: web.Application) -> AsyncIterator[None]:
     """Keep the store in order while the application runs, and let its writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
-    lag = asyncio.create_task(app[METRICS].watch_loop())
+    watch = asyncio.create_task(app[METRICS].watch(store))
     yield
-    lag.cancel()
+    watch.cancel()
     await store.close()

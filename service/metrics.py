@@ -6,11 +6,21 @@ import asyncio
 import os
 import time
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from service.store import Store
+from service.store.sequences import InFlight
+
 _METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
-_LAG_SECONDS = 0.25
+_SAMPLE_SECONDS = 0.25
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+# Set by the supervisor of several workers: where they keep their counts, and which one this is. By
+# its number, not its process: a worker started again goes on in the files of the one that died.
+FOLDER, NUMBER = "PROMETHEUS_MULTIPROC_DIR", "WORKER_NUMBER"
+if FOLDER in os.environ and NUMBER in os.environ:
+    values.ValueClass = values.MultiProcessValue(lambda: os.environ[NUMBER])  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -25,21 +35,22 @@ class Metrics:
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "sds_request_seconds",
-            "Time to answer.",
-            ["route"],
-            buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
-            registry=self._registry,
+            "sds_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=self._registry
+        )
+        self._lag = Histogram(
+            "sds_event_loop_lag_seconds", "Delay of the event loop.", buckets=_SECONDS, registry=self._registry
         )
         self.items_in = Counter("sds_items_in_total", "Output items written.", ["result"], registry=self._registry)
         self.items_out = Counter("sds_items_out_total", "Output items read.", registry=self._registry)
         self.in_flight = self._gauge("sds_requests_in_flight", "Requests being worked on.")
-        self.rounds = self._gauge("sds_write_rounds", "Write rounds under way.")
-        self.connections = self._gauge("sds_mongo_connections_in_use", "Connections in use.")
-        self.loop_lag = self._gauge("sds_event_loop_lag_seconds", "Delay of the event loop.", "max")
+        self._rounds = self._gauge("sds_write_rounds", "Write rounds under way.")
+        self._connections = self._gauge("sds_mongo_connections", "Connections to the database.")
+        self._in_use = self._gauge("sds_mongo_connections_in_use", "Connections to the database at work.")
 
-    def _gauge(self, name: str, text: str, mode: str = "livesum") -> Gauge:
-        return Gauge(name, text, registry=self._registry, multiprocess_mode=mode)  # type: ignore[arg-type]
+    def _gauge(self, name: str, text: str) -> Gauge:
+        gauge = Gauge(name, text, registry=self._registry, multiprocess_mode="livesum")
+        gauge.set(0)  # whatever a worker left that died
+        return gauge
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request."""
@@ -48,20 +59,26 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
-    async def watch_loop(self) -> None:
-        """Measure how late the event loop runs, for as long as this runs."""
+    async def watch(self, store: Store) -> None:
+        """Measure how late the event loop runs, and what the store is at, for as long as this runs."""
         while True:
-            due = time.perf_counter() + _LAG_SECONDS
-            await asyncio.sleep(_LAG_SECONDS)
-            self.loop_lag.set(max(0.0, time.perf_counter() - due))
+            due = time.perf_counter() + _SAMPLE_SECONDS
+            await asyncio.sleep(_SAMPLE_SECONDS)
+            self._lag.observe(max(0.0, time.perf_counter() - due))
+            self._rounds.set(store.outputs.rounds_in_flight)
+            self._connections.set(store.pool.open)
+            self._in_use.set(store.pool.in_use)
 
-    def render(self, batches: int, oldest_seconds: float) -> bytes:
-        """Return all metrics as text, with what the database says about batches in flight."""
+    def render(self, in_flight: InFlight | None) -> bytes:
+        """Return all metrics as text, with what the database says, if it says anything."""
         registry = self._registry
-        if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        if FOLDER in os.environ:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         shared = CollectorRegistry()
-        Gauge("sds_batches_in_flight", "Id batches in flight.", registry=shared).set(batches)
-        Gauge("sds_oldest_batch_seconds", "Age of the oldest batch in flight.", registry=shared).set(oldest_seconds)
+        Gauge("sds_database_up", "Whether the database answers.", registry=shared).set(in_flight is not None)
+        if in_flight is not None:
+            Gauge("sds_batches_in_flight", "Batches of ids in flight.", registry=shared).set(in_flight.batches)
+            oldest = Gauge("sds_oldest_batch_seconds", "Age of the oldest batch in flight.", registry=shared)
+            oldest.set(in_flight.oldest_seconds)
         return generate_latest(registry) + generate_latest(shared)

@@ -1,6 +1,6 @@
 """The API as one table."""
 
-from service.handlers import cookies, groups, health, local_storage, outputs, reviews, storage_state
+from service.handlers import cookies, groups, health, local_storage, metrics, outputs, reviews, storage_state
 from service.handlers.docs import Handler
 
 ROUTES: list[tuple[str, str, Handler]] = [
@@ -18,4 +18,5 @@ ROUTES: list[tuple[str, str, Handler]] = [
     ("GET", "/v1/groups/{group_id}/stats", groups.stats),
     ("GET", "/healthz", health.healthz),
     ("GET", "/readyz", health.readyz),
+    ("GET", "/metrics", metrics.metrics),
 ]

@@ -64,12 +64,13 @@ class Protocol(RequestHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Let a client that has sent its request whole and closed its side have the answer."""
+        idle = self._waiter is not None and not self._waiter.done()
         request = self._current_request
-        whole = bool(self._messages) if request is None else request.content.at_eof() or not request.can_read_body
-        if whole and self.ssl_context is None:  # TLS cannot be open on one side only
-            self.close()
-            return True
-        return False
+        whole = not idle and (request is None or request.content.is_eof())
+        if not whole or self.ssl_context is not None:  # TLS cannot be open on one side only
+            return False
+        self.close()
+        return True
 
     def pause_writing(self) -> None:
         super().pause_writing()

@@ -24,6 +24,7 @@ from aiohttp import web
 from service.app import create_app
 from service.errors import place
 from service.logs import set_up
+from service.metrics import FOLDER, NUMBER
 from service.server import Protocol, Runner
 from service.settings import Settings, SettingsError
 from service.store import Store
@@ -197,12 +198,12 @@ class _Supervisor:
         for name in _STOP_SIGNALS:
             signal.signal(name, lambda *_: self._stopping.set())
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
-            self._environ["PROMETHEUS_MULTIPROC_DIR"] = metrics
+            self._environ[FOLDER] = metrics
             try:
                 # The workers share the port with anybody who shares it: make sure that it is free.
                 self._socket().close()
-                for _ in range(self._settings.workers):
-                    self._start()
+                for number in range(self._settings.workers):
+                    self._start(number)
                 while not self._stopping.wait(_WATCH_SECONDS):
                     if not self._announced and self._answers():
                         self._announced = True
@@ -225,25 +226,25 @@ class _Supervisor:
             return False
         return True
 
-    def _start(self) -> None:
+    def _start(self, number: int) -> None:
         # Its own session: Ctrl-C reaches the supervisor, which tells the workers in order. They
         # also end when this process is gone, however it went: their standard input ends then.
         worker = subprocess.Popen(
             [sys.executable, "-m", "service", "worker"],
-            env=self._environ,
+            env={**self._environ, NUMBER: str(number)},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
-        self._workers[worker.pid] = worker
+        self._workers[number] = worker
 
     def _restart_dead(self) -> None:
-        for pid, worker in list(self._workers.items()):
+        for number, worker in list(self._workers.items()):
             if worker.poll() is not None:
-                log.error("a worker died", extra={"pid": pid, "code": worker.returncode})
-                del self._workers[pid]
+                log.error("a worker died", extra={"pid": worker.pid, "code": worker.returncode})
+                del self._workers[number]
                 self._stopping.wait(_RESTART_SECONDS)
                 if not self._stopping.is_set():
-                    self._start()
+                    self._start(number)
 
     def _end(self) -> None:
         for worker in self._workers.values():

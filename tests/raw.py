@@ -60,6 +60,8 @@ class Connection:
                 while size := int(await self.reader.readline(), 16):
                     body += (await self.reader.readexactly(size + 2))[:-2]
                 await self.reader.readline()
+            elif not head_only and headers.get("connection") == "close":
+                body = await self.reader.read()
             return RawAnswer(int(first.split(" ")[1]), headers, body)
 
     async def closed(self, seconds: float = 20) -> bool:

@@ -404,7 +404,7 @@ class TestImpatience:
     ("target", "host"),
     [
         (b"/v1/outputs/g?limit=1", b"data.example:8443"),
-        (b"http://data.example:8443/v1/outputs/g?limit=1", b"data.example:8443"),
+        (b"http://evil.example/v1/outputs/g?limit=1", b"data.example:8443"),
         (b"/v1/outputs/g?limit=1#fragment", b"data.example:8443"),
         (b"/v1/outputs/g?limit=1", b"[::1]:8080"),
     ],

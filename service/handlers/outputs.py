@@ -1,6 +1,7 @@
 """GET and POST /v1/outputs/{group_id}."""
 
 from collections import Counter
+from collections.abc import AsyncIterator
 
 from aiohttp import web
 
@@ -9,7 +10,7 @@ from service import exports
 from service.answers import answer, answer_bytes, stream
 from service.body import JSON, NDJSON, Records, off_loop
 from service.handlers.docs import endpoint
-from service.keys import ORGANIZATION, SETTINGS, STORE
+from service.keys import METRICS, ORGANIZATION, SETTINGS, STORE
 from service.query import load_query, path_id
 from service.store import documents
 from service.store.outputs import Page, Query, prepare
@@ -48,6 +49,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         if current in map(str.strip, seen.split(",")):
             return web.Response(status=304, headers={"ETag": current, **_CACHING})
     page = await outputs.page(request[ORGANIZATION], group_id, query)
+    request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     body = await off_loop(sum(map(len, page.documents)), lambda: _body(page, next_url))
     return await answer_bytes(request, body, {"ETag": _etag(request, page.version), **_CACHING})
@@ -72,16 +74,24 @@ async def post(request: web.Request) -> web.StreamResponse:
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
     kinds = ("created", "updated", "unchanged")
+    for kind in kinds:
+        request.app[METRICS].items_in.labels(kind).inc(counts[kind])
     return await answer(request, {**{k: counts[k] for k in kinds}, "items": results})
 
 
 async def _export(request: web.Request, group_id: str, query: Query) -> web.StreamResponse:
     """Stream the items as lines; `limit`, when given, is the most of them."""
     most = query.limit if "limit" in request.query else None
-    pages = request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, most)
+    pages = _counted(request, request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, most))
     if exports.NDJSON in request.headers["Accept"]:
         return await stream(request, exports.ndjson(pages), exports.NDJSON)
     return await stream(request, exports.table(pages, query.fields), exports.CSV)
+
+
+async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
+    async for page in pages:
+        request.app[METRICS].items_out.inc(len(page.documents))
+        yield page
 
 
 def _etag(request: web.Request, version: int) -> str:
@@ -100,5 +110,6 @@ def _next_url(request: web.Request, cursor: int) -> str:
     """Return the absolute URL that repeats the request with another cursor."""
     base = request.app[SETTINGS].base_url.rstrip("/")
     if not base:
-        base = f"{request.scheme}://{request.host}"
+        # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
+        base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
     return f"{base}{request.rel_url.update_query(cursor=str(cursor)).raw_path_qs}"

@@ -11,7 +11,7 @@ from pymongo.errors import PyMongoError
 
 from service.settings import Settings
 from service.store.browser_state import BrowserState
-from service.store.connection import Client, connect
+from service.store.connection import Client, PoolUse, connect
 from service.store.cookies import Cookies
 from service.store.errors import StoreError, StoreUnavailable, stored, time_budget
 from service.store.groups import Groups
@@ -19,7 +19,7 @@ from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs
 from service.store.reviews import Reviews
-from service.store.sequences import Sequences
+from service.store.sequences import InFlight, Sequences
 from service.store.tokens import Tokens
 from service.store.vault import Vault
 
@@ -31,15 +31,17 @@ log = logging.getLogger("service.store")
 REAP_SECONDS = 2.0
 SWEEP_SECONDS = 3600.0
 RETRY_SECONDS = 1.0
+IN_FLIGHT_SECONDS = 1.0
 
 
 class Store:
     """All resources on one database. Every method takes the organization it works for."""
 
-    def __init__(self, settings: Settings, client: Client) -> None:
+    def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None) -> None:
         database = client[settings.mongo_database]
         vault = Vault.parse(settings.secret_keys)
         self.client = client
+        self.pool = pool or PoolUse()
         self.database = database
         self.encrypts = vault.active
         self.sequences = Sequences(database, settings.lease_seconds)
@@ -58,7 +60,8 @@ class Store:
     def connect(cls, settings: Settings, url: str) -> Store:
         """Return the store of the database at `url`; it connects when used."""
         try:
-            return cls(settings, connect(settings, url))
+            pool = PoolUse()
+            return cls(settings, connect(settings, url, pool), pool)
         except PyMongoError as error:
             # Its message may quote the address, which may hold a password.
             hint = "it is mongodb://host:port, with user name and password percent-encoded"
@@ -84,6 +87,14 @@ class Store:
         """Return whether the database answers and all indexes are there."""
         await self.database.command("ping")
         return self._ready
+
+    async def in_flight(self) -> InFlight | None:
+        """Return the batches in flight, or None if the database does not say within a second."""
+        try:
+            with time_budget(IN_FLIGHT_SECONDS):
+                return await self.sequences.in_flight()
+        except StoreError:
+            return None
 
     def start_upkeep(self) -> None:
         """Make the indexes as soon as the database answers, then end dead writers' batches."""

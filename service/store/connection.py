@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pymongo import WriteConcern
 from pymongo.errors import PyMongoError
+from pymongo.monitoring import ConnectionPoolListener
 from pymongo.read_concern import ReadConcern
 
 from service.settings import Settings
@@ -34,7 +36,38 @@ _HEARTBEAT_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 
 
-def connect(settings: Settings, url: str) -> Client:
+class PoolUse(ConnectionPoolListener):
+    """Counts the connections of a client's pools, and those at work; called from many threads."""
+
+    def __init__(self) -> None:
+        self.open = self.in_use = 0
+        self._lock = Lock()
+
+    def _add(self, open: int = 0, in_use: int = 0) -> None:
+        with self._lock:
+            self.open += open
+            self.in_use += in_use
+
+    def connection_created(self, event: Any) -> None:
+        self._add(open=1)
+
+    def connection_closed(self, event: Any) -> None:
+        self._add(open=-1)
+
+    def connection_checked_out(self, event: Any) -> None:
+        self._add(in_use=1)
+
+    def connection_checked_in(self, event: Any) -> None:
+        self._add(in_use=-1)
+
+    def _nothing(self, event: Any) -> None:
+        """Leave what changes no count."""
+
+    pool_created = pool_ready = pool_cleared = pool_closed = _nothing
+    connection_ready = connection_check_out_started = connection_check_out_failed = _nothing
+
+
+def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
     """Return a client that gives up on an operation after `mongo_timeout`; connects when used."""
     # Motor reads this once, when it is first imported, and takes 5 x cores otherwise: fewer threads
     # than connections would let a few slow operations hold up all others.
@@ -55,6 +88,7 @@ def connect(settings: Settings, url: str) -> Client:
             # which other threads retry: 64 of them kept a healthy database away for 5 to 10 s.
             retryWrites="directconnection=true" not in url.lower(),
             heartbeatFrequencyMS=int(_HEARTBEAT_SECONDS * 1000),
+            event_listeners=[pool],
             appname="scraping-data-service",
         )
     except (PyMongoError, ValueError) as error:

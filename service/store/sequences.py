@@ -71,6 +71,13 @@ class Mark(NamedTuple):
     version: int
 
 
+class InFlight(NamedTuple):
+    """The batches in flight of all organizations, and the age of the oldest."""
+
+    batches: int
+    oldest_seconds: float
+
+
 START = Mark(end=1, version=0)
 
 
@@ -167,6 +174,19 @@ class Sequences:
             {name: 1, "_id": 0},
         )
         return int(document[name]) - count + 1
+
+    @stored
+    async def in_flight(self) -> InFlight:
+        """Return how many batches are in flight, and for how long at most."""
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {"open.0": {"$exists": True}}},
+            {"$unwind": "$open"},
+            {"$group": {"_id": None, "batches": {"$sum": 1}, "oldest": {"$min": "$open.date"}}},
+            {"$project": {"batches": 1, "millis": {"$subtract": ["$$NOW", "$oldest"]}}},
+        ]
+        for found in await self._sequences.aggregate(pipeline).to_list(1):
+            return InFlight(found["batches"], max(0.0, found["millis"] / 1000))
+        return InFlight(0, 0.0)
 
     @stored
     async def expired(self) -> list[Batch]:
