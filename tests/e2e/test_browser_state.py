@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from playwright.async_api import Browser, BrowserContext, expect
 
+from tests.api import make_cookie
 from tests.e2e.conftest import Caller, launch
 from tests.processes import free_port
 
@@ -63,7 +64,9 @@ def _certificate(folder: Path) -> ssl.SSLContext:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
     now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=2099))
+    made = x509.CertificateBuilder(
+        name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=2099)
+    )
     signed = made.sign(key, hashes.SHA256())
     form = serialization.PrivateFormat.PKCS8
     secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
@@ -133,19 +136,20 @@ async def test_a_login_saved_here_is_a_login_in_another_browser(
     assert await known.evaluate("JSON.parse(document.body.innerText)") == {"session": "s3cret"}
 
 
+# Browsers keep no cookie for longer than 400 days.
+EXPIRES = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(days=300)
 COOKIES = [
-    {"domain": ".shop.example", "name": "everywhere", "value": "a b", "secure": True, "http_only": True,
-     "expires": "2030-01-31T12:00:00Z", "path": "/"},
+    make_cookie(name="everywhere", value="a b", expires=EXPIRES.isoformat()),
     {"domain": "shop.example", "name": "here", "value": "1"},
     {"domain": "shop.example", "name": "old", "value": "1", "expires": "2020-01-01"},
-]  # fmt: skip
+]
 
 
 async def check_cookies(context: BrowserContext, site: str) -> None:
     """Check that the browser has the cookies, each where it belongs."""
     kept = {cookie["name"]: cookie for cookie in await context.cookies()}
     assert set(kept) == {"everywhere", "here"}
-    assert (kept["everywhere"]["domain"], kept["everywhere"]["expires"]) == (".shop.example", 1896091200)
+    assert (kept["everywhere"]["domain"], kept["everywhere"]["expires"]) == (".shop.example", EXPIRES.timestamp())
     assert (kept["everywhere"]["httpOnly"], kept["everywhere"]["secure"]) == (True, True)
     assert (kept["here"]["domain"], kept["here"]["expires"]) == ("shop.example", -1)
     page = await context.new_page()
