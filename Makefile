@@ -48,8 +48,8 @@ $(E2E)/.installed: setup.cfg
 
 # CHROMIUM names one that is not on the PATH.
 chromium:
-	@if command -v "$${CHROMIUM:-chromium}" >/dev/null || command -v chromium-browser >/dev/null; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if command -v "$${CHROMIUM:-chromium}" >/dev/null; then exit 0; fi; \
+	if [ -z "$$CHROMIUM" ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing chromium with apt-get"; \
 		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
 			apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null && exit 0; \

@@ -5,6 +5,7 @@ import { copyButton, el, isWebAddress, outside, put } from "./dom.js";
 import { count, many, shorten, when } from "./format.js";
 
 const OPEN_LEVELS = 2;
+const INDENTED_LEVELS = 8; // deeper, there is no room left on a phone
 const ENTRIES = 100;
 const LONGEST = 500;
 
@@ -50,7 +51,7 @@ export function tree(value, level = 0) {
   const isList = Array.isArray(value);
   const keys = isList ? value.map((_, i) => i) : Object.keys(value);
   if (!keys.length) return el("p", { class: "faint" }, isList ? "empty list" : "empty");
-  const list = el("ul", { class: "tree" });
+  const list = el("ul", { class: level > INDENTED_LEVELS ? "tree flat" : "tree" });
   const add = (from) => {
     list.append(...keys.slice(from, from + ENTRIES).map((key) => entry(key, value[key], level)));
     const left = keys.length - from - ENTRIES;

@@ -14,7 +14,8 @@ const forget = document.getElementById("forget");
 const VIEWS = { groups: showGroups, group: showGroup, cookies: showState, "local-storage": showState };
 
 let running = new AbortController();
-let shown = "";
+let shown = ""; // what is on the screen, whole
+let last = ""; // where one was or wanted to be
 
 function viewOf([name, group, ...rest]) {
   if (rest.length) return null;
@@ -36,16 +37,18 @@ async function render() {
   if (!signedIn) return signIn();
   const view = viewOf(place.path);
   const now = JSON.stringify(place.path);
-  const moved = shown !== "" && shown !== now;
+  const fresh = shown !== now;
+  const moved = last !== "" && last !== now;
+  last = now;
+  shown = "";
   try {
     if (!view) throw new Failure(404, [{ msg: "This address leads to no view." }]);
-    await VIEWS[view](main, place, signal, shown !== now);
+    await VIEWS[view](main, place, signal, fresh);
     shown = now;
     // Another view: a person with a keyboard or a screen reader begins at its heading.
     if (moved) main.querySelector("h1")?.focus();
   } catch (error) {
     if (signal.aborted) return;
-    shown = "?";
     if (!(error instanceof Failure)) throw error;
     if (error.status === 401) return signIn(error);
     document.title = error.message;
@@ -66,7 +69,7 @@ function trouble(error) {
 
 function signIn(error) {
   token.forget();
-  shown = "?";
+  shown = last = "";
   nav.hidden = forget.hidden = true;
   document.title = "Scraping Data Service";
   const input = el("input", { id: "token", type: "password", required: true, autocomplete: "off", spellcheck: "false", placeholder: "sds_…", "aria-describedby": "token-help token-error" });

@@ -129,7 +129,7 @@ def caller(make_caller: Callable[..., Caller]) -> Caller:
 
 async def launch(chromium: BrowserType) -> Browser:
     """Start Debian's Chromium, headless; `CHROMIUM` names another one."""
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+    path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     assert path, "There is no Chromium: `make test-e2e` says how to get one."
     return await chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
 

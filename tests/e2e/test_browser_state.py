@@ -17,12 +17,15 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from playwright.async_api import Browser, BrowserContext, expect
 
+from tests.api import make_cookie
 from tests.e2e.conftest import Caller, launch
 from tests.processes import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-FORM = '<form method="post" action="/login"><input name="user"><input name="word" type="password"><button>Log in</button></form>'
+FORM = """<form method="post" action="/login">
+<input name="user"><input name="word" type="password"><button>Log in</button>
+</form>"""
 # Half of what makes a person known here is a cookie that scripts cannot see, the other half is kept by a script.
 INSIDE = """<h1>Hello <span id="user"></span></h1><p id="basket"></p><script>
 if (location.search === "?first") {
@@ -48,7 +51,7 @@ async def _login(request: web.Request) -> web.Response:
     form = await request.post()
     if (form["user"], form["word"]) != ("ada", "lovelace"):
         raise web.HTTPForbidden
-    response = web.HTTPFound("/?first")
+    response = web.Response(status=303, headers={"Location": "/?first"})
     response.set_cookie("session", "s3cret", domain="shop.example", httponly=True, secure=True, max_age=3600)
     response.set_cookie("checked", "yes", secure=True, samesite="Strict")
     return response
@@ -64,7 +67,7 @@ def _certificate(folder: Path) -> ssl.SSLContext:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
     now = datetime.datetime.now(datetime.UTC)
     made = x509.CertificateBuilder(
-        name, name, key.public_key(), x509.random_serial_number(), now, now.replace(year=2099)
+        name, name, key.public_key(), x509.random_serial_number(), now, now + datetime.timedelta(days=1)
     )
     signed = made.sign(key, hashes.SHA256())
     form = serialization.PrivateFormat.PKCS8
@@ -135,28 +138,29 @@ async def test_a_login_saved_here_is_a_login_in_another_browser(
     assert await known.evaluate("JSON.parse(document.body.innerText)") == {"session": "s3cret"}
 
 
+# Browsers keep no cookie for longer than 400 days.
+EXPIRES = datetime.datetime.now(datetime.UTC).replace(microsecond=0) + datetime.timedelta(days=300)
 COOKIES = [
-    {"domain": ".shop.example", "name": "everywhere", "value": "a b", "secure": True, "http_only": True,
-     "expires": "2030-01-31T12:00:00Z", "path": "/"},
+    make_cookie(name="everywhere", value="a%20b", expires=EXPIRES.isoformat()),
     {"domain": "shop.example", "name": "here", "value": "1"},
     {"domain": "shop.example", "name": "old", "value": "1", "expires": "2020-01-01"},
-]  # fmt: skip
+]
 
 
 async def check_cookies(context: BrowserContext, site: str) -> None:
     """Check that the browser has the cookies, each where it belongs."""
     kept = {cookie["name"]: cookie for cookie in await context.cookies()}
     assert set(kept) == {"everywhere", "here"}
-    assert (kept["everywhere"]["domain"], kept["everywhere"]["expires"]) == (".shop.example", 1896091200)
+    assert (kept["everywhere"]["domain"], kept["everywhere"]["expires"]) == (".shop.example", EXPIRES.timestamp())
     assert (kept["everywhere"]["httpOnly"], kept["everywhere"]["secure"]) == (True, True)
     assert (kept["here"]["domain"], kept["here"]["expires"]) == ("shop.example", -1)
     page = await context.new_page()
     await page.goto(f"https://{site}/echo")
     sent = "JSON.parse(document.body.innerText)"
-    assert await page.evaluate(sent) == {"everywhere": "a b", "here": "1"}
+    assert await page.evaluate(sent) == {"everywhere": "a%20b", "here": "1"}
     assert await page.evaluate("document.cookie") == "here=1"
     await page.goto(f"https://www.{site}/echo")
-    assert await page.evaluate(sent) == {"everywhere": "a b"}
+    assert await page.evaluate(sent) == {"everywhere": "a%20b"}
 
 
 async def test_cookies_as_get_returns_them_load_into_a_context(browser: Browser, site: str, caller: Caller) -> None:
