@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -56,7 +56,6 @@ class FaultProxy:
     port: int = 0
     latency: float = 0.0
     fault: Fault | None = None
-    seen: list[Command] = field(default_factory=list)
     _which: Which = lambda _: True
     _healed: asyncio.Event = field(default_factory=asyncio.Event)
     _server: asyncio.Server | None = None
@@ -101,14 +100,6 @@ class FaultProxy:
             yield
         finally:
             await self.heal()
-
-    @contextmanager
-    def recording(self) -> Iterator[list[Command]]:
-        """Yield the list of what passes meanwhile, without the driver's own heartbeats."""
-        start = len(self.seen)
-        passed: list[Command] = []
-        yield passed
-        passed += [command for command in self.seen[start:] if command.name not in ("hello", "ismaster")]
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
@@ -158,7 +149,6 @@ class FaultProxy:
             message += await reader.readexactly(int.from_bytes(message, "little") - 4)
             if asks:
                 last[0] = command(message)
-                self.seen.append(last[0])
             if self.fault is not None and self._which(last[0]):
                 match self.fault:
                     case "latency":

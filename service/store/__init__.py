@@ -112,10 +112,12 @@ class Store:
     async def _keep_up(self) -> None:
         loop = asyncio.get_running_loop()
         next_sweep = loop.time() + random.uniform(0, SWEEP_SECONDS)
+        indexed = self._ready
         while True:
             try:
-                if not self._ready:
+                if not indexed:
                     await self.ensure_indexes()
+                    indexed = True
                 ended = await self.outputs.reap()
                 if ended:
                     log.warning("ended batches of dead writers", extra={"batches": ended})
@@ -124,9 +126,10 @@ class Store:
                     await self.sequences.sweep()
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
+                indexed = False  # what comes back may be another one, restored or new
             except Exception as error:
                 # Without upkeep a dead writer would hold up its group for good.
                 log.error("upkeep failed", extra={"error": type(error).__name__})
             # Apart from each other, so that processes do not all ask at once.
-            pause = REAP_SECONDS if self._ready else RETRY_SECONDS
+            pause = REAP_SECONDS if indexed else RETRY_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

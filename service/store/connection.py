@@ -35,6 +35,8 @@ MAJORITY = ReadConcern("majority")
 _HEARTBEAT_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 
+_THREADS = "MOTOR_MAX_WORKERS"
+
 
 class PoolUse(ConnectionPoolListener):
     """Counts the connections of a client's pools, and those at work; called from many threads."""
@@ -69,14 +71,9 @@ class PoolUse(ConnectionPoolListener):
 
 def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
     """Return a client that gives up on an operation after `mongo_timeout`; connects when used."""
-    # Motor reads this once, when it is first imported, and takes 5 x cores otherwise: fewer threads
-    # than connections would let a few slow operations hold up all others.
-    os.environ.setdefault("MOTOR_MAX_WORKERS", str(settings.mongo_pool))
-    from motor.motor_asyncio import AsyncIOMotorClient
-
     limit = settings.mongo_timeout
     try:
-        return AsyncIOMotorClient(
+        client: Client = _motor(settings.mongo_pool).AsyncIOMotorClient(
             url,
             tz_aware=True,
             maxPoolSize=settings.mongo_pool,
@@ -91,6 +88,20 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
             event_listeners=[pool],
             appname="scraping-data-service",
         )
+        return client
     except (PyMongoError, ValueError) as error:
         # Without the driver's text, which quotes the address and the password in it.
         raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}).") from None
+
+
+def _motor(threads: int) -> Any:
+    """Return Motor, which takes this many threads when it is first imported.
+
+    It would take 5 x cores: fewer threads than connections let a few slow operations hold up all.
+    """
+    given = os.environ.setdefault(_THREADS, str(threads))
+    from motor import motor_asyncio
+
+    if given == str(threads):
+        os.environ.pop(_THREADS, None)  # a process started by this one has its own number
+    return motor_asyncio

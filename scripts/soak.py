@@ -1,0 +1,261 @@
+"""Mixed load on a real service for some minutes: are memory, threads and file descriptors flat at its end?
+
+    python scripts/soak.py --minutes 15
+
+Starts the service as the command line does, on a database of its own in a temporary folder. Prints a line a
+minute, then the verdict, and exits with 0 if all three are flat. The numbers of records stay the same after the
+first minutes: cookies and outputs are set again, so what grows is not the data.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import collections
+import contextlib
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from service.local_mongo import local_mongo
+from service.settings import Settings
+from service.store import Store
+
+GROUPS = 10
+KEYS = 500  # a group
+# Flat: the mean of the last quarter exceeds that of the second by no more than this.
+MOST_MEMORY = 1.05
+MOST_HANDLES = 5
+
+
+def item(number: int) -> dict[str, Any]:
+    return {
+        "source_url": f"https://shop.example/p/{number}",
+        "data": {"title": f"Lamp {number}", "price": random.random(), "text": "x" * 500},
+        "root_job_id": f"job-{number % 5}",
+        "key_hash": f"key-{number}",
+        "tags": {"country": "Germany"},
+    }
+
+
+class Soak:
+    def __init__(self, url: str, token: str, rate: float) -> None:
+        self.url, self.headers, self.rate = url, {"Authorization": f"Bearer {token}"}, rate
+        self.answers: collections.Counter[str] = collections.Counter()
+        self._cursors = [0] * GROUPS
+
+    async def run(self, seconds: float) -> None:
+        """Send requests at the set rate, each kind in its turn, some on connections of their own."""
+        ends = time.monotonic() + seconds
+        kinds = [
+            self._write,
+            self._follow,
+            self._follow,
+            self._page,
+            self._cookies,
+            self._local_storage,
+            self._list,
+            self._review,
+            self._wrong,
+            self._export,
+            self._leave,
+        ]
+        async with aiohttp.ClientSession(self.url, headers=self.headers) as session:
+            under_way: set[asyncio.Task[None]] = set()
+            turn = 0
+            while time.monotonic() < ends:
+                task = asyncio.create_task(self._count(kinds[turn % len(kinds)], session))
+                under_way.add(task)
+                task.add_done_callback(under_way.discard)
+                turn += 1
+                await asyncio.sleep(1 / self.rate)
+                while len(under_way) > 100:  # the machine has other things to do
+                    await asyncio.sleep(0.1)
+            await asyncio.gather(*under_way)
+
+    async def _count(self, kind: Any, session: aiohttp.ClientSession) -> None:
+        try:
+            answer = await kind(session)
+        except (aiohttp.ClientError, OSError) as error:
+            answer = type(error).__name__
+        self.answers[f"{kind.__name__[1:]} {answer}"] += 1
+
+    async def _ask(self, session: aiohttp.ClientSession, method: str, path: str, **options: Any) -> int:
+        async with session.request(method, path, **options) as response:
+            await response.read()
+            return response.status
+
+    async def _write(self, session: aiohttp.ClientSession) -> int:
+        items = [item(random.randrange(KEYS)) for _ in range(random.choice((1, 5, 50)))]
+        return await self._ask(session, "POST", f"/v1/outputs/soak-{random.randrange(GROUPS)}", json=items)
+
+    async def _follow(self, session: aiohttp.ClientSession) -> int:
+        group = random.randrange(GROUPS)
+        path = f"/v1/outputs/soak-{group}?limit=100&cursor={self._cursors[group]}"
+        async with session.get(path) as response:
+            page = await response.json()
+            if response.status == 200:
+                self._cursors[group] = page["metadata"]["next_cursor"] or 0
+            return response.status
+
+    async def _page(self, session: aiohttp.ClientSession) -> int:
+        query = random.choice(("?limit=1000", "?job_id=job-1", "?country=Germany", "?created_after=2020-01-01"))
+        return await self._ask(session, "GET", f"/v1/outputs/soak-{random.randrange(GROUPS)}{query}")
+
+    async def _cookies(self, session: aiohttp.ClientSession) -> int:
+        cookies = [{"domain": f"d{n % 50}.example", "name": f"c{n}", "value": os.urandom(20).hex()} for n in range(200)]
+        return await self._ask(session, "POST", "/v1/cookies", json=random.sample(cookies, 20))
+
+    async def _local_storage(self, session: aiohttp.ClientSession) -> int:
+        entries = [{"domain": f"d{n % 50}.example", "key": f"k{n}", "value": os.urandom(20).hex()} for n in range(200)]
+        return await self._ask(session, "POST", "/v1/local-storage", json=random.sample(entries, 20))
+
+    async def _list(self, session: aiohttp.ClientSession) -> int:
+        return await self._ask(session, "GET", random.choice(("/v1/cookies", "/v1/local-storage", "/v1/storage-state")))
+
+    async def _review(self, session: aiohttp.ClientSession) -> int:
+        if random.random() < 0.9:
+            return await self._ask(session, "GET", "/v1/reviews/soak")
+        review = {"job_id": f"job-{random.randrange(50)}", "status": "ok"}
+        return await self._ask(session, "POST", "/v1/reviews/soak", json=[review])
+
+    async def _wrong(self, session: aiohttp.ClientSession) -> int:
+        method, path, options = random.choice(
+            [
+                ("GET", "/nothing", {}),
+                ("POST", "/v1/cookies", {"data": b"{", "headers": {"Content-Type": "application/json"}}),
+                ("POST", "/v1/outputs/soak-1", {"json": [{"data": 1}] * 200}),
+                ("GET", "/v1/outputs/soak-1?limit=x", {}),
+                ("GET", "/v1/cookies", {"headers": {"Authorization": "Bearer wrong"}}),
+                ("DELETE", "/v1/cookies", {}),
+            ]
+        )
+        return await self._ask(session, method, path, **options)
+
+    async def _export(self, session: aiohttp.ClientSession) -> int:
+        accept = random.choice(("application/x-ndjson", "text/csv"))
+        path = f"/v1/outputs/soak-{random.randrange(GROUPS)}"
+        return await self._ask(session, "GET", path, headers={"Accept": accept})
+
+    async def _leave(self, session: aiohttp.ClientSession) -> str:
+        """Go away in the middle: of the head, of the body, of the answer, or before it."""
+        host, _, port = self.url.removeprefix("http://").partition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = json.dumps([item(1)]).encode()
+        head = "\r\n".join(
+            (
+                "POST /v1/outputs/soak-0 HTTP/1.1",
+                "Host: x",
+                f"Authorization: {self.headers['Authorization']}",
+                "Content-Type: application/json",
+                f"Content-Length: {len(body)}\r\n\r\n",
+            )
+        ).encode()
+        export = head.replace(b"POST", b"GET").replace(b"application/json", b"text/plain")
+        export = export.replace(b"Host: x", b"Host: x\r\nAccept: application/x-ndjson").split(b"Content-Length")[0]
+        sent = random.choice((head[:40], head + body[:20], head + body, export + b"\r\n"))
+        writer.write(sent)
+        await writer.drain()
+        if sent.startswith(b"GET"):
+            with contextlib.suppress(ConnectionError):
+                await reader.read(1000)
+        writer.transport.abort()
+        return "left"
+
+
+def measure(pid: int) -> tuple[float, int, int]:
+    """Return memory in MB, threads and open files of a process."""
+    status = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":\t" in line
+    )
+    return int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(os.listdir(f"/proc/{pid}/fd"))
+
+
+async def soak(minutes: float, rate: float, folder: Path) -> bool:
+    with contextlib.ExitStack() as stack:
+        mongo = await asyncio.to_thread(stack.enter_context, local_mongo(folder))
+        store = Store.connect(Settings(), mongo.url)
+        token = await store.tokens.create(1, ["read", "write"])
+        await store.close()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        log = stack.enter_context((folder / "service.log").open("ab"))
+        environ = {**os.environ, "MONGO_URL": mongo.url, "PORT": str(port), "LOG_LEVEL": "WARNING"}
+        key = subprocess.run([sys.executable, "-m", "service", "secrets", "new-key"], capture_output=True, text=True)
+        environ["SECRET_KEYS"] = key.stdout.strip()
+        service = subprocess.Popen([sys.executable, "-m", "service", "serve"], env=environ, stdout=log, stderr=log)
+        stack.callback(service.wait, 40)
+        stack.callback(service.terminate)
+        url = f"http://127.0.0.1:{port}"
+        await until_ready(url)
+        load = Soak(url, token, rate)
+        running = asyncio.create_task(load.run(minutes * 60))
+        started, rows = time.monotonic(), []
+        print(f"{'minute':>6} {'memory':>9} {'threads':>8} {'files':>6} {'requests':>9}")
+        next_line = 0.0
+        while not running.done():
+            rows.append(measure(service.pid))
+            if time.monotonic() - started >= next_line:
+                memory, threads, files = rows[-1]
+                print(
+                    f"{next_line / 60:6.1f} {memory:6.1f} MB {threads:8} {files:6} {load.answers.total():9}", flush=True
+                )
+                next_line += 60
+            await asyncio.sleep(2)
+        await running
+        assert service.poll() is None, "the service has ended"
+    print("\nanswers:")
+    for answer, count in sorted(load.answers.items()):
+        print(f"  {answer:<32} {count}")
+    return verdict(rows)
+
+
+async def until_ready(url: str) -> None:
+    async with aiohttp.ClientSession(url) as session:
+        for _ in range(600):
+            with contextlib.suppress(aiohttp.ClientError):
+                async with session.get("/readyz") as response:
+                    if response.status == 200:
+                        return
+            await asyncio.sleep(0.1)
+    raise SystemExit("the service does not start")
+
+
+def verdict(rows: list[tuple[float, int, int]]) -> bool:
+    """Compare the last quarter with the second: the first is for filling caches and pools."""
+    quarter = len(rows) // 4
+    before, after = rows[quarter : 2 * quarter], rows[3 * quarter :]
+    flat = True
+    print()
+    for name, column, most in (("memory, MB", 0, MOST_MEMORY), ("threads", 1, 0), ("open files", 2, 0)):
+        first = sum(row[column] for row in before) / len(before)
+        last = sum(row[column] for row in after) / len(after)
+        ok = last <= first * most if most else last <= first + MOST_HANDLES
+        flat &= ok
+        print(f"{name:<11} second quarter {first:7.1f}, last quarter {last:7.1f}: {'flat' if ok else 'GROWS'}")
+    return flat
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--rate", type=float, default=50, help="requests a second")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
+        return 0 if asyncio.run(soak(options.minutes, options.rate, Path(folder))) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
