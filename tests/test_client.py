@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +212,21 @@ def test_an_item_is_not_behind_the_cursor_before_the_consumer_comes_back(client:
             break  # in the midst of dealing with it
     again = [key for key, _ in plain(client.follow("group", cursor_file=file, poll=None))]
     assert again == ["key-2", "key-3", "key-4"]
+
+
+async def test_the_async_follow_keeps_its_cursor_the_same_way(
+    running: ServiceProcess, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "cursor"
+    async with AsyncClient(running.url, token) as client:
+        await client.push("group", outputs(5))
+        async with aclosing(client.follow("group", cursor_file=file, poll=None)) as following:
+            async for item in following:
+                if item["key_hash"] == "key-2":
+                    break
+        again = [item["key_hash"] async for item in client.follow("group", cursor_file=file, poll=None)]
+        assert again == ["key-2", "key-3", "key-4"]
+        assert [item async for item in client.follow("group", cursor_file=file, poll=None)] == []
 
 
 def test_follow_waits_for_what_comes_later(client: Client) -> None:

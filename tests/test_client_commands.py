@@ -248,7 +248,7 @@ def test_an_export_stopped_by_the_user_goes_on_after_the_last_whole_line(
     while not (part.exists() and part.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
-    assert "the same command goes on from here" in process.communicate(timeout=20)[1]
+    assert "run the same command again to go on" in process.communicate(timeout=20)[1]
     assert process.returncode == 130
     way.close()
     whole = part.read_bytes()

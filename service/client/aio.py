@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -86,7 +86,7 @@ class AsyncClient:
 
     async def outputs(
         self, group: str, *, cursor: int = 0, page_size: int = PAGE, **filters: Any
-    ) -> AsyncIterator[Item]:
+    ) -> AsyncGenerator[Item]:
         """Yield a group's items in the order in which they last changed, to the present end.
 
         Filters are those of the API: job_id, created_after, url, country, region; `fields` keeps only some paths.
@@ -105,7 +105,7 @@ class AsyncClient:
         cursor: int = 0,
         page_size: int = PAGE,
         **filters: Any,
-    ) -> AsyncIterator[Item]:
+    ) -> AsyncGenerator[Item]:
         """Yield what is new or changed, and go on waiting for more, asking every `poll` seconds.
 
         `poll=None` ends when there is nothing more. The cursor is kept in `cursor_file`; an item is behind it

@@ -78,7 +78,7 @@ def _command(work: Callable[..., None]) -> Callable[..., int]:
             print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
-            print("\nstopped; the same command goes on from here", file=sys.stderr)
+            print("\nstopped; run the same command again to go on", file=sys.stderr)
             return 130
         return 0
 

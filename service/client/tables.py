@@ -89,9 +89,11 @@ def write_csv(lines: Path, out: Path) -> None:
 
 
 def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
     if value is None:
         return ""
-    return value if isinstance(value, str) else _json(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_parquet() -> None:

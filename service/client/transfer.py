@@ -7,7 +7,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -119,9 +119,10 @@ def load(client: Client, group: str, file: Path) -> Pushed:
     def stored(count: int, _: Any) -> None:
         nonlocal done
         done += count
-        beside = kept.with_name(f"{kept.name}.tmp")
-        beside.write_text(str(done))
-        beside.replace(kept)
+        with suppress(OSError):  # a folder that cannot be written: the import works, only not from the middle
+            beside = kept.with_name(f"{kept.name}.tmp")
+            beside.write_text(str(done))
+            beside.replace(kept)
         progress.update(done, source.read / status.st_size if status.st_size else None)
 
     try:
