@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import ValidationError, fields
+from marshmallow import INCLUDE, ValidationError, fields
 
 from schemas.base import Base, Date, Digits, Flag, JsonObject, ListOf, Text, problem
 
@@ -138,6 +138,20 @@ class Pagination(Base):
 class OutputsPage(Base):
     metadata = fields.Nested(Pagination, required=True)
     items = fields.List(fields.Nested(Output), required=True)
+
+
+class OutputPart(Base):
+    """What the query parameter `fields` leaves of an output: `id`, and the fields named."""
+
+    class Meta:
+        unknown = INCLUDE
+
+    id = fields.Integer(required=True)
+
+
+class OutputsPart(Base):
+    metadata = fields.Nested(Pagination, required=True)
+    items = fields.List(fields.Nested(OutputPart), required=True)
 
 
 class OutputResult(Base):

@@ -65,7 +65,7 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
     def _update_paths(self, data: dict[str, Any], method: str, url_path: str) -> None:
         if method == "head":  # it works wherever GET does, and says the same
             return
-        operation = {k: v for k, v in data.items() if k not in ("schemas", "produces", "takes", "gives")}
+        operation = {k: v for k, v in data.items() if k not in ("schemas", "produces", "part", "takes", "gives")}
         operation["parameters"] = [
             {"in": "path", "name": name[1:-1], "required": True, "schema": _PATH_ID}
             for name in url_path.split("/")
@@ -83,6 +83,8 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
             for status, response in data["responses"].items()
         }
         success = operation["responses"]["200"]["content"]
+        if "part" in data:
+            success["application/json"]["schema"] = {"anyOf": [success["application/json"]["schema"], data["part"]]}
         success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
         self.spec.path(path=url_path, operations={method: operation})
 

@@ -45,8 +45,6 @@ def hold(method: str, path: str, answer: Answer) -> None:
     # A schema refuses fields that it does not name. With `fields` only some are there.
     some = "fields=" in path
     assert not schema.validate(answer.json, partial=some), (method, path, answer.status)
-    if some:
-        return
     if answer.status not in (404, 405, 431):  # of every path: not repeated for each
         for error in validator(method, template, answer.status).iter_errors(answer.json):
             raise AssertionError(f"{method} {path} {answer.status}: {error.message[:300]} at {list(error.path)}")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from schemas.outputs import OutputInput, OutputsPage, OutputsQuery, OutputsWritten
+from schemas.outputs import OutputInput, OutputsPage, OutputsPart, OutputsQuery, OutputsWritten
 from service import exports
 from service.answers import answer, answer_bytes, stream
 from service.body import JSON, NDJSON, Records, off_loop
@@ -26,6 +26,7 @@ _CACHING = {"Cache-Control": "private, no-cache"}
     "Get outputs for a scraping group",
     OutputsPage(),
     query=OutputsQuery,
+    part=OutputsPart(),
     gives=[exports.NDJSON, exports.CSV],
     responses={"304": {"description": "Nothing has changed since the ETag in If-None-Match"}},
 )
