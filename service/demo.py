@@ -9,7 +9,7 @@ from typing import Any
 from service.settings import Settings
 from service.store import Store
 from service.store.browser_state import now
-from service.store.outputs import prepare
+from service.store.items import prepare
 
 ORGANIZATION = 1
 GROUP = "demo-shop"

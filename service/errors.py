@@ -13,7 +13,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from service.keys import REQUEST_ID, STREAMING
 from service.store.errors import StoreUnavailable
-from service.store.outputs import TooLarge
+from service.store.items import TooLarge
 
 log = logging.getLogger("service")
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from service.body import off_loop
 from service.store import documents
-from service.store.outputs import SERVED, Page
+from service.store.items import SERVED
+from service.store.outputs import Page
 
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"

@@ -16,7 +16,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from service.settings import Settings
 from service.store import Store
-from service.store.outputs import prepare
+from service.store.items import prepare
 from tests.api import Api, make_output
 
 ITEMS, BATCH = 3000, 500

@@ -18,7 +18,7 @@ from pytest_aiohttp.plugin import AiohttpClient
 from service.app import create_app
 from service.settings import Settings
 from service.store import Store
-from service.store.outputs import prepare
+from service.store.items import prepare
 from tests.api import Answer, Api, make_file, make_output, walk
 from tests.conftest import MakeApi
 from tests.contract import HeldApi

@@ -20,7 +20,8 @@ from schemas.outputs import OutputInput
 from service.settings import Settings
 from service.store import Store
 from service.store.documents import decode
-from service.store.outputs import Query, prepare
+from service.store.items import prepare
+from service.store.outputs import Query
 from tests.api import make_file
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -16,7 +16,7 @@ from scripts.bench.machine import DATABASE, Engine
 from service import demo
 from service.settings import Settings
 from service.store import Store
-from service.store.outputs import prepare
+from service.store.items import prepare
 
 ORGANIZATION = 1
 GROUP = "shop"

@@ -20,7 +20,8 @@ from scripts.checker.__main__ import mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.documents import decode
-from service.store.outputs import Query, prepare
+from service.store.items import prepare
+from service.store.outputs import Query
 
 ORGANIZATION, GROUP = 1, "lamps"
 

@@ -13,7 +13,8 @@ from service.handlers.docs import endpoint
 from service.keys import METRICS, ORGANIZATION, SETTINGS, STORE
 from service.query import load_query, path_id
 from service.store import documents
-from service.store.outputs import Page, Query, prepare
+from service.store.items import prepare
+from service.store.outputs import Page, Query
 
 INPUT = Records(OutputInput)
 _QUERY = OutputsQuery()

@@ -96,7 +96,7 @@ class Groups:
             "$set": {counted: batch.date},
             "$unset": {f"counted.{token}": "" for token in released},
         }
-        for _ in range(2):
+        while True:
             try:
                 await self._groups.update_one({**group, counted: {"$exists": False}}, update, upsert=True)
                 return

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator, KeysView
+from collections.abc import AsyncIterator, KeysView
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from pymongo import ASCENDING, InsertOne, UpdateOne
+from pymongo import ASCENDING
 from pymongo.errors import BulkWriteError
 
 from service.settings import Settings
@@ -19,36 +17,12 @@ from service.store import documents
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.errors import StoreUnavailable, stored, streamed, time_budget
 from service.store.groups import Change, Groups
+from service.store.items import IDENTITY, SERVED, Known, Row, make_row, messages, result
 from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Sequences
 
-SERVED = (
-    "source_url",
-    "data",
-    "id",
-    "output_id",
-    "root_job_id",
-    "create_date",
-    "update_date",
-    "last_scraped_date",
-    "key_hash",
-    "value_hash",
-    "is_approved",
-    "tags",
-    "files",
-)
 _PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
 # Items of 2 KB: a streamed page is 1 MB, in memory a few times over.
 STREAMED = 500
-_IDENTITY = {
-    "_id": 0,
-    "key_hash": 1,
-    "content_hash": 1,
-    "id": 1,
-    "output_id": 1,
-    "is_approved": 1,
-    "files.id": 1,
-    "files.create_date": 1,
-}
 
 # Index name -> the field after (organization_id, group_id), in the order of how few it leaves.
 FILTERS = {
@@ -58,19 +32,9 @@ FILTERS = {
     "country": "tags.country",
 }
 _TAGS = ("region", "country")
-# One message to the database: JSON of this size is at most 6 times as much BSON, and the engine of
-# this machine drops the connection from about 36 MB on.
-_MESSAGE_BYTES = 3 * 1024 * 1024
 # Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
 # database, not a race.
 _MOST_ROUNDS = 20
-
-
-class TooLarge(Exception):
-    """Raised for an item larger than one may be."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
 
 
 @dataclass(frozen=True)
@@ -95,16 +59,6 @@ class Page(NamedTuple):
     version: int
 
 
-class Known(NamedTuple):
-    """What is stored under a key when a round begins."""
-
-    id: int
-    output_id: str
-    content_hash: str
-    is_approved: bool
-    file_dates: dict[str, datetime]
-
-
 @dataclass(eq=False)
 class Write:
     """One request's items by key, the last of each key, and who waits for them."""
@@ -122,26 +76,6 @@ class Write:
     @property
     def size(self) -> int:
         return sum(item["size"] for item in self.items.values())
-
-
-def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, Any]]:
-    """Give every item its hashes and size, in place, and return the items.
-
-    `content_hash` covers all that a client can change, so one comparison tells changed from not.
-    """
-    for index, item in enumerate(items):
-        data = documents.canonical(item["data"])
-        rest = documents.canonical([item["tags"], item["files"], item["root_job_id"], item["is_approved"]])
-        item["size"] = len(data) + len(rest) + len(item["source_url"])
-        if item["size"] > max_item_bytes:
-            raise TooLarge(index)
-        source_url = item["source_url"].encode()
-        if "value_hash" not in item:
-            item["value_hash"] = documents.sha256(data)
-        if "key_hash" not in item:
-            item["key_hash"] = documents.sha256(source_url, data)
-        item["content_hash"] = documents.sha256(source_url, data, item["value_hash"].encode(), rest)
-    return items
 
 
 class Outputs:
@@ -343,14 +277,15 @@ class Outputs:
             if key not in known or known[key].content_hash != item["content_hash"]
         }
         same = {key: item for key, item in pending.items() if key not in moved}
-        results = {key: _result(known[key].id, known[key].output_id, key, "unchanged") for key in same}
+        results = {key: result(known[key].id, known[key].output_id, key, "unchanged") for key in same}
         await self._touch(organization_id, group_id, same)
         if not moved:
             return results
         began = time.monotonic()
         batch = await self._sequences.allocate(organization_id, group_id, len(moved))
         rows = [
-            _row(batch, batch.first + offset, item, known.get(key)) for offset, (key, item) in enumerate(moved.items())
+            make_row(batch, batch.first + offset, item, known.get(key))
+            for offset, (key, item) in enumerate(moved.items())
         ]
         lost = await self._write(batch, rows)
         change = Change(batch)
@@ -358,7 +293,7 @@ class Outputs:
             if row.key in lost:
                 continue
             change.add(row.document, row.known is None, row.known is not None and row.known.is_approved)
-            results[row.key] = _result(
+            results[row.key] = result(
                 row.document["id"],
                 row.output_id,
                 row.key,
@@ -378,7 +313,7 @@ class Outputs:
                 "group_id": group_id,
                 "key_hash": {"$in": keys},
             },
-            _IDENTITY,
+            IDENTITY,
             hint="key",
             batch_size=len(keys) + 1,
         )
@@ -418,7 +353,7 @@ class Outputs:
         await self._sequences.step("before write")
         lost: set[str] = set()
         matched = 0
-        for part in _messages(rows):
+        for part in messages(rows):
             try:
                 done = await self._outputs.bulk_write([row.operation for row in part], ordered=False)
                 matched += done.matched_count
@@ -479,111 +414,3 @@ class Outputs:
 
 def _projection(fields: tuple[str, ...]) -> dict[str, int]:
     return {"_id": 0, "id": 1, **dict.fromkeys(fields, 1)} if fields else _PROJECTION
-
-
-class Row(NamedTuple):
-    """One item of a batch: what becomes of it and how."""
-
-    key: str
-    document: dict[str, Any]
-    output_id: str
-    known: Known | None
-    operation: Any
-    size: int
-
-
-def _messages(rows: list[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in parts, each small enough for one message."""
-    part: list[Row] = []
-    size = 0
-    for row in rows:
-        size += row.size
-        if part and size > _MESSAGE_BYTES:
-            yield part
-            part, size = [], row.size
-        part.append(row)
-    yield part
-
-
-def _row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
-    output_id = known.output_id if known else str(uuid.uuid4())
-    files = _files(batch, item["files"], output_id, known)
-    document = {
-        "source_url": item["source_url"],
-        "data": item["data"],
-        "id": id,
-        "root_job_id": item["root_job_id"],
-        "update_date": batch.date,
-        "value_hash": item["value_hash"],
-        "is_approved": item["is_approved"],
-        "tags": item["tags"],
-        "files": files,
-        "content_hash": item["content_hash"],
-    }
-    scraped = item.get("last_scraped_date", batch.date)
-    key = item["key_hash"]
-    if known is None:
-        # In the order of the contract, which is the order in which it is served.
-        whole = {
-            **document,
-            "output_id": output_id,
-            "create_date": batch.date,
-            "last_scraped_date": scraped,
-            "key_hash": key,
-        }
-        operation: Any = InsertOne(
-            {
-                "organization_id": batch.organization_id,
-                "group_id": batch.group_id,
-                **{name: whole[name] for name in SERVED},
-                "content_hash": item["content_hash"],
-                "first_id": id,
-            }
-        )
-    else:
-        operation = UpdateOne(
-            {
-                "organization_id": batch.organization_id,
-                "group_id": batch.group_id,
-                "key_hash": key,
-                "id": known.id,
-            },
-            {"$set": document, "$max": {"last_scraped_date": scraped}},
-            hint="key",
-        )
-    return Row(key, document, output_id, known, operation, item["size"])
-
-
-def _files(batch: Batch, files: list[dict[str, Any]], output_id: str, known: Known | None) -> list[dict[str, Any]]:
-    """Return the files with their ids and dates: the same file of the same item keeps both."""
-    seen: Counter[str] = Counter()
-    served = []
-    for file in files:
-        id = file.get("id")
-        if id is None:
-            content = documents.sha256(documents.canonical(file))
-            # The same file listed twice has two ids, the same two every time.
-            again = f" {seen[content]}" if seen[content] else ""
-            seen[content] += 1
-            id = str(uuid.uuid5(uuid.UUID(output_id), content + again))
-        date = file.get("create_date") or (known.file_dates.get(id) if known else None)
-        served.append(
-            {
-                "id": id,
-                "field": file["field"],
-                "url_etag_hash": file["url_etag_hash"],
-                "blob_key": file["blob_key"],
-                "blob_url": file["blob_url"],
-                "source_url": file["source_url"],
-                "create_date": date or batch.date,
-                "file_url": file["file_url"],
-                "file_type": file["file_type"],
-                "file_checksum": file["file_checksum"],
-                "file_metadata": file["file_metadata"],
-            }
-        )
-    return served
-
-
-def _result(id: int, output_id: str, key_hash: str, result: str) -> dict[str, Any]:
-    return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}
