@@ -16,7 +16,7 @@ from service.assets import asset, serve
 from service.keys import SETTINGS
 from service.store import documents
 
-_LINES = {"type": "string", "description": "One record a line"}
+_LINES = {"type": "string"}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 
 _PAGE = b"""<!DOCTYPE html>
@@ -82,7 +82,7 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
             status: {"description": response["description"], **_content(response)}
             for status, response in data["responses"].items()
         }
-        success = operation["responses"]["200"]["content"]
+        success = operation["responses"]["200"].setdefault("content", {})
         if "part" in data:
             success["application/json"]["schema"] = {"anyOf": [success["application/json"]["schema"], data["part"]]}
         success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
