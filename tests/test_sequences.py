@@ -420,6 +420,28 @@ async def test_an_item_of_a_dead_writer_that_was_changed_since_is_counted_once(
     assert await group.items(other) == 2
 
 
+async def test_an_item_that_is_changed_while_the_reaper_counts_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.sequences.step = at("written", fail())
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, version(1), *(make_output(n) for n in range(2, 8)))
+    real = store.outputs._outputs
+
+    async def find(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        store.outputs._outputs = real
+        changed = False
+        async for document in real.find(*args, **options, batch_size=2):
+            yield document
+            if not changed:
+                changed = True
+                await group.write(other, version(2))
+
+    store.outputs._outputs = SimpleNamespace(find=find)  # type: ignore[assignment]
+    await reap(store)
+    assert await group.items(other) == 7
+
+
 async def test_a_slow_writer_and_a_slow_reaper_count_a_batch_once(store: Store, other: Store, group: Group) -> None:
     async with stopped_at(store, "before release", group.write(store, make_output(1))):
         await asyncio.sleep(LEASE + 0.02)

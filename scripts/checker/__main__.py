@@ -87,13 +87,18 @@ def new_token(environ: dict[str, str]) -> str:
     return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
 
+def is_ready(port: int) -> bool:
+    with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2):
+        return True
+    return False
+
+
 def wait_until_ready(port: int) -> None:
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5):
-            return
+    while not is_ready(port):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the service on port {port} does not get ready")
         time.sleep(0.05)
-    raise SystemExit(f"the service on port {port} does not get ready")
 
 
 class Services:
@@ -119,6 +124,10 @@ class Services:
     def wait_until_ready(self) -> None:
         for port in self.ports:
             wait_until_ready(port)
+
+    def are_ready(self) -> bool:
+        """Return whether all are up: with none of them up, nobody could end what the dead left."""
+        return all(is_ready(port) for port in self.ports)
 
     def kill_one(self) -> None:
         random.choice(self._processes).kill()
@@ -209,7 +218,7 @@ class Run:
                     stop.set()
                 if not options.kills and now - started > options.seconds:
                     stop.set()
-                if options.kill_every and now > next_kill and not stop.is_set():
+                if options.kill_every and now > next_kill and not stop.is_set() and services.are_ready():
                     services.kill_one()
                     next_kill = now + options.kill_every * random.uniform(0.5, 1.5)
                 services.restart_dead()

@@ -404,7 +404,11 @@ class Outputs:
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
         fields = ["id", "first_id", "root_job_id", "is_approved"]
+        seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
+            if document["_id"] in seen:  # changed while this reads, and met again at its new id
+                continue
+            seen.add(document["_id"])
             created = document.get("first_id", 0) >= batch.first
             # Whether a changed one was approved before is not known: counted as no difference.
             in_place = document["id"] < batch.first + batch.size
