@@ -83,7 +83,7 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
             status: {"description": response["description"], **_content(response)}
             for status, response in data["responses"].items()
         }
-        success = operation["responses"]["200"]["content"]
+        success = operation["responses"].setdefault("200", {"description": "Success"}).setdefault("content", {})
         success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
         self.spec.path(path=url_path, operations={method: copy.deepcopy(operation)})
 

@@ -33,7 +33,7 @@ _BODY_ERRORS = {
 def endpoint(
     scope: str | None,
     summary: str,
-    answer: Schema,
+    answer: Schema | None,
     *,
     query: type[Schema] | None = None,
     body: Schema | None = None,
@@ -56,7 +56,8 @@ def endpoint(
             handler = querystring_schema(query)(handler)
         if body is not None:
             handler = json_schema(body, required=True)(handler)
-        handler = response_schema(answer, 200, description="Success")(handler)
+        if answer is not None:  # None: only what `gives` names
+            handler = response_schema(answer, 200, description="Success")(handler)
         for status, text in errors.items():
             handler = response_schema(Error(), status, description=text)(handler)
         return handler
