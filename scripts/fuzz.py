@@ -1,0 +1,44 @@
+"""Fuzzes a running service by its own OpenAPI document: python -m scripts.fuzz [--examples 1000]."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from service.local_mongo import local_mongo
+from tests.processes import ServiceProcess, run_command
+
+
+def fuzz(mongo_url: str, examples: int, *options: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Run schemathesis with all checks and a fixed seed against a service of its own; return what it said."""
+    made = run_command(mongo_url, "token", "create", "--organization", "1", "--scope", "read", "--scope", "write")
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready(60)
+        return subprocess.run(
+            [
+                *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"),
+                *("--header", f"Authorization: Bearer {made.stdout.strip()}"),
+                *("--max-examples", str(examples), "--seed", "1", "--generation-database", "none"),
+                *("--checks", "all", "--phases", "examples,coverage,fuzzing", "--no-color", *options),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--examples", type=int, default=1000, help="requests of each kind for each operation")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, local_mongo(Path(folder)) as mongo:
+        done = fuzz(mongo.url, options.examples)
+    print(done.stdout, done.stderr)
+    return done.returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
