@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 
 from service.keys import METRICS, ORGANIZATION, REQUEST_ID
+from service.store.tokens import PREFIX
 
 access = logging.getLogger("service.access")
 
@@ -72,7 +73,8 @@ def route_of(request: web.BaseRequest) -> str:
 def request_id(request: web.BaseRequest) -> str:
     """Return the id the client gave, if it is one, else a new one."""
     given = request.headers.get("X-Request-ID", "")
-    return given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
+    # Ids go into the log: a token there by mistake must not.
+    return given if _PLAIN_ID.fullmatch(given) and PREFIX not in given else uuid.uuid4().hex
 
 
 @web.middleware

@@ -39,6 +39,7 @@ _WATCH_SECONDS = 0.2
 # After the order to stop, connections without a request are kept this long: one may be on its way.
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
+_COLLECT_SECONDS = 10.0
 # What a worker may take to end after its last request: closing the store, joining the threads.
 _END_SECONDS = 5.0
 
@@ -76,10 +77,17 @@ def tune_collector() -> None:
 
     A full collection takes 80 ms a million objects. What is loaded by now is never looked at again,
     and full collections come 100 times more rarely; those of young objects are as frequent as ever.
+    Left at that, what only a full one finds grew by 6 KB a request: `_collect` sees to it in time.
     """
     gc.collect()
     gc.freeze()
     gc.set_threshold(700, 10, 1000)
+
+
+async def _collect() -> None:
+    while True:
+        await asyncio.sleep(_COLLECT_SECONDS)
+        gc.collect()
 
 
 async def _serve_one(
@@ -118,6 +126,7 @@ async def _serve_one(
         ssl_context=tls,
     )
     await site.start()
+    collecting = asyncio.create_task(_collect())
     host, port = runner.addresses[0][:2]
     on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
@@ -128,6 +137,7 @@ async def _serve_one(
     await _stop_listening(runner, site, tls)
     await _finish_requests(runner, settings.shutdown_timeout)
     await runner.cleanup()
+    collecting.cancel()
     log.info("stopped", extra={"pid": os.getpid()})
 
 
