@@ -181,7 +181,7 @@ async def test_a_page_examines_no_more_than_it_needs_at_any_depth(
         ids, costs = await read(api, store, commands, cursor=cursor, limit=limit, **query)
         assert ids == filled.matching(names, cursor)[:limit]
         # The last page may be read with a remembered mark and again with a new one.
-        assert 1 <= len(costs) <= 2
+        assert len(costs) <= 2 and (costs or not ids)  # the end is known without a look
         for cost in costs:
             assert cost.documents <= limit + 1
             assert cost.keys <= limit + 2
