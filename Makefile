@@ -58,4 +58,4 @@ chromium:
 	exit 1
 
 clean: ## Remove the environment and caches, but not the data
-	rm -rf $(VENV) $(E2E) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(E2E) .venv-harambe .venv-bench *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

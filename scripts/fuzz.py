@@ -12,7 +12,9 @@ from service.local_mongo import local_mongo
 from tests.processes import ServiceProcess, run_command
 
 
-def fuzz(mongo_url: str, examples: int, *options: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+def fuzz(
+    mongo_url: str, examples: int, *options: str, timeout: float | None = None
+) -> subprocess.CompletedProcess[str]:
     """Run schemathesis with all checks and a fixed seed against a service of its own; return what it said."""
     made = run_command(mongo_url, "token", "create", "--organization", "1", "--scope", "read", "--scope", "write")
     with ServiceProcess(mongo_url) as service:

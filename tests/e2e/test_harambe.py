@@ -22,7 +22,7 @@ from tests.e2e.serving import Site
 from tests.processes import ServiceProcess, free_port, make_token
 
 ROOT = Path(__file__).parents[2]
-# The newest SDK that Python 3.11 can read, and the last setuptools with what its playwright-stealth imports.
+# An SDK that Python 3.11 can read (0.77.5 cannot be), and the last setuptools with what its playwright-stealth imports.
 PACKAGES = ["harambe-sdk==0.70.0", "setuptools<80"]
 
 SCRAPER = """
