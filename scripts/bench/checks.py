@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 import aiohttp
 
 from scripts.bench import data, load
-from scripts.bench.machine import ALL_CPUS, OTHER_CPUS, PeakMemory, Server, describe, engine, service
+from scripts.bench.machine import ALL_CPUS, OTHER_CPUS, PATIENT, PeakMemory, Server, describe, engine, service
 
 
 def _outputs(**query: Any) -> str:
@@ -42,7 +42,7 @@ def deep(items: int, rounds: int = 400) -> None:
             "region": {"region": "DE-BE"},
             "country": {"country": "Germany"},
         }
-        server = service(mongo.url)
+        server = service(mongo.url, **PATIENT)
         mongo.tree.pin(OTHER_CPUS)
         try:
             for limit in (10, 100):
@@ -85,7 +85,7 @@ def compression(items: int, requests: int = 150) -> None:
     with engine() as mongo:
         loaded = data.load(mongo, items)
         mongo.tree.pin(OTHER_CPUS)
-        server = service(mongo.url)
+        server = service(mongo.url, **PATIENT)
         try:
             cases: list[tuple[str, str, dict[str, str]]] = [
                 ("page of 1000", _outputs(limit=1000), {}),
@@ -128,7 +128,7 @@ def workers(items: int, seconds: float) -> None:
         print("|---:|---:|---:|---:|---:|---:|---:|---:|")
         for limit in (10, 100, 1000):
             for count in counts:
-                server = service(mongo.url, ALL_CPUS, workers=count)
+                server = service(mongo.url, ALL_CPUS, workers=count, **PATIENT)
                 try:
                     path = _outputs(limit=limit, cursor=loaded.cursor(0.75))
                     what = load.Requests(server.url + path, _bearer(loaded), connections=32)
@@ -156,7 +156,7 @@ def fair(items: int, seconds: float) -> None:
     with engine() as mongo:
         loaded = data.load(mongo, items)
         mongo.tree.pin(OTHER_CPUS)
-        server = service(mongo.url)
+        server = service(mongo.url, **PATIENT)
         try:
             print(
                 "\n| while | requests/s | /healthz p50 ms | p99 ms | max ms | peak MB |\n|---|---:|---:|---:|---:|---:|"

@@ -14,6 +14,7 @@ from scripts.bench import data, load
 from scripts.bench.machine import (
     DATABASE,
     OTHER_CPUS,
+    PATIENT,
     PEERS_PYTHON,
     SERVER_CPUS,
     Engine,
@@ -58,7 +59,17 @@ def _peer(name: str, mongo_url: str, command: list[str], token: str) -> Server:
 
 def _start(name: str, mongo_url: str, token: str) -> Server:
     floor = str(_PEERS / "floor.py")
-    uvicorn = ["-m", "uvicorn", "--no-access-log", "--log-level", "warning", "--port", "{port}"]
+    uvicorn = [
+        "-m",
+        "uvicorn",
+        "--no-access-log",
+        "--log-level",
+        "warning",
+        "--timeout-keep-alive",
+        "60",
+        "--port",
+        "{port}",
+    ]
     gunicorn = ["-m", "gunicorn", "-k", "gthread", "--threads", str(CONNECTIONS), "--keep-alive", "60"]
     commands = {
         FLOOR: [floor],
@@ -66,7 +77,7 @@ def _start(name: str, mongo_url: str, token: str) -> Server:
         FASTAPI: [*uvicorn, "--loop", "uvloop", "--http", "httptools", "fastapi_beanie:app"],
         EVE: [*gunicorn, "-b", "127.0.0.1:{port}", "eve_offset"],
     }
-    return service(mongo_url) if name == OURS else _peer(name, mongo_url, commands[name], token)
+    return service(mongo_url, **PATIENT) if name == OURS else _peer(name, mongo_url, commands[name], token)
 
 
 def _path(name: str, limit: int, cursor: int) -> str:
@@ -75,10 +86,16 @@ def _path(name: str, limit: int, cursor: int) -> str:
     return f"/v1/outputs/{data.GROUP}?limit={limit}&cursor={cursor}"
 
 
+def _check_peers(names: list[str]) -> None:
+    if set(names) - {OURS} and not PEERS_PYTHON.exists():
+        raise SystemExit("The peers are not installed: `make bench` does that, or choose --servers 'this service'.")
+
+
 def run(items: int, seconds: float, repeats: int, names: list[str], save: str | None) -> None:
     """Measure, print the table and the ratios."""
+    print(describe())
     print(
-        f"{describe()}; load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each"
+        f"load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each, no access logs"
     )
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
@@ -91,7 +108,7 @@ def run(items: int, seconds: float, repeats: int, names: list[str], save: str | 
         finally:
             for server in servers:
                 server.stop()
-    medians = {key: _median(runs) for key, runs in rows.items()}
+    medians = {key: _median(runs) for key, runs in rows.items() if runs}
     print(table(medians))
     print(ratios(medians))
     if save:
@@ -113,8 +130,12 @@ def _measure(
             path = _path(server.name, size, loaded.cursor(DEPTH))
             what = load.Requests(server.url + path, headers, CONNECTIONS)
         done = rows.setdefault((case, server.name), [])
-        rate = done[-1].rate if done else load.send(what, 2 * CONNECTIONS).rate
-        row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(rate * seconds)))
+        try:
+            rate = done[-1].rate if done else load.send(what, 2 * CONNECTIONS).rate
+            row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(rate * seconds)))
+        except load.Failed as error:
+            print(f"{case}, {server.name}, left out: {error}")
+            continue
         done.append(row)
         _progress(number + 1, len(runs) * repeats, case, server.name, row)
     sys.stderr.write("\r" + " " * 100 + "\r")
