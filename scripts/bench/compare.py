@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import statistics
 import sys
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from scripts.bench import data, load
 from scripts.bench.machine import (
     DATABASE,
-    OTHER_CPUS,
     PATIENT,
     PEERS_PYTHON,
     SERVER_CPUS,
@@ -112,8 +110,7 @@ def run(items: int, seconds: float, repeats: int, names: list[str], save: str | 
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")
-        mongo.tree.pin(OTHER_CPUS)
-        os.sched_setaffinity(0, OTHER_CPUS)
+        mongo.step_aside()
         servers = [_start(name, mongo.url, loaded.token) for name in names]
         try:
             for server in servers:
