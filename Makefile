@@ -5,8 +5,9 @@ PIP := install --quiet --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
+PEERS := .venv-bench
 
-.PHONY: run test test-cold test-e2e chromium check clean help
+.PHONY: run test test-cold test-e2e chromium bench wrk check clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -22,6 +23,9 @@ test-cold: $(DEV) ## Download the database engine into an empty cache, as a newc
 
 test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
 	@$(E2E)/bin/pytest tests/e2e
+
+bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI with Beanie, Eve and the floor (10 minutes; BENCH=--quick: 2)
+	@$(BIN)/python -m scripts.bench $(BENCH)
 
 check: $(DEV) ## Run the linter, the formatter and the type checker
 	@$(BIN)/ruff check .
@@ -46,6 +50,19 @@ $(E2E)/.installed: setup.cfg
 	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e]'
 	@touch $@
 
+$(PEERS)/.installed: scripts/bench/peers/requirements.txt
+	@echo "setting up $(PEERS)"
+	@$(PYTHON) -m venv $(PEERS)
+	@$(PEERS)/bin/pip $(PIP) -r $<
+	@touch $@
+
+# Without it the benchmark makes its load in Python.
+wrk:
+	@if ! command -v wrk >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing wrk with apt-get"; \
+		apt-get update -qq && apt-get install -y -qq wrk >/dev/null || true; \
+	fi
+
 # CHROMIUM names one that is not on the PATH.
 chromium:
 	@if command -v "$${CHROMIUM:-chromium}" >/dev/null; then exit 0; fi; \
@@ -58,4 +75,4 @@ chromium:
 	exit 1
 
 clean: ## Remove the environment and caches, but not the data
-	rm -rf $(VENV) $(E2E) .venv-harambe .venv-bench *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 
 from scripts.bench import checks, compare
 
@@ -41,8 +43,10 @@ def main() -> None:
     parser.add_argument("--servers", nargs="+", choices=names, default=names, help="only these (compare)")
     parser.add_argument("--save", metavar="FILE", help="for the medians as JSON (compare)")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     full_items, quick_items, full_seconds, quick_seconds = _SIZES[options.measurement]
-    items = options.items or (quick_items if options.quick else full_items)
+    # A page of 1000 at three quarters of the items needs 4,000 of them.
+    items = max(5_000, options.items or (quick_items if options.quick else full_items))
     seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
     if options.measurement == "compare":
         compare.run(items, seconds, options.repeats, options.servers, options.save)

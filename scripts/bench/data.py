@@ -22,7 +22,7 @@ ORGANIZATION = 1
 GROUP = "shop"
 JOBS = 10
 BATCH = 1000
-# Every hundredth item is of one URL, so that a filter by URL has deep pages too.
+# Every fiftieth item is of one URL, so that a filter by URL has deep pages too.
 LISTING = "https://shop.example/listing"
 _PLACE = 9_999_999  # stands for the number in a template
 
@@ -87,6 +87,6 @@ async def _load(engine: Engine, items: int) -> Loaded:
 
 def _item(made: list[str], number: int) -> dict[str, Any]:
     item: dict[str, Any] = orjson.loads(made[number % len(made)].replace("@@", str(number)))
-    if number % 100 == 0:
+    if number % 50 == 0:
         item["source_url"] = LISTING
     return item

@@ -55,6 +55,10 @@ class Result:
         return self.requests / self.seconds
 
 
+class Failed(Exception):
+    """Raised when not every request was answered with success."""
+
+
 # Every item that is ever posted has a number of its own.
 _numbers = iter(range(10_000_000, 10**12, 10_000_000))
 
@@ -65,11 +69,11 @@ def generator() -> str:
 
 
 def send(what: Requests, count: int) -> Result:
-    """Send `count` requests, as many at once as there are connections. Stops the run if one fails."""
+    """Send `count` requests, as many at once as there are connections. Raises if one fails."""
     count = max(count, what.connections)
     result, failed = (_wrk if generator() == "wrk" else _aiohttp)(what, count)
     if failed or result.requests != count:
-        raise SystemExit(f"{failed} of {count} requests to {what.url} failed; {result.requests} were answered")
+        raise Failed(f"{failed} of {count} requests to {what.url} failed; {result.requests} were answered")
     return result
 
 
@@ -101,7 +105,7 @@ def _wrk(what: Requests, count: int) -> tuple[Result, int]:
             report = json.loads(line)
     process.wait()
     if not report or ended == started:
-        raise SystemExit(f"wrk did not get {count} answers from {what.url}: {''.join(seen)}")
+        raise Failed(f"wrk did not get {count} answers from {what.url}: {''.join(seen)}")
     result = Result(report["requests"], ended - started, report["p50"], report["p99"], report["bytes"])
     return result, report["failed"]
 

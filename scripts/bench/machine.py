@@ -174,10 +174,14 @@ class Server:
         self._log.close()
 
 
+# The peers have no time limit either, so that on a busy machine all are slow and none fails.
+PATIENT = {"mongo_timeout": 60, "lease_seconds": 60}
+
+
 def service(mongo_url: str, cpus: set[int] = SERVER_CPUS, **settings: Any) -> Server:
     """Start this service."""
-    environ = {name.upper(): str(value) for name, value in settings.items()}
-    environ |= {"MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE, "LOG_LEVEL": environ.get("LOG_LEVEL", "WARNING")}
+    environ = {"LOG_LEVEL": "WARNING"} | {name.upper(): str(value) for name, value in settings.items()}
+    environ |= {"MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE}
     server = Server("this service", [sys.executable, "-m", "service", "serve"], environ, cpus)
     server.wait("/readyz", {})
     return server
@@ -190,6 +194,11 @@ class Engine:
         self.url, self.tree = url, tree
         self.client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(url)
         self.database = self.client[DATABASE]
+
+    def step_aside(self) -> None:
+        """Leave the measured server its core: this process and the database go to the others."""
+        self.tree.pin(OTHER_CPUS)
+        os.sched_setaffinity(0, OTHER_CPUS)
 
 
 @contextlib.contextmanager
