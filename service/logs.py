@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import sys
@@ -18,6 +19,9 @@ from service.store.tokens import PREFIX
 
 access = logging.getLogger("service.access")
 
+# Unlike any other process's; a number each is then enough.
+_PROCESS = uuid.uuid4().hex[:24]
+_numbers = itertools.count(1)
 _PLAIN_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -74,7 +78,9 @@ def request_id(request: web.BaseRequest) -> str:
     """Return the id the client gave, if it is one, else a new one."""
     given = request.headers.get("X-Request-ID", "")
     # Ids go into the log: a token there by mistake must not.
-    return given if _PLAIN_ID.fullmatch(given) and PREFIX not in given else uuid.uuid4().hex
+    if given and _PLAIN_ID.fullmatch(given) and PREFIX not in given:
+        return given
+    return f"{_PROCESS}{next(_numbers):08x}"
 
 
 @web.middleware

@@ -15,6 +15,8 @@ from bson.dbref import DBRef
 # Naive datetimes are UTC here; making them aware costs 10 % of the decoding.
 _NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
 
+_DATES = ("create_date", "update_date", "last_scraped_date")
+
 # One decoding call holds the interpreter lock to its end: 64 items of 2 KB are about 2 ms.
 CHUNK = 64
 
@@ -52,10 +54,28 @@ def decode(document: bytes) -> dict[str, Any]:
     return bson.decode(document, _NAIVE)
 
 
+def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
+    """Write the dates of outputs as text, in place.
+
+    Left to `dump` they are a third of all rendering: 1.7 µs each. Most dates stand in several items.
+    """
+    for item in items:
+        for holder in (item, *item.get("files", ())):
+            for name in _DATES:
+                date = holder.get(name)
+                if type(date) is datetime:
+                    text = seen.get(date)
+                    if text is None:
+                        text = seen[date] = render_date(date)
+                    holder[name] = text
+
+
 def dump_documents(documents: list[bytes]) -> Iterator[bytes]:
     """Yield the JSON of encoded documents in pieces, `{…},{…}`, without the brackets of an array."""
+    seen: dict[datetime, str] = {}
     for start in range(0, len(documents), CHUNK):
         chunk = bson.decode_all(b"".join(documents[start : start + CHUNK]), _NAIVE)
+        _dates_to_text(chunk, seen)
         yield dump(chunk)[1:-1]
 
 
