@@ -332,7 +332,7 @@ async def test_a_stop_under_load_answers_every_request_that_was_accepted(
         await asyncio.sleep(0.7)
         stopped.set()
         service.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(1)
+        await asyncio.sleep(2.5)
         writer.write(body[10:])  # its body was on the way when the order came
         answer = await asyncio.wait_for(reader.read(), 10)
         assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
