@@ -72,6 +72,9 @@ class Soak:
             self._leave,
         ]
         async with aiohttp.ClientSession(self.url, headers=self.headers) as session:
+            # Fill pools and threads, so that what grows after it is not them.
+            for _ in range(5):
+                await asyncio.gather(*(self._count(kind, session) for kind in kinds * 10))
             under_way: set[asyncio.Task[None]] = set()
             turn = 0
             while time.monotonic() < ends:

@@ -68,7 +68,7 @@ def local_mongo(data_dir: Path, say: Say = _to_stderr) -> Iterator[LocalMongo]:
     It ends with the process that started it, also while another process still shares it.
     """
     data_dir = data_dir.resolve()
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # others on the machine have no business in it
     state, log_path = data_dir / "mongo.json", data_dir / "mongo.log"
     # The log is the lock too: as the database's output it stays locked until the database is gone, however it ends.
     with log_path.open("ab") as log:

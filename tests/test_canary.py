@@ -36,7 +36,7 @@ FOREIGN = ("pymongo", "pymongo.command", "pymongo.connection", "aiohttp", "aioht
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="test", mongo_timeout=0.7, receive_timeout=2.0, secret_keys=Vault.new_key("k"))
+    return Settings(mongo_database="test", mongo_timeout=2.0, receive_timeout=2.0, secret_keys=Vault.new_key("k"))
 
 
 @pytest.fixture
@@ -133,13 +133,13 @@ async def send_everything_wrong(canaries: Canaries) -> None:
             assert await send("POST", path, data=text, headers=headers) >= 400
         half = gzip.compress(text)[:-9]
         assert await send("POST", path, data=half, headers={**json_type, "Content-Encoding": "gzip"}) >= 400
-        huge = b'["%b"]' % (VALUE.encode() * (17 * 1024 * 1024 // len(VALUE)))
-        assert await send("POST", path, data=huge, headers=json_type) == 413
         assert await send("POST", path, json=body, token=UNKNOWN) == 401
         assert await send("POST", path, json=body, headers={"Authorization": f"Basic {token}"}) == 401
         assert await send("POST", path, json=body, headers={"Authorization": f"Bearer {token} {token}"}) == 401
         assert await send("POST", path, json=body, headers={"X-Request-ID": token}) == 200
         assert await send("PUT", path, json=body) == 405
+    huge = b'["%b"]' % (VALUE.encode() * (17 * 1024 * 1024 // len(VALUE)))
+    assert await send("POST", "/v1/cookies", data=huge, headers=json_type) == 413
     for path, (record, fields) in FIELDS.items():
         assert await send("POST", path, json=[record] * 1001) == 422
         assert await send("POST", path, json=record) == 422
@@ -159,7 +159,7 @@ async def send_everything_wrong(canaries: Canaries) -> None:
             for name in ("limit", "cursor", "created_after", "active", "fields", "domain"):
                 await send("GET", f"{path}?{name}={VALUE}&token={token}")
     for path in (f"/{token}", f"/v1/{token}/{VALUE}", f"/v1/cookies/{VALUE}?access_token={token}", f"/%ff{VALUE}"):
-        assert await send("GET", path) in (400, 404)
+        assert await send("GET", path) in (400, 404, 422)
     await send(VALUE, "/v1/cookies")
 
 
