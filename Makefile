@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-cold test-e2e chromium bench wrk check clean help
+.PHONY: run test test-cold test-e2e chromium bench wrk fuzz check clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -73,6 +73,9 @@ chromium:
 	fi; \
 	echo "error: the end-to-end tests need Chromium: install it (Debian: apt-get install chromium), or name it with CHROMIUM=/path/to/it" >&2; \
 	exit 1
+
+fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
+	@$(BIN)/python -m scripts.fuzz
 
 clean: ## Remove the environment and caches, but not the data
 	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -76,13 +76,16 @@ class Output(Base):
 class Paths(Text):
     """Paths into an output, a comma between: `data.title,source_url`."""
 
+    most_names = 65  # no value is nested deeper, and MongoDB stops at 200
+
     def _deserialize(  # type: ignore[override]
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
     ) -> tuple[str, ...]:
         paths = list(dict.fromkeys(super()._deserialize(value, attr, data, **kwargs).split(",")))
         for path in paths:
             names = path.split(".")
-            if names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names):
+            odd = names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names)
+            if odd or len(names) > self.most_names:
                 raise ValidationError([problem("value_error", "Must be paths such as data.title,source_url")])
         # Below a path that is kept whole, another one says nothing more.
         return tuple(p for p in paths if not any(p.startswith(f"{other}.") for other in paths))

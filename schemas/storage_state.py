@@ -1,8 +1,10 @@
 """Playwright's storageState: cookies and local storage as a browser saves them."""
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 from marshmallow import INCLUDE, ValidationError, fields, post_load
 
@@ -43,7 +45,10 @@ class BrowserCookie(Open):
     value = Text(required=True, max_length=65536)
     domain = Text(required=True, min_length=1, max_length=255)
     path = Text(load_default="/", max_length=4096)
-    expires = UnixSeconds(load_default=-1.0)
+    expires = UnixSeconds(
+        load_default=-1.0,
+        metadata={"anyOf": [{"enum": [-1]}, {"minimum": 0, "maximum": _YEAR_10000, "exclusiveMaximum": True}]},
+    )
     httpOnly = Flag(load_default=False)
     secure = Flag(load_default=False)
 
@@ -66,14 +71,44 @@ class StoredName(Base):
     value = Text(required=True, max_bytes=5 * 1024 * 1024)
 
 
-class Origin(Open):
-    origin = Text(required=True, min_length=1, max_length=255)
+class OriginName(Text):
+    """Scheme, host and port, as browsers write them."""
+
+    pattern = r"https?://(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?"
+
+    def __init__(self) -> None:
+        super().__init__(required=True, max_length=255, metadata={"pattern": f"^{self.pattern}$"})
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        try:
+            if re.fullmatch(self.pattern, text):
+                urlsplit(text).port  # noqa: B018 - raises for one over 65535, and for an address that is none
+                return text
+        except ValueError:
+            pass
+        raise ValidationError([problem("value_error", "Must be an http or https origin")])
+
+
+class OriginInput(Open):
+    origin = OriginName()
     localStorage = ListOf(StoredName, load_default=list)
 
 
-class StorageState(Base):
+class StorageStateInput(Base):
     cookies = ListOf(BrowserCookie, load_default=list)
-    origins = ListOf(Origin, load_default=list)
+    origins = ListOf(OriginInput, load_default=list)
+
+
+class Origin(Open):
+    # Entries set through /v1/local-storage may have any text for a domain.
+    origin = fields.String(required=True)
+    localStorage = ListOf(StoredName, required=True)
+
+
+class StorageState(Base):
+    cookies = ListOf(BrowserCookie, required=True)
+    origins = ListOf(Origin, required=True)
 
 
 class StorageStateWritten(Base):

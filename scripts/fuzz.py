@@ -1,4 +1,4 @@
-"""Fuzzes a running service by its own OpenAPI document: python -m scripts.fuzz [--examples 1000]."""
+"""Fuzzes a running service by its own OpenAPI document: python -m scripts.fuzz [--examples 300]."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def fuzz(
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"),
                 *("--header", f"Authorization: Bearer {made.stdout.strip()}"),
                 *("--max-examples", str(examples), "--seed", "1", "--generation-database", "none"),
-                *("--checks", "all", "--phases", "examples,coverage,fuzzing", "--no-color", *options),
+                "--generation-allow-x00=false",  # no string may have NUL: said once, not in every schema
+                # Not expressible in the document: integers of 64 bits inside `data`, the paths of `fields`, ports.
+                *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
+                *("--phases", "examples,coverage,fuzzing", "--no-color", *options),
             ],
             capture_output=True,
             text=True,
@@ -34,7 +37,7 @@ def fuzz(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--examples", type=int, default=1000, help="requests of each kind for each operation")
+    parser.add_argument("--examples", type=int, default=300, help="requests of each kind for each operation")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, local_mongo(Path(folder)) as mongo:
         done = fuzz(mongo.url, options.examples)

@@ -17,6 +17,7 @@ from service.keys import SETTINGS
 from service.store import documents
 
 _LINES = {"type": "string"}
+_TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 
 _PAGE = b"""<!DOCTYPE html>
@@ -79,11 +80,13 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
             else:
                 operation["parameters"].append({"in": "query", "schema": used["schema"]})
         operation["responses"] = {
-            status: {"description": response["description"], **_content(response)}
+            status: {"description": response["description"], "headers": _headers(status), **_content(response)}
             for status, response in data["responses"].items()
         }
         success = operation["responses"]["200"].setdefault("content", {})
         if "part" in data:
+            for status in ("200", "304"):
+                operation["responses"][status]["headers"]["ETag"] = _TEXT
             success["application/json"]["schema"] = {"anyOf": [success["application/json"]["schema"], data["part"]]}
         success.update((kind, {"schema": _LINES}) for kind in data.get("gives", ()))
         self.spec.path(path=url_path, operations={method: operation})
@@ -92,6 +95,12 @@ class OpenApi(AiohttpApiSpec):  # type: ignore[misc]
         if not schema.many:
             return schema
         return {"type": "array", "items": type(schema)(), "maxItems": self._max_records}
+
+
+def _headers(status: str) -> dict[str, Any]:
+    """Return the headers that say something to clients."""
+    by_status = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+    return dict.fromkeys(["X-Request-ID", *by_status.get(status, [])], _TEXT)
 
 
 def _content(response: dict[str, Any]) -> dict[str, Any]:
@@ -105,7 +114,12 @@ def describe(app: web.Application) -> dict[str, Any]:
     openapi = OpenApi(app[SETTINGS].max_records)
     for route in app.router.routes():
         openapi._register_route(route, route.method.lower(), route.handler)
-    return dict(openapi.swagger_dict())
+    document = dict(openapi.swagger_dict())
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        for parameter in operation["parameters"]:
+            if parameter["schema"].get("nullable"):
+                parameter["allowEmptyValue"] = True  # the same as leaving it out
+    return document
 
 
 def add_documentation(app: web.Application) -> None:

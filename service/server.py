@@ -161,7 +161,7 @@ class Runner(web.AppRunner):
             shutdown_timeout=1.0,  # `workers` has waited for the requests by then
             lingering_time=min(_LINGER_SECONDS, settings.receive_timeout),
             auto_decompress=False,  # in the event loop, and without an end: see `body.inflate`
-            max_line_size=16384,  # a URL of 8,192 characters to filter by, percent-encoded in part
+            max_line_size=65536,  # all parameters at their longest are 19,000 characters, more if percent-encoded
             max_field_size=16384,
         )
 

@@ -17,8 +17,10 @@ _ERRORS = {
     400: "The request could not be read",
     401: "The token is missing, malformed, unknown, expired or revoked",
     403: "The token does not have the scope",
+    414: "The path and query are too long",
     422: "The input is faulty; nothing was stored",
     429: "Too many requests",
+    431: "The headers are too large",
     500: "Something went wrong inside",
     503: "The database does not answer, or too many requests are in flight",
 }

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import orjson
 from aiohttp import web
 
-from schemas.storage_state import StorageState, StorageStateQuery, StorageStateWritten
+from schemas.storage_state import StorageState, StorageStateInput, StorageStateQuery, StorageStateWritten
 from service.answers import answer, array, stream
 from service.body import check_plain, load, off_loop, parse, read_body
 from service.errors import invalid
@@ -19,7 +19,7 @@ from service.query import load_query
 from service.settings import Settings
 from service.store import Store
 
-_INPUT = StorageState()
+_INPUT = StorageStateInput()
 _QUERY = StorageStateQuery()
 _HTTP_PORT = 80
 _MOST_EXTRA = 64 * 1024  # as a cookie's value
@@ -32,7 +32,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     return await stream(request, _state(request.app[STORE], request[ORGANIZATION], domain))
 
 
-@endpoint("write", "Merge a storage state", StorageStateWritten(), body=StorageState())
+@endpoint("write", "Merge a storage state", StorageStateWritten(), body=StorageStateInput())
 async def post(request: web.Request) -> web.StreamResponse:
     """Set the cookies and local storage of a storageState, record by record; the others stay."""
     raw = await read_body(request)
@@ -40,8 +40,8 @@ async def post(request: web.Request) -> web.StreamResponse:
     state = await off_loop(len(raw), lambda: _load(raw, settings))
     store, organization_id = request.app[STORE], request[ORGANIZATION]
     entries, others = [], []
-    for index, origin in enumerate(state["origins"]):
-        domain = _domain(origin["origin"], index)
+    for origin in state["origins"]:
+        domain = _domain(origin["origin"])
         for item in origin.pop("localStorage"):
             entry = {"domain": domain, "path": "/", "key": item["name"], "value": item["value"]}
             entries.append({**entry, "expires": None, "extra": {"origin": origin["origin"]}})
@@ -80,20 +80,13 @@ def _count(state: Any) -> int:
     return len(cookies) + len(origins) + sum(len(part) for part in entries if isinstance(part, list))
 
 
-def _domain(origin: str, index: int) -> str:
+def _domain(origin: str) -> str:
     """Return the domain under which an origin's entries are kept: with its port unless it is plain https."""
-    try:
-        parts = urlsplit(origin)
-        scheme, host, port = parts.scheme, parts.hostname or "", parts.port
-    except ValueError:
-        scheme = host = ""
-        port = None
-    if not host or scheme not in ("http", "https"):
-        raise invalid("value_error", "Must be an http or https origin", "body", "origins", str(index), "origin")
-    host = f"[{host}]" if ":" in host else host
-    if scheme == "http":
-        return f"{host}:{port or _HTTP_PORT}"
-    return host if port in (None, 443) else f"{host}:{port}"
+    parts = urlsplit(origin)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    if parts.scheme == "http":
+        return f"{host}:{parts.port or _HTTP_PORT}"
+    return f"{host}" if parts.port in (None, 443) else f"{host}:{parts.port}"
 
 
 def _origin(entry: dict[str, Any]) -> str:

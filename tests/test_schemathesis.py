@@ -1,0 +1,11 @@
+"""A short fuzzing run by the OpenAPI document; `make fuzz` is the long one."""
+
+from __future__ import annotations
+
+from scripts.fuzz import fuzz
+
+
+def test_no_answer_differs_from_the_document(mongo_url: str) -> None:
+    done = fuzz(mongo_url, examples=3)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+    assert "No issues found" in done.stdout
