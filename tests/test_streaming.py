@@ -126,7 +126,6 @@ def test_a_reader_slower_than_the_databases_time_limit_gets_everything(service: 
                 pauses += 1
                 # MONGO_TIMEOUT is 2 seconds here: it is for the database, not for the reader.
                 asyncio.run(asyncio.sleep(2.5))
-            last = piece
     assert pauses == 2
     assert end.endswith(b"]\r\n0\r\n\r\n")
 
