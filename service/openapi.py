@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -12,7 +13,7 @@ from marshmallow import Schema
 
 import service
 from service.answers import answer_bytes
-from service.assets import asset, serve
+from service.assets import Asset, asset, serve
 from service.keys import SETTINGS
 from service.store import documents
 
@@ -122,13 +123,24 @@ def describe(app: web.Application) -> dict[str, Any]:
     return document
 
 
-def add_documentation(app: web.Application) -> None:
-    """Serve the document at /openapi.json and Swagger UI at /docs, with its own assets."""
-    document = documents.dump(describe(app))
-
+@cache
+def _assets() -> dict[str, Asset]:
     assets = {"index.html": asset("index.html", _PAGE), "start.js": asset("start.js", _START)}
     for name in ("swagger-ui.css", "swagger-ui-bundle.js", "favicon-32x32.png"):
         assets[name] = asset(name, (files("aiohttp_apispec") / "static" / name).read_bytes())
+    return assets
+
+
+# By the one setting that stands in it: tests make an application each, and it takes 40 ms to make.
+_documents: dict[int, bytes] = {}
+
+
+def add_documentation(app: web.Application) -> None:
+    """Serve the document at /openapi.json and Swagger UI at /docs, with its own assets."""
+    max_records = app[SETTINGS].max_records
+    if max_records not in _documents:
+        _documents[max_records] = documents.dump(describe(app))
+    document, assets = _documents[max_records], _assets()
 
     async def openapi(request: web.Request) -> web.StreamResponse:
         return await answer_bytes(request, document)

@@ -7,6 +7,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ def collector() -> Iterator[None]:
 MIB = 1024 * 1024
 JSON = {"Content-Type": "application/json"}
 
+STATE = "/v1/storage-state"
 POSTS = {
     "/v1/cookies": make_cookie,
     "/v1/local-storage": make_entry,
@@ -96,22 +98,24 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("path", POSTS)
 @pytest.mark.parametrize("case", NOT_JSON)
-async def test_what_is_not_json_is_refused(api: Api, path: str, case: str) -> None:
-    await without_stall(lambda: refused(api, path, NOT_JSON[case], (["body"], "json_invalid")))
+async def test_what_is_not_json_is_refused(api: Api, case: str) -> None:
+    for path in POSTS:
+        await without_stall(partial(refused, api, path, NOT_JSON[case], (["body"], "json_invalid")))
+    answer = await send(api, STATE, NOT_JSON[case])
+    assert (answer.status, answer.problems()) == (422, [(["body"], "json_invalid")])
 
 
-@pytest.mark.parametrize("text", [b"null", b"1", b"true", b'"x"', b"{}", b'{"domain": "x"}', b'{"0": {}}'])
 @pytest.mark.parametrize("path", POSTS)
-async def test_anything_but_an_array_is_refused(api: Api, path: str, text: bytes) -> None:
-    await refused(api, path, text, (["body"], "list_type"))
+async def test_anything_but_an_array_is_refused(api: Api, path: str) -> None:
+    for text in (b"null", b"1", b"true", b'"x"', b"{}", b'{"domain": "x"}', b'{"0": {}}'):
+        await refused(api, path, text, (["body"], "list_type"))
 
 
-@pytest.mark.parametrize("element", [None, 1, True, "x", [], [{}]], ids=repr)
 @pytest.mark.parametrize("path", POSTS)
-async def test_a_record_that_is_not_an_object_is_refused(api: Api, path: str, element: Any) -> None:
-    await refused(api, path, bodies([POSTS[path](), element]), (["body", "1"], "dict_type"))
+async def test_a_record_that_is_not_an_object_is_refused(api: Api, path: str) -> None:
+    for element in (None, 1, True, "x", [], [{}]):
+        await refused(api, path, bodies([POSTS[path](), element]), (["body", "1"], "dict_type"))
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -149,10 +153,10 @@ async def test_of_two_equal_keys_the_last_one_counts(api: Api) -> None:
         ";",
     ],
 )
-@pytest.mark.parametrize("path", POSTS)
-async def test_content_types_other_than_json_are_refused(api: Api, path: str, content_type: str) -> None:
-    answer = await send(api, path, bodies([POSTS[path]()]), Content_Type=content_type)
-    assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
+async def test_content_types_other_than_json_are_refused(api: Api, content_type: str) -> None:
+    for path, make in POSTS.items():
+        answer = await send(api, path, bodies([make()]), Content_Type=content_type)
+        assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
 
 
 @pytest.mark.parametrize(
@@ -455,11 +459,11 @@ OPERATOR = {"$gt": ""}
 STRINGS = [(path, name) for path, make in POSTS.items() for name, value in make().items() if isinstance(value, str)]
 
 
-@pytest.mark.parametrize("value", [OPERATOR, 1, True, ["x"], {"$ne": None}], ids=str)
 @pytest.mark.parametrize(("path", "field"), STRINGS)
-async def test_anything_else_where_a_string_belongs_is_refused(api: Api, path: str, field: str, value: Any) -> None:
+async def test_anything_else_where_a_string_belongs_is_refused(api: Api, path: str, field: str) -> None:
     kind = "datetime_type" if field == "expires" else "string_type"
-    await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], kind))
+    for value in (OPERATOR, 1, True, ["x"], {"$ne": None}):
+        await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], kind))
 
 
 REQUIRED = {
@@ -489,23 +493,11 @@ async def test_an_empty_string_is_taken_or_refused_but_never_fails(api: Api, pat
         assert await api.ok(path)
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        "_id",
-        "id",
-        "organization_id",
-        "create_date",
-        "update_date",
-        "output_id",
-        "group_id",
-        "content_hash",
-        "tombstone",
-    ],
-)
 @pytest.mark.parametrize("path", POSTS)
-async def test_fields_that_only_the_service_sets_are_refused(api: Api, path: str, field: str) -> None:
-    await refused(api, path, bodies([POSTS[path](**{field: 1})]), (["body", "0", field], "unknown_field"))
+async def test_fields_that_only_the_service_sets_are_refused(api: Api, path: str) -> None:
+    owned = ("_id", "id", "organization_id", "create_date", "update_date", "output_id", "group_id", "content_hash")
+    for field in (*owned, "tombstone"):
+        await refused(api, path, bodies([POSTS[path](**{field: 1})]), (["body", "0", field], "unknown_field"))
 
 
 @pytest.mark.parametrize("field", ["httpOnly", "Secure", "sameSite", "", "$set", "a.b"])
@@ -513,12 +505,12 @@ async def test_unknown_fields_are_refused(api: Api, field: str) -> None:
     await refused(api, "/v1/cookies", bodies([make_cookie(**{field: True})]), (["body", "0", field], "unknown_field"))
 
 
-@pytest.mark.parametrize("value", ["yes", "true", "", 1, 0, 1.0, None, [], {}], ids=repr)
 @pytest.mark.parametrize(
     ("path", "field"), [("/v1/cookies", "secure"), ("/v1/cookies", "http_only"), ("/v1/outputs/g", "is_approved")]
 )
-async def test_only_true_and_false_are_booleans(api: Api, path: str, field: str, value: Any) -> None:
-    await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], "bool_type"))
+async def test_only_true_and_false_are_booleans(api: Api, path: str, field: str) -> None:
+    for value in ("yes", "true", "", 1, 0, 1.0, None, [], {}):
+        await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], "bool_type"))
 
 
 @pytest.mark.parametrize("value", ["x", 1, [], None, True], ids=repr)
@@ -823,14 +815,6 @@ async def test_any_if_none_match_is_survived(api: Api, etag: str) -> None:
 
 
 # -- storage state -------------------------------------------------------------------------------------
-
-STATE = "/v1/storage-state"
-
-
-@pytest.mark.parametrize("case", NOT_JSON)
-async def test_a_storage_state_that_is_not_json_is_refused(api: Api, case: str) -> None:
-    answer = await send(api, STATE, NOT_JSON[case])
-    assert (answer.status, answer.problems()) == (422, [(["body"], "json_invalid")])
 
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"x"'])

@@ -92,7 +92,6 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
     assert await api.ok("/v1/cookies") == []
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"])
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
@@ -107,11 +106,12 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
         ("/", {"GET", "HEAD"}),
     ],
 )
-async def test_other_methods_are_405_with_allow(api: Api, method: str, path: str, allowed: set[str]) -> None:
-    answer = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
-    assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
-    assert set(answer.headers["allow"].split(",")) == allowed
-    check_headers(answer)
+async def test_other_methods_are_405_with_allow(api: Api, path: str, allowed: set[str]) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"):
+        answer = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
+        assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
+        assert set(answer.headers["allow"].split(",")) == allowed
+        check_headers(answer)
 
 
 @pytest.mark.parametrize("start", [b"GET *", b"OPTIONS *", b"CONNECT nowhere", b"CONNECT evil.example:443"])
