@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import HttpVersion11, web
-from marshmallow import EXCLUDE, Schema, ValidationError
+from marshmallow import Schema, ValidationError
 
 from service.errors import ApiError, invalid, invalid_fields, problem
 
@@ -50,19 +50,26 @@ def path_id(request: web.Request, name: str) -> str:
 
 
 def load_query(request: web.Request, schema: Schema) -> dict[str, Any]:
-    """Return the query's parameters; unknown ones are ignored, empty ones count as left out."""
+    """Return the query's parameters; unknown ones are ignored, empty ones count as left out.
+
+    Field by field: a whole `schema.load` was an eighth of the time of a short page.
+    """
     query = request.query
-    given: dict[str, str] = {}
+    loaded: dict[str, Any] = {}
+    problems: dict[str, Any] = {}
     for attribute, field in schema.fields.items():
         name = field.data_key or attribute
-        if name in query:
-            values = query.getall(name)
-            if len(values) > 1:
-                raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
-            if values[0] or not field.allow_none:
-                given[name] = values[0]
-    try:
-        loaded: dict[str, Any] = schema.load(given, unknown=EXCLUDE)
-    except ValidationError as error:
-        raise invalid_fields(error.messages, "query") from None
+        loaded[attribute] = field.load_default
+        if name not in query:
+            continue
+        values = query.getall(name)
+        if len(values) > 1:
+            raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
+        if values[0] or not field.allow_none:
+            try:
+                loaded[attribute] = field.deserialize(values[0], name, query)
+            except ValidationError as error:
+                problems[name] = error.messages
+    if problems:
+        raise invalid_fields(problems, "query")
     return loaded

