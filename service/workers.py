@@ -222,7 +222,8 @@ class _Supervisor:
                     self._restart_dead()
             finally:
                 self._end()
-        return int(any(worker.returncode for worker in self._workers.values()))
+        # A worker that was still starting ends by the signal itself; it had taken no request yet.
+        return int(any(worker.returncode not in (0, -signal.SIGTERM) for worker in self._workers.values()))
 
     def _socket(self) -> socket.socket:
         host = self._settings.host

@@ -349,7 +349,7 @@ async def test_a_stop_under_load_answers_every_request_that_was_accepted(
         answer = await asyncio.wait_for(reader.read(), 10)
         assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
         writer.close()
-        assert await asyncio.to_thread(service.process.wait, 30) == 0
+        assert await asyncio.to_thread(service.process.wait, 30) == 0, service.log()[-3000:]
         await asyncio.gather(*clients)
     assert "close" in last_words
     store = Store.connect(Settings(mongo_database="test"), mongo_url)
