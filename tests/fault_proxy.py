@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from service.store import Store, StoreUnavailable
+
 # latency  each message waits before it goes on
 # hang     nothing goes on until the fault is over, then all of it does
 # lost     nothing goes on, and connections of that time stay dead: a host that went without a word
@@ -165,6 +167,15 @@ class FaultProxy:
                         return
             writer.write(message)
             await writer.drain()
+
+
+async def until_ready(store: Store, seconds: float = 20) -> None:
+    """Make the indexes, however long the machine takes over it: the time limits in these tests are short."""
+    async with asyncio.timeout(seconds):
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                return await store.ensure_indexes()
+            await asyncio.sleep(0.05)
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -27,7 +27,7 @@ from service.store.tokens import new_secret
 from service.store.vault import Vault
 from service.workers import _log_unhandled
 from tests.api import Api, make_cookie, make_entry, make_output, make_review
-from tests.fault_proxy import FaultProxy
+from tests.fault_proxy import FaultProxy, until_ready
 
 VALUE = "canary" + os.urandom(12).hex()
 UNKNOWN = new_secret()
@@ -48,7 +48,7 @@ async def proxy(mongo_url: str) -> AsyncIterator[FaultProxy]:
 @pytest.fixture
 async def store(settings: Settings, proxy: FaultProxy) -> AsyncIterator[Store]:
     store = Store.connect(settings, proxy.url)
-    await store.ensure_indexes()
+    await until_ready(store)
     yield store
     await proxy.heal()
     await store.close()

@@ -19,11 +19,11 @@ import pytest
 from service.local_mongo import local_mongo
 from service.routes import ROUTES
 from service.settings import Settings
-from service.store import Store, StoreUnavailable
+from service.store import Store
 from service.store.tokens import new_secret
 from tests.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
 from tests.conftest import MakeApi
-from tests.fault_proxy import FAULTS, Command, Fault, FaultProxy
+from tests.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
 from tests.processes import ServiceProcess, make_token
 
 TIMEOUT = 1.5  # MONGO_TIMEOUT of the service under test
@@ -45,7 +45,7 @@ async def proxy(mongo_url: str) -> AsyncIterator[FaultProxy]:
 async def store(settings: Settings, proxy: FaultProxy) -> AsyncIterator[Store]:
     """A store whose database is behind the proxy."""
     store = Store.connect(settings, proxy.url)
-    await store.ensure_indexes()
+    await until_ready(store)
     yield store
     await proxy.heal()
     await store.close()
@@ -208,16 +208,6 @@ async def test_writes_to_one_key_of_a_hanging_database_do_not_wait_for_each_othe
         assert time.monotonic() - started < TIMEOUT + 1
         assert {answer.status for answer in answers} == {503}
     await again(api, "/v1/outputs/group", [make_output(1, root_job_id="last")])
-
-
-async def until_ready(store: Store) -> None:
-    deadline = time.monotonic() + RECOVERY
-    while True:
-        try:
-            return await store.ensure_indexes()
-        except StoreUnavailable:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
 
 
 async def wait_for(url: str, status: int, seconds: float) -> float:

@@ -84,7 +84,10 @@ def test_workers_share_the_port_and_the_database(mongo_url: str, organization: i
         pids = {line["pid"] for line in wait_for(service, "listening", 2)}
         assert len(pids) == 2
         service.wait_until_ready()
-        assert f"listening on {service.url}" in service.log()
+        deadline = time.monotonic() + SECONDS
+        while f"listening on {service.url}" not in service.log():  # the supervisor looks every 0.2 s
+            assert time.monotonic() < deadline, service.log()
+            time.sleep(0.05)
         # Each request on a connection of its own: the kernel gives them to both workers.
         for n in range(20):
             call(service, "/v1/outputs/shared", token, [make_output(n)])
