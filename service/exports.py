@@ -23,11 +23,8 @@ async def ndjson(pages: AsyncIterator[Page]) -> AsyncIterator[bytes]:
     """Yield one line of JSON an item."""
     async for page in pages:
         found = page.documents
-        yield await off_loop(sum(map(len, found)), lambda found=found: b"".join(map(_line, found)))  # type: ignore[misc]
-
-
-def _line(document: bytes) -> bytes:
-    return documents.dump(documents.decode(document)) + b"\n"
+        lines = partial(documents.dump_lines, found)
+        yield await off_loop(documents.size(found), lambda lines=lines: b"".join(lines()))  # type: ignore[misc]
 
 
 async def table(pages: AsyncIterator[Page], fields: tuple[str, ...]) -> AsyncIterator[bytes]:
@@ -35,7 +32,7 @@ async def table(pages: AsyncIterator[Page], fields: tuple[str, ...]) -> AsyncIte
     columns: list[str] = []
     async for page in pages:
         found = page.documents
-        size = sum(map(len, found))
+        size = documents.size(found)
         rows = await off_loop(size, lambda found=found: [flatten(documents.decode(d)) for d in found])  # type: ignore[misc]
         header = not columns
         if header:

@@ -72,6 +72,9 @@ class Settings(_Loaded):
     max_body_bytes: int = _setting(16 * 1024 * 1024, "Largest body, after decompression.")
     max_records: int = _setting(1000, "Most records in one body.")
     max_item_bytes: int = _setting(1024 * 1024, "Largest output item, as canonical JSON.")
+    max_page_bytes: int = _setting(
+        64 * 1024 * 1024, "A page of outputs ends early after this much of items; next_cursor says where it goes on."
+    )
     max_depth: int = _setting(64, "Deepest nesting of a field's value.")
     max_values: int = _setting(1_500_000, "Most values inside one body, those nested in others too.")
     max_in_flight: int = _setting(256, "Requests a process works on at once; more get 503 with Retry-After.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import logging
 import os
@@ -40,6 +41,9 @@ _WATCH_SECONDS = 0.2
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _COLLECT_SECONDS = 10.0
+# Options of glibc's mallopt.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+_KEPT_BYTES = 16 * 1024 * 1024
 # What a worker may take to end after its last request: closing the store, joining the threads.
 _END_SECONDS = 5.0
 
@@ -68,6 +72,7 @@ def serve_one(
     """Serve in this process until a signal comes, or until standard input ends."""
     set_up(settings.log_level)
     tune_collector()
+    tune_allocator()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve_one(settings, url, on_listening, shared_port, stop_with_stdin))
 
@@ -76,12 +81,26 @@ def tune_collector() -> None:
     """Let the garbage collector stop everything more rarely, and for less.
 
     A full collection takes 80 ms a million objects. What is loaded by now is never looked at again,
-    and full collections come 100 times more rarely; those of young objects are as frequent as ever.
-    Left at that, what only a full one finds grew by 6 KB a request: `_collect` sees to it in time.
+    and full collections come 100 times more rarely. Left at that, what only a full one finds grew by
+    6 KB a request: `_collect` sees to it in time. Items of a page
+    are in no cycle, and young objects are looked through every 50,000 of them, not every 700: 36 instead
+    of 39 ms of CPU for each 1000 items.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(700, 10, 1000)
+    gc.set_threshold(50_000, 10, 1000)
+
+
+def tune_allocator() -> None:
+    """Let glibc keep the memory of one page for the next instead of giving it back to the kernel.
+
+    Pages of 1000 items: 33 instead of 42 ms of CPU, most of it page faults, and 165 MB instead of 209 at
+    the most. One arena is enough where one thread runs at a time. Other C libraries have no `mallopt`.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for option, value in ((_TRIM_THRESHOLD, _KEPT_BYTES), (_MMAP_THRESHOLD, _KEPT_BYTES), (_ARENA_MAX, 1)):
+            mallopt(option, value)
 
 
 async def _collect() -> None:

@@ -13,12 +13,15 @@ from bson.codec_options import CodecOptions
 from bson.dbref import DBRef
 
 # Naive datetimes are UTC here; making them aware costs 10 % of the decoding.
-_NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
+NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
 
 _DATES = ("create_date", "update_date", "last_scraped_date")
 
-# One decoding call holds the interpreter lock to its end: 64 items of 2 KB are about 2 ms.
-CHUNK = 64
+# Decoded documents take several times their encoded size: no more than this is decoded at once.
+_CHUNK_BYTES = 128 * 1024
+
+# As it came over the wire, or decoded by the driver.
+Document = bytes | dict[str, Any]
 
 
 def render_date(moment: datetime) -> str:
@@ -49,9 +52,16 @@ def split(raw: bytes) -> list[bytes]:
     return documents
 
 
-def decode(document: bytes) -> dict[str, Any]:
-    """Return one encoded document, its dates naive UTC."""
-    return bson.decode(document, _NAIVE)
+def decode(document: Document) -> dict[str, Any]:
+    """Return one document decoded, its dates naive UTC."""
+    return document if isinstance(document, dict) else bson.decode(document, NAIVE)
+
+
+def size(documents: list[Document]) -> int:
+    """Return about how many bytes of documents these are: of decoded ones, the first speaks for all."""
+    if documents and isinstance(documents[0], dict):
+        return len(dump(documents[0])) * len(documents)
+    return sum(map(len, documents))
 
 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
@@ -70,13 +80,34 @@ def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> No
                     holder[name] = text
 
 
-def dump_documents(documents: list[bytes]) -> Iterator[bytes]:
-    """Yield the JSON of encoded documents in pieces, `{…},{…}`, without the brackets of an array."""
+def dump_documents(documents: list[Document]) -> Iterator[bytes]:
+    """Yield the JSON of documents in pieces, `{…},{…}`, without the brackets of an array."""
     seen: dict[datetime, str] = {}
-    for start in range(0, len(documents), CHUNK):
-        chunk = bson.decode_all(b"".join(documents[start : start + CHUNK]), _NAIVE)
+    for chunk in _chunks(documents):
         _dates_to_text(chunk, seen)
         yield dump(chunk)[1:-1]
+
+
+def dump_lines(documents: list[Document]) -> Iterator[bytes]:
+    """Yield the JSON of documents in pieces, one line a document."""
+    seen: dict[datetime, str] = {}
+    for chunk in _chunks(documents):
+        _dates_to_text(chunk, seen)
+        yield b"".join(dump(document) + b"\n" for document in chunk)
+
+
+def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
+    """Yield the documents decoded, a little at a time."""
+    chunk: list[dict[str, Any]] = []
+    size = 0
+    for document in documents:
+        if size > _CHUNK_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(decode(document))
+        size += len(document) if isinstance(document, bytes) else 0
+    if chunk:
+        yield chunk
 
 
 def canonical(value: Any) -> bytes:

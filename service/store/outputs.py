@@ -15,6 +15,7 @@ from pymongo.errors import BulkWriteError
 from service.settings import Settings
 from service.store import documents
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.documents import Document
 from service.store.errors import StoreUnavailable, stored, streamed, time_budget
 from service.store.groups import Change, Groups
 from service.store.items import IDENTITY, SERVED, Known, Row, make_row, messages, result
@@ -23,6 +24,10 @@ from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Seq
 _PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
 # Items of 2 KB: a streamed page is 1 MB, in memory a few times over.
 STREAMED = 500
+# The driver decodes pages up to this itself, the cheapest way: 39 instead of 43 ms for each 1000 items
+# at a limit of 100. It holds the interpreter lock meanwhile, 17 ms for 1000 items of 2 KB: larger pages
+# are decoded here, item by item.
+_DECODED_BY_DRIVER = 128
 
 # Index name -> the field after (organization_id, group_id), in the order of how few it leaves.
 FILTERS = {
@@ -52,11 +57,18 @@ class Query:
 
 
 class Page(NamedTuple):
-    """Encoded documents in the order of their ids, the cursor of the next page, the version shown."""
+    """Documents in the order of their ids, the cursor of the next page, the version shown."""
 
-    documents: list[bytes]
+    documents: list[Document]
     next_cursor: int | None
     version: int
+
+
+class _Found(NamedTuple):
+    """Documents of a range, and whether it goes on after them."""
+
+    documents: list[Document]
+    more: bool
 
 
 @dataclass(eq=False)
@@ -83,11 +95,13 @@ class Outputs:
 
     def __init__(self, database: Database, sequences: Sequences, groups: Groups, settings: Settings) -> None:
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE, read_concern=MAJORITY)
+        self._pages: Collection = self._outputs.with_options(codec_options=documents.NAIVE)
         self._sequences = sequences
         self._groups = groups
         self._commits = GroupCommit[Write](self._commit, settings.group_commit)
         self._indexed = False
         self._seconds = settings.mongo_timeout
+        self._page_bytes = settings.max_page_bytes
 
     async def ensure_indexes(self) -> None:
         """Make the indexes that every read and write here relies on."""
@@ -117,15 +131,15 @@ class Outputs:
         mark = self._sequences.remembered(organization_id, group_id)
         if query.cursor + 1 < mark.end:
             found = await self._range(organization_id, group_id, query, mark)
-            if len(found) > query.limit:
-                return self._page(found, query, mark)
+            if found.more:
+                return self._page(found, mark)
         else:
             found = None
         # At the tail only a new mark can tell whether there is more.
         new = await self._sequences.mark(organization_id, group_id)
         if found is None or new.version != mark.version:
             found = await self._range(organization_id, group_id, query, new)
-        return self._page(found, query, new)
+        return self._page(found, new)
 
     @streamed
     async def pages(
@@ -147,34 +161,48 @@ class Outputs:
         return (await self._sequences.mark(organization_id, group_id)).version
 
     @staticmethod
-    def _page(found: list[bytes], query: Query, mark: Mark) -> Page:
-        if len(found) <= query.limit:
-            return Page(found, None, mark.version)
-        found = found[: query.limit]
-        return Page(found, documents.decode(found[-1])["id"], mark.version)
+    def _page(found: _Found, mark: Mark) -> Page:
+        next_cursor = documents.decode(found.documents[-1])["id"] if found.more else None
+        return Page(found.documents, next_cursor, mark.version)
 
-    async def _range(self, organization_id: int, group_id: str, query: Query, mark: Mark) -> list[bytes]:
-        """Return up to `limit + 1` encoded documents between the cursor and the mark."""
+    async def _range(self, organization_id: int, group_id: str, query: Query, mark: Mark) -> _Found:
+        """Return up to `limit` documents between the cursor and the mark; fewer if they are very large."""
         cursor = query.cursor
         if query.created_after is not None:
             # After the mark: an item in flight before it could have an id below the one found here.
             first = await self._first_id_since(organization_id, group_id, query.created_after)
             if first is None:
-                return []
+                return _Found([], more=False)
             cursor = max(cursor, first - 1)
         if cursor + 1 >= mark.end:
-            return []
+            return _Found([], more=False)
         where, hint = self.selection(organization_id, group_id, query)
         where["id"] = {"$gt": cursor, "$lt": mark.end}
-        found = self._outputs.find_raw_batches(
-            where,
-            _projection(query.fields),
-            sort=[("id", ASCENDING)],
-            limit=query.limit + 1,
-            batch_size=query.limit + 1,
-            hint=hint,
-        )
-        return [document async for raw in found for document in documents.split(raw)]
+        one_more = query.limit + 1  # tells whether there is a further page
+        options = {
+            "projection": _projection(query.fields),
+            "sort": [("id", ASCENDING)],
+            "limit": one_more,
+            "batch_size": one_more,
+            "hint": hint,
+        }
+        if query.limit <= _DECODED_BY_DRIVER:
+            decoded = await self._pages.find(where, **options).to_list(one_more)
+            return _Found([*decoded[: query.limit]], more=len(decoded) > query.limit)
+        return await self._encoded(self._pages.find_raw_batches(where, **options), query.limit)
+
+    async def _encoded(self, batches: Any, limit: int) -> _Found:
+        """Return the first `limit` documents of raw batches, still encoded, or fewer once they are too many bytes."""
+        found: list[Document] = []
+        size = 0
+        async for raw in batches:  # of 16 MB at most each
+            found += documents.split(raw)
+            size += len(raw)
+            if size > self._page_bytes:
+                cut = len(found) <= limit and batches.alive
+                await batches.close()
+                return _Found(found[:limit], more=len(found) > limit or cut)
+        return _Found(found[:limit], more=len(found) > limit)
 
     @staticmethod
     def selection(organization_id: int, group_id: str, query: Query) -> tuple[dict[str, Any], str | None]:
