@@ -31,9 +31,9 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     )
     app[SETTINGS] = settings
     app[STORE] = store
-    app[METRICS] = Metrics()
-    app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     app[LIMITS] = Limits(settings.max_in_flight, settings.rate_limit)
+    app[METRICS] = Metrics(store, app[LIMITS])
+    app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     for method, path, handler in ROUTES:
         # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
         path = path.replace("}", ":[^/]+}")
@@ -52,7 +52,7 @@ async def _upkeep(app: web.Application) -> AsyncIterator[None]:
     """Keep the store in order while the application runs, and let its writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
-    watch = asyncio.create_task(app[METRICS].watch(store))
+    watch = asyncio.create_task(app[METRICS].watch())
     yield
     watch.cancel()
     await store.close()

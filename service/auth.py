@@ -23,6 +23,10 @@ def _refused(kind: str, message: str) -> ApiError:
     return ApiError(401, [problem(kind, message, "header", "Authorization")], _CHALLENGE)
 
 
+def _malformed() -> ApiError:
+    return _refused("auth_invalid", "The token is malformed")
+
+
 class Authenticator:
     """Looks tokens up, and believes what it found for a few seconds."""
 
@@ -37,8 +41,9 @@ class Authenticator:
         if not header:
             raise _refused("auth_missing", "Send the header Authorization: Bearer <ACCESS_TOKEN>")
         scheme, _, secret = header[0].partition(" ")
-        if len(header) > 1 or scheme.lower() != "bearer" or not well_formed(secret := secret.strip()):
-            raise _refused("auth_invalid", "The token is malformed")
+        secret = secret.strip()
+        if len(header) > 1 or scheme.lower() != "bearer" or not secret.isascii():
+            raise _malformed()
         token = await self._find(secret)
         if token is None or not token.valid_at(datetime.now(UTC)):
             raise _refused("auth_invalid", "The token is unknown, expired or revoked")
@@ -49,6 +54,8 @@ class Authenticator:
         cached = self._cache.get(digest)
         if cached is not None and time.monotonic() < cached[0]:
             return cached[1]
+        if not well_formed(secret):
+            raise _malformed()
         # One look-up serves all requests that came meanwhile.
         looking = self._looking.get(digest)
         if looking is None:

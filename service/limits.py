@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from service.errors import http_error
-from service.keys import METRICS, SETTINGS, TOKEN
+from service.keys import SETTINGS, TOKEN
 from service.store import time_budget
 
 LIMITS: web.AppKey[Limits] = web.AppKey("limits")
@@ -49,12 +49,10 @@ async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
     if limits.in_flight >= request.app[SETTINGS].max_in_flight:
         raise http_error(503, {"Retry-After": "1"})
     limits.in_flight += 1
-    request.app[METRICS].in_flight.inc()
     try:
         return await handler(request)  # type: ignore[no-any-return]
     finally:
         limits.in_flight -= 1
-        request.app[METRICS].in_flight.dec()
 
 
 @web.middleware

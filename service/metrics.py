@@ -9,6 +9,7 @@ import time
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 
+from service.limits import Limits
 from service.store import Store
 from service.store.sequences import InFlight
 
@@ -26,7 +27,8 @@ if FOLDER in os.environ and NUMBER in os.environ:
 class Metrics:
     """The counters of this process; with several workers, of all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store, limits: Limits) -> None:
+        self._store, self._limits = store, limits
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "sds_requests_total",
@@ -42,10 +44,12 @@ class Metrics:
         )
         self.items_in = Counter("sds_items_in_total", "Output items written.", ["result"], registry=self._registry)
         self.items_out = Counter("sds_items_out_total", "Output items read.", registry=self._registry)
-        self.in_flight = self._gauge("sds_requests_in_flight", "Requests being worked on.")
+        self._in_flight = self._gauge("sds_requests_in_flight", "Requests being worked on.")
         self._rounds = self._gauge("sds_write_rounds", "Write rounds under way.")
         self._connections = self._gauge("sds_mongo_connections", "Connections to the database.")
         self._in_use = self._gauge("sds_mongo_connections_in_use", "Connections to the database at work.")
+
+        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def _gauge(self, name: str, text: str) -> Gauge:
         gauge = Gauge(name, text, registry=self._registry, multiprocess_mode="livesum")
@@ -56,21 +60,32 @@ class Metrics:
         """Count one request."""
         # Any word can be a method: only known ones become a series.
         method = method if method in _METHODS else "OTHER"
-        self._requests.labels(method, route, str(status)).inc()
-        self._seconds.labels(route).observe(seconds)
+        series = self._series.get((method, route, status))
+        if series is None:
+            # Looked up once: finding them took longer than counting.
+            series = (self._requests.labels(method, route, str(status)), self._seconds.labels(route))
+            self._series[method, route, status] = series
+        series[0].inc()
+        series[1].observe(seconds)
 
-    async def watch(self, store: Store) -> None:
-        """Measure how late the event loop runs, and what the store is at, for as long as this runs."""
+    def _sample(self) -> None:
+        """Take down what is at work now."""
+        self._in_flight.set(self._limits.in_flight)
+        self._rounds.set(self._store.outputs.rounds_in_flight)
+        self._connections.set(self._store.pool.open)
+        self._in_use.set(self._store.pool.in_use)
+
+    async def watch(self) -> None:
+        """Measure how late the event loop runs and take samples, for as long as this runs."""
         while True:
             due = time.perf_counter() + _SAMPLE_SECONDS
             await asyncio.sleep(_SAMPLE_SECONDS)
             self._lag.observe(max(0.0, time.perf_counter() - due))
-            self._rounds.set(store.outputs.rounds_in_flight)
-            self._connections.set(store.pool.open)
-            self._in_use.set(store.pool.in_use)
+            self._sample()
 
     def render(self, in_flight: InFlight | None) -> bytes:
         """Return all metrics as text, with what the database says, if it says anything."""
+        self._sample()
         registry = self._registry
         if FOLDER in os.environ:
             registry = CollectorRegistry()

@@ -49,27 +49,32 @@ def path_id(request: web.Request, name: str) -> str:
     return value
 
 
-def load_query(request: web.Request, schema: Schema) -> dict[str, Any]:
-    """Return the query's parameters; unknown ones are ignored, empty ones count as left out.
+class QueryLoader:
+    """Reads the parameters that a schema describes.
 
     Field by field: a whole `schema.load` was an eighth of the time of a short page.
     """
-    query = request.query
-    loaded: dict[str, Any] = {}
-    problems: dict[str, Any] = {}
-    for attribute, field in schema.fields.items():
-        name = field.data_key or attribute
-        loaded[attribute] = field.load_default
-        if name not in query:
-            continue
-        values = query.getall(name)
-        if len(values) > 1:
-            raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
-        if values[0] or not field.allow_none:
-            try:
-                loaded[attribute] = field.deserialize(values[0], name, query)
-            except ValidationError as error:
-                problems[name] = error.messages
-    if problems:
-        raise invalid_fields(problems, "query")
-    return loaded
+
+    def __init__(self, schema: Schema) -> None:
+        self._defaults = {attribute: field.load_default for attribute, field in schema.fields.items()}
+        self._fields = {field.data_key or attribute: (attribute, field) for attribute, field in schema.fields.items()}
+
+    def load(self, request: web.Request) -> dict[str, Any]:
+        """Return the query's parameters; unknown ones are ignored, empty ones count as left out."""
+        query = request.query
+        loaded = dict(self._defaults)
+        problems: dict[str, Any] = {}
+        for name, text in query.items():
+            if name not in self._fields:
+                continue
+            if len(query.getall(name)) > 1:
+                raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
+            attribute, field = self._fields[name]
+            if text or not field.allow_none:
+                try:
+                    loaded[attribute] = field.deserialize(text, name, query)
+                except ValidationError as error:
+                    problems[name] = error.messages
+        if problems:
+            raise invalid_fields(problems, "query")
+        return loaded

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import AsyncIterator
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -11,13 +12,13 @@ from service.answers import answer, answer_bytes, stream
 from service.body import JSON, NDJSON, Records, off_loop
 from service.handlers.docs import endpoint
 from service.keys import METRICS, ORGANIZATION, SETTINGS, STORE
-from service.query import load_query, path_id
+from service.query import QueryLoader, path_id
 from service.store import documents
 from service.store.items import prepare
 from service.store.outputs import Page, Query
 
 INPUT = Records(OutputInput)
-_QUERY = OutputsQuery()
+_QUERY = QueryLoader(OutputsQuery())
 # A page may be kept by the client, but is asked for again each time.
 _CACHING = {"Cache-Control": "private, no-cache"}
 
@@ -39,7 +40,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     or changed since. `Accept: application/x-ndjson` or `text/csv` streams everything from the cursor on.
     """
     group_id = path_id(request, "group_id")
-    loaded = load_query(request, _QUERY)
+    loaded = _QUERY.load(request)
     query = Query(fields=loaded.pop("kept"), **loaded)
     accept = request.headers.get("Accept", "")
     if exports.NDJSON in accept or exports.CSV in accept:
@@ -115,4 +116,6 @@ def _next_url(request: web.Request, cursor: int) -> str:
     if not base:
         # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
         base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
-    return f"{base}{request.rel_url.update_query(cursor=str(cursor)).raw_path_qs}"
+    path, _, query = request.raw_path.partition("?")
+    kept = [part for part in query.split("&") if part and unquote(part.partition("=")[0]) != "cursor"]
+    return f"{base}{path}?{'&'.join([*kept, f'cursor={cursor}'])}"

@@ -5,15 +5,15 @@ from typing import Any
 from aiohttp import web
 
 from schemas.cookies import StateQuery
-from service.query import load_query
+from service.query import QueryLoader
 from service.store.browser_state import now
 
-_QUERY = StateQuery()
+_QUERY = QueryLoader(StateQuery())
 
 
 def filters(request: web.Request) -> dict[str, Any]:
     """Return the store's filters for a request's query."""
-    query = load_query(request, _QUERY)
+    query = _QUERY.load(request)
     return {
         "domain": query["domain"],
         "active_at": now() if query["active"] else None,

@@ -15,12 +15,12 @@ from service.body import check_plain, load, off_loop, parse, read_body
 from service.errors import invalid
 from service.handlers.docs import endpoint
 from service.keys import ORGANIZATION, SETTINGS, STORE
-from service.query import load_query
+from service.query import QueryLoader
 from service.settings import Settings
 from service.store import Store
 
 _INPUT = StorageStateInput()
-_QUERY = StorageStateQuery()
+_QUERY = QueryLoader(StorageStateQuery())
 _HTTP_PORT = 80
 _MOST_EXTRA = 64 * 1024  # as a cookie's value
 
@@ -28,7 +28,7 @@ _MOST_EXTRA = 64 * 1024  # as a cookie's value
 @endpoint("read", "Get the storage state", StorageState(), query=StorageStateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return Playwright's storageState, ready for `new_context(storage_state=…)`."""
-    domain = load_query(request, _QUERY)["domain"]
+    domain = _QUERY.load(request)["domain"]
     return await stream(request, _state(request.app[STORE], request[ORGANIZATION], domain))
 
 
