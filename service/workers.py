@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,9 +42,11 @@ _WATCH_SECONDS = 0.2
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 _COLLECT_SECONDS = 10.0
-# Options of glibc's mallopt.
+# Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 16 * 1024 * 1024
+# Linux: SO_ATTACH_FILTER, and the instruction of a filter that ends it.
+_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 # What a worker may take to end after its last request: closing the store, joining the threads.
 _END_SECONDS = 5.0
 
@@ -161,7 +164,10 @@ async def _serve_one(
 
 
 async def _stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext | None) -> None:
-    """Close the port, after taking in the connections that wait there: closing would reset them."""
+    """Close the port, after taking in the connections that wait there: closing would reset them.
+
+    New ones are kept out meanwhile, or one could come between the last that is taken in and the end.
+    """
     loop = asyncio.get_running_loop()
     server: Any = site._server
     assert runner.server is not None
@@ -169,6 +175,7 @@ async def _stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext
     await site.stop()
     waiting = []
     for listener in listeners:
+        _keep_out(listener)
         listener.setblocking(False)
         with listener, contextlib.suppress(BlockingIOError):
             while True:
@@ -177,6 +184,18 @@ async def _stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext
         connection.setblocking(False)
         with contextlib.suppress(OSError):
             await loop.connect_accepted_socket(runner.server, connection, ssl=tls)
+
+
+def _keep_out(listener: socket.socket) -> None:
+    """Drop the packets of connections that are not made yet, where the system can do that.
+
+    Their clients try again after a second, and are refused or reach another process.
+    """
+    if sys.platform != "linux":
+        return
+    program = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of each
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
 async def _finish_requests(runner: Runner, seconds: float) -> None:

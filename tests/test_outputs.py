@@ -811,6 +811,35 @@ async def test_a_walk_by_next_url_returns_each_of_25000_exactly_once_with_any_fi
         assert found, names
 
 
+async def test_short_and_long_pages_show_the_same_items(api: Api) -> None:
+    odd = {"$ref": "x", "$id": 1, "": None, "a.b": 1.5, "create_date": "no date", "deep": [{"files": [{}]}]}
+    await api.ok(PATH, [make_output(n, data={**odd, "n": n}) for n in range(130)])
+    whole = await items(api)
+    assert len(whole) == 130
+    assert whole[7]["data"] == {**odd, "n": 7}
+    for limit in (1, 10, 16, 17, 128, 129):
+        assert await items(api, f"limit={limit}") == whole[:limit]
+
+
+class TestVeryLargePages:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", max_page_bytes=1_000_000)
+
+    async def test_a_page_of_too_many_bytes_ends_early_and_goes_on_at_its_cursor(self, api: Api) -> None:
+        # The database sends 16 MB at a time: no page is shorter than that.
+        large = [make_output(n, data={"n": n, "text": "x" * 900_000}) for n in range(40)]
+        for start in range(0, 40, 10):
+            await api.ok(PATH, large[start : start + 10])
+        first = await api.ok(f"{PATH}?limit=1000")
+        assert 10 < len(first["items"]) < 40
+        assert first["metadata"]["next_cursor"] == first["items"][-1]["id"]
+        found = await walk(api, f"{PATH}?limit=1000")
+        assert [item["data"]["n"] for item in found] == list(range(40))
+        lines = await api.get(PATH, headers={"Accept": "application/x-ndjson"})
+        assert [json.loads(line)["data"]["n"] for line in lines.body.splitlines()] == list(range(40))
+
+
 # -- content -----------------------------------------------------------------------------------
 
 

@@ -116,6 +116,6 @@ def _next_url(request: web.Request, cursor: int) -> str:
     if not base:
         # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
         base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
-    path, _, query = request.raw_path.partition("?")
-    kept = [part for part in query.split("&") if part and unquote(part.partition("=")[0]) != "cursor"]
-    return f"{base}{path}?{'&'.join([*kept, f'cursor={cursor}'])}"
+    query = request.rel_url.raw_query_string.split("&")
+    kept = [part for part in query if part and unquote(part.partition("=")[0]) != "cursor"]
+    return f"{base}{request.rel_url.raw_path}?{'&'.join([*kept, f'cursor={cursor}'])}"
