@@ -73,18 +73,22 @@ def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> No
     """
     for item in items:
         for name in _DATES:
-            _date_to_text(item, name, seen)
+            try:
+                item[name] = seen[item[name]]
+            except (KeyError, TypeError):
+                _date_to_text(item, name, seen)
         for file in item.get("files", ()):
-            _date_to_text(file, "create_date", seen)
+            try:
+                file["create_date"] = seen[file["create_date"]]
+            except (KeyError, TypeError):
+                _date_to_text(file, "create_date", seen)
 
 
-def _date_to_text(holder: dict[str, Any], name: str, seen: dict[datetime, str]) -> None:
-    date = holder.get(name)
-    if type(date) is datetime:
-        text = seen.get(date)
-        if text is None:
-            text = seen[date] = render_date(date)
-        holder[name] = text
+def _date_to_text(holder: Any, name: str, seen: dict[datetime, str]) -> None:
+    """Write a date not seen before; leave what is no date, put there by hand in Mongo."""
+    date = holder.get(name) if isinstance(holder, dict) else None
+    if isinstance(date, datetime):
+        holder[name] = seen[date] = render_date(date)
 
 
 def dump_documents(documents: list[Document]) -> Iterator[bytes]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import pymongo
 from bson.errors import BSONError
@@ -32,6 +33,8 @@ _PASSING_CODES = {50, 64, 91, 100, 189, 262, 10107, 11600, 11602, 13435, 13436}
 # The driver ends an operation itself when its time is over. It cannot while the operation waits
 # for a thread, so the caller stops waiting this much later.
 _GRACE_SECONDS = 0.25
+# How often it is looked whose time is over.
+_WATCH_SECONDS = 0.1
 
 
 class StoreError(Exception):
@@ -92,35 +95,79 @@ class Budget:
             self._left -= time.monotonic() - self._started
 
 
+class _Watch:
+    """Ends the calls of one event loop that outlive their time.
+
+    One timer for all of them: with `asyncio.timeout` each, a page of 10 items took an eighth longer.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.calls: set[_Spending] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, call: _Spending) -> None:
+        self.calls.add(call)
+        if self._timer is None:
+            self._timer = self._loop.call_later(_WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        for call in [call for call in self.calls if call.deadline < now]:
+            self.calls.remove(call)
+            call.end()
+        self._timer = self._loop.call_later(_WATCH_SECONDS, self._look) if self.calls else None
+
+
+_watches: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watch] = WeakKeyDictionary()
+
+
+def _watch() -> _Watch:
+    loop = asyncio.get_running_loop()
+    watch = _watches.get(loop)
+    if watch is None:
+        watch = _watches[loop] = _Watch(loop)
+    return watch
+
+
 class _Spending:
     """One call on a budget's time; raises StoreUnavailable in what is inside once it is over.
 
     A class because every call goes through it: as two generators it took 75 µs instead of 55.
     """
 
-    __slots__ = ("_budget", "_driver", "_waiting")
+    __slots__ = ("_budget", "_cancelling", "_driver", "_ended", "_task", "_watch", "deadline")
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
+        self._ended = False
 
     async def __aenter__(self) -> None:
         left = self._budget.start()
-        if left <= 0:
+        task = asyncio.current_task()
+        if left <= 0 or task is None:
             self._budget.stop()
             raise StoreUnavailable("out of time")
-        self._waiting = asyncio.timeout(left + _GRACE_SECONDS)
+        self._task, self._cancelling = task, task.cancelling()
+        self.deadline = time.monotonic() + left + _GRACE_SECONDS
+        self._watch = _watch()
+        self._watch.add(self)
         self._driver = pymongo.timeout(left)
-        await self._waiting.__aenter__()
         self._driver.__enter__()
+
+    def end(self) -> None:
+        """Stop waiting: the time is over."""
+        self._ended = True
+        self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._watch.calls.discard(self)
         self._budget.stop()
         self._driver.__exit__(kind, error, trace)
-        try:
-            await self._waiting.__aexit__(kind, error, trace)
-        except TimeoutError:
+        # Somebody else may have cancelled the task as well: then it stays cancelled.
+        if self._ended and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise StoreUnavailable("out of time") from None
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, KeysView
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pymongo import ASCENDING
-from pymongo.errors import BulkWriteError
+from pymongo.errors import AutoReconnect, BulkWriteError
 
 from service.settings import Settings
 from service.store import documents
@@ -24,8 +24,8 @@ from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Seq
 _PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
 # Items of 2 KB: a streamed page is 1 MB, in memory a few times over.
 STREAMED = 500
-# The driver decodes pages up to this itself, the cheapest way: 39 instead of 43 ms for each 1000 items
-# at a limit of 100. It holds the interpreter lock meanwhile, 17 ms for 1000 items of 2 KB: larger pages
+# The driver decodes pages up to this, the cheapest way: 39 instead of 43 ms for each 1000 items at a
+# limit of 100. It holds the interpreter lock meanwhile, 17 ms for 1000 items of 2 KB: larger pages
 # are decoded here, item by item.
 _DECODED_BY_DRIVER = 128
 
@@ -42,8 +42,7 @@ _TAGS = ("region", "country")
 _MOST_ROUNDS = 20
 
 
-@dataclass(frozen=True)
-class Query:
+class Query(NamedTuple):
     """Which outputs of a group a page is made of."""
 
     cursor: int = 0
@@ -95,7 +94,7 @@ class Outputs:
 
     def __init__(self, database: Database, sequences: Sequences, groups: Groups, settings: Settings) -> None:
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE, read_concern=MAJORITY)
-        self._pages: Collection = self._outputs.with_options(codec_options=documents.NAIVE)
+        self._database = database
         self._sequences = sequences
         self._groups = groups
         self._commits = GroupCommit[Write](self._commit, settings.group_commit)
@@ -149,12 +148,12 @@ class Outputs:
         left = most
         while True:
             limit = STREAMED if left is None else min(STREAMED, left)
-            page = await self.page(organization_id, group_id, replace(query, limit=limit))
+            page = await self.page(organization_id, group_id, query._replace(limit=limit))
             yield page
             left = None if left is None else left - len(page.documents)
             if page.next_cursor is None or left == 0:
                 return
-            query = replace(query, cursor=page.next_cursor, created_after=None)
+            query = query._replace(cursor=page.next_cursor, created_after=None)
 
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
@@ -178,18 +177,36 @@ class Outputs:
             return _Found([], more=False)
         where, hint = self.selection(organization_id, group_id, query)
         where["id"] = {"$gt": cursor, "$lt": mark.end}
-        one_more = query.limit + 1  # tells whether there is a further page
-        options = {
+        wanted = {
+            "filter": where,
             "projection": _projection(query.fields),
-            "sort": [("id", ASCENDING)],
-            "limit": one_more,
-            "batch_size": one_more,
-            "hint": hint,
+            "sort": {"id": ASCENDING},
+            "limit": query.limit + 1,  # one more tells whether there is a further page
         }
+        if hint is not None:
+            wanted["hint"] = hint
         if query.limit <= _DECODED_BY_DRIVER:
-            decoded = await self._pages.find(where, **options).to_list(one_more)
-            return _Found([*decoded[: query.limit]], more=len(decoded) > query.limit)
-        return await self._encoded(self._pages.find_raw_batches(where, **options), query.limit)
+            found = await self._decoded(wanted)
+            if found is not None:
+                return _Found(found[: query.limit], more=len(found) > query.limit)
+        raw = self._outputs.find_raw_batches(**wanted, batch_size=wanted["limit"])
+        return await self._encoded(raw, query.limit)
+
+    async def _decoded(self, wanted: dict[str, Any]) -> list[Document] | None:
+        """Return documents decoded by the driver, or None if they are more than one message of 16 MB.
+
+        A command, not a cursor: it takes 70 µs less, a fifteenth of a page of 10 items.
+        """
+        command = {"find": "outputs", **wanted, "batchSize": wanted["limit"], "readConcern": MAJORITY.document}
+        try:
+            answer = await self._database.command(command, codec_options=documents.NAIVE)
+        except AutoReconnect:  # once more, as the driver itself does for cursors
+            answer = await self._database.command(command, codec_options=documents.NAIVE)
+        cursor = answer["cursor"]
+        if cursor["id"]:
+            await self._database.command({"killCursors": "outputs", "cursors": [cursor["id"]]})
+            return None
+        return list(cursor["firstBatch"])
 
     async def _encoded(self, batches: Any, limit: int) -> _Found:
         """Return the first `limit` documents of raw batches, still encoded, or fewer once they are too many bytes."""
