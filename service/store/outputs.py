@@ -166,8 +166,13 @@ class Outputs:
 
     async def _range(self, organization_id: int, group_id: str, query: Query, mark: Mark) -> _Found:
         """Return up to `limit` documents between the cursor and the mark; fewer if they are very large."""
-        cursor = query.cursor
-        if query.created_after is not None:
+        where, hint = self.selection(organization_id, group_id, query)
+        cursor, sort = query.cursor, {"id": ASCENDING}
+        if query.created_after is not None and hint == "id" and not cursor:
+            # The first of many, as a rule: dates never decrease along ids, so their order is the ids'.
+            where["update_date"] = {"$gte": query.created_after}
+            sort, hint = {"update_date": ASCENDING, "id": ASCENDING}, "updated"
+        elif query.created_after is not None:
             # After the mark: an item in flight before it could have an id below the one found here.
             first = await self._first_id_since(organization_id, group_id, query.created_after)
             if first is None:
@@ -175,12 +180,11 @@ class Outputs:
             cursor = max(cursor, first - 1)
         if cursor + 1 >= mark.end:
             return _Found([], more=False)
-        where, hint = self.selection(organization_id, group_id, query)
         where["id"] = {"$gt": cursor, "$lt": mark.end}
         wanted = {
             "filter": where,
             "projection": _projection(query.fields),
-            "sort": {"id": ASCENDING},
+            "sort": sort,
             "limit": query.limit + 1,  # one more tells whether there is a further page
         }
         if hint is not None:
