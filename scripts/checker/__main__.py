@@ -65,7 +65,7 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.long:
         options.versions, options.largest, options.readers = 1_000_000, 300, 4
-        options.seconds, options.kill_every, options.lease = 1500, 40.0, 5.0
+        options.seconds, options.kill_every, options.lease = 2700, 40.0, 5.0
     return options
 
 
