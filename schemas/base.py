@@ -22,7 +22,7 @@ _DATE = re.compile(
     re.ASCII,
 )
 _DIGITS = re.compile(r"-?\d{1,19}", re.ASCII)
-_MOST_KEYS = 100
+_MAX_KEYS = 100
 
 
 def problem(kind: str, message: str) -> dict[str, str]:
@@ -143,9 +143,9 @@ class Digits(fields.Integer):
         "invalid": problem("int_type", "Must be an integer"),
     }
 
-    def __init__(self, *, least: int, most: int = INT64_MAX, **kwargs: Any) -> None:
-        self.least, self.most = least, most
-        metadata = {"minimum": least, "maximum": most, **kwargs.pop("metadata", {})}
+    def __init__(self, *, minimum: int, maximum: int = INT64_MAX, **kwargs: Any) -> None:
+        self.minimum, self.maximum = minimum, maximum
+        metadata = {"minimum": minimum, "maximum": maximum, **kwargs.pop("metadata", {})}
         super().__init__(metadata=metadata, **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
@@ -156,10 +156,10 @@ class Digits(fields.Integer):
             if not (type(value) is str and value.isascii() and value.isdigit()):
                 raise self.make_error("invalid")
             value = INT64_MAX + 1
-        if value < self.least:
-            raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {self.least}")])
-        if value > self.most:
-            raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {self.most}")])
+        if value < self.minimum:
+            raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {self.minimum}")])
+        if value > self.maximum:
+            raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {self.maximum}")])
         return int(value)
 
 
@@ -207,7 +207,7 @@ class Base(Schema):
 
     def _deserialize(self, data: Any, *, many: bool = False, **kwargs: Any) -> Any:
         # Each unknown key is one problem: a million of them would take 15 seconds to tell.
-        if not many and type(data) is dict and len(data) > _MOST_KEYS and self.unknown == RAISE:
-            unknown = islice((key for key in data if key not in self.fields), _MOST_KEYS)
+        if not many and type(data) is dict and len(data) > _MAX_KEYS and self.unknown == RAISE:
+            unknown = islice((key for key in data if key not in self.fields), _MAX_KEYS)
             data = {key: data[key] for key in (*self.fields, *unknown) if key in data}
         return super()._deserialize(data, many=many, **kwargs)

@@ -109,8 +109,8 @@ class OutputsQuery(Base):
         max_length=8192,
         metadata={"description": "Only outputs of exactly this source URL"},
     )
-    limit = Digits(least=1, most=1000, load_default=10)
-    cursor = Digits(least=0, load_default=0, metadata={"description": "Only ids greater than this"})
+    limit = Digits(minimum=1, maximum=1000, load_default=10)
+    cursor = Digits(minimum=0, load_default=0, metadata={"description": "Only ids greater than this"})
     country = Text(
         load_default=None,
         allow_none=True,

@@ -8,8 +8,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from service.local_mongo import local_mongo
-from tests.processes import ServiceProcess, run_command
+from service.runtime.local_mongo import local_mongo
+from tests.support.processes import ServiceProcess, run_command
 
 
 def fuzz(

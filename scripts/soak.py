@@ -28,7 +28,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from service.local_mongo import local_mongo
+from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 

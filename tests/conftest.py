@@ -19,14 +19,13 @@ from hypothesis import settings as hypothesis_settings
 from mongomock_motor import AsyncMongoMockClient
 from pytest_aiohttp.plugin import AiohttpClient
 
-from service import openapi
 from service.app import create_app
-from service.keys import SETTINGS
-from service.local_mongo import local_mongo
-from service.server import Runner
+from service.http.keys import SETTINGS
+from service.runtime.local_mongo import local_mongo
+from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store
-from tests.api import Api
+from tests.support.api import Api
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
 # machines are shared. `--hypothesis-profile=explore` looks further.
@@ -34,20 +33,6 @@ _calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Healt
 hypothesis_settings.register_profile("suite", derandomize=True, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.register_profile("explore", max_examples=5000, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.load_profile("suite")
-
-_describe = openapi.describe
-_documents: dict[int, dict[str, Any]] = {}
-
-
-def _describe_once(app: web.Application) -> dict[str, Any]:
-    """Make the OpenAPI document once for all tests: it is the same, and takes longer than most of them."""
-    most = app[SETTINGS].max_records
-    if most not in _documents:
-        _documents[most] = _describe(app)
-    return _documents[most]
-
-
-openapi.describe = _describe_once
 
 _organizations = itertools.count(os.getpid() * 10_000)
 

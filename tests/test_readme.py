@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from service.errors import _HTTP, _INTERNAL
+from service.http.errors import _HTTP, _INTERNAL
 
 ROOT = Path(__file__).parents[1]
 

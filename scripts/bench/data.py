@@ -13,7 +13,7 @@ import bson
 import orjson
 
 from scripts.bench.machine import DATABASE, Engine
-from service import demo
+from service.runtime import demo
 from service.settings import Settings
 from service.store import Store
 from service.store.items import prepare

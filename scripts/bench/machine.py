@@ -18,7 +18,7 @@ from typing import Any
 
 import pymongo
 
-from service.local_mongo import local_mongo
+from service.runtime.local_mongo import local_mongo
 
 ROOT = Path(__file__).resolve().parents[2]
 PEERS_PYTHON = ROOT / ".venv-bench" / "bin" / "python"

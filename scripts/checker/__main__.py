@@ -31,7 +31,7 @@ from typing import Any
 from pymongo import MongoClient
 
 from scripts.checker.clients import GROUPS, KINDS, Plan, Read, Reader, Writer, Written, matches
-from service.local_mongo import local_mongo
+from service.runtime.local_mongo import local_mongo
 from service.store import REAP_SECONDS
 
 ORGANIZATION = 1

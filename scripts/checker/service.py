@@ -15,7 +15,7 @@ import random
 import sys
 from typing import Any
 
-from service.__main__ import main
+from service.cli import main
 from service.store import StoreUnavailable
 from service.store.sequences import Mark, Sequences
 

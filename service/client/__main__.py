@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
-from service.client import commands
+from service.client.cli import commands
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -3,25 +3,25 @@
 from aiohttp import web
 
 from schemas.cookies import Cookie, CookieInput, Counted, StateQuery
-from service.answers import answer, array, stream
-from service.body import Records
-from service.handlers.docs import endpoint
 from service.handlers.state_query import filters
-from service.keys import ORGANIZATION, STORE
+from service.http.endpoint import endpoint
+from service.http.keys import ORGANIZATION, STORE
+from service.http.records import Records
+from service.http.responses import json_array, json_response, stream_response
 
 INPUT = Records(CookieInput)
 
 
-@endpoint("read", "Get cookies", Cookie(many=True), query=StateQuery)
+@endpoint("Get cookies", Cookie(many=True), query=StateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return every cookie of the organization, expired or not, in the order of domain, path, name."""
     cookies = request.app[STORE].cookies.records(request[ORGANIZATION], **filters(request))
-    return await stream(request, array(cookies))
+    return await stream_response(request, json_array(cookies))
 
 
-@endpoint("write", "Set cookies", Counted(), body=CookieInput(many=True))
+@endpoint("Set cookies", Counted(), body=CookieInput(many=True))
 async def post(request: web.Request) -> web.StreamResponse:
     """Store each cookie; one with the same domain, path and name is replaced."""
     cookies = await INPUT.read(request)
     counts = await request.app[STORE].cookies.set(request[ORGANIZATION], cookies)
-    return await answer(request, counts._asdict())
+    return await json_response(request, counts._asdict())

@@ -5,24 +5,24 @@ from datetime import timedelta
 from aiohttp import web
 
 from schemas.groups import Group
-from service.answers import answer
-from service.handlers.docs import endpoint
-from service.keys import ORGANIZATION, STORE
-from service.query import path_id
-from service.store.browser_state import now
+from service.http.endpoint import endpoint
+from service.http.keys import ORGANIZATION, STORE
+from service.http.query import path_id
+from service.http.responses import json_response
+from service.store import now
 
 _LISTED_DAYS = timedelta(days=30)
 
 
-@endpoint("read", "List groups", Group(many=True))
+@endpoint("List groups", Group(many=True))
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the organization's groups, newest change first, each with its last 30 days."""
     since = (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
-    return await answer(request, await request.app[STORE].groups.all(request[ORGANIZATION], since))
+    return await json_response(request, await request.app[STORE].groups.all(request[ORGANIZATION], since))
 
 
-@endpoint("read", "Get the counts of a group", Group())
+@endpoint("Get the counts of a group", Group())
 async def stats(request: web.Request) -> web.StreamResponse:
     """Return what a group holds, and its items created and changed by day (UTC)."""
     group_id = path_id(request, "group_id")
-    return await answer(request, await request.app[STORE].groups.one(request[ORGANIZATION], group_id))
+    return await json_response(request, await request.app[STORE].groups.one(request[ORGANIZATION], group_id))

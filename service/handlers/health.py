@@ -3,21 +3,21 @@
 from aiohttp import web
 
 from schemas.health import Health
-from service.answers import answer
-from service.errors import http_error
-from service.handlers.docs import endpoint
-from service.keys import STORE
+from service.http.endpoint import endpoint
+from service.http.errors import http_error
+from service.http.keys import STORE
+from service.http.responses import json_response
 
 
-@endpoint(None, "Is the process alive?", Health())
+@endpoint("Is the process alive?", Health())
 async def healthz(request: web.Request) -> web.StreamResponse:
     """Say that the process lives."""
-    return await answer(request, {"status": "ok"})
+    return await json_response(request, {"status": "ok"})
 
 
-@endpoint(None, "Is the service ready?", Health())
+@endpoint("Is the service ready?", Health())
 async def readyz(request: web.Request) -> web.StreamResponse:
     """Say whether the database answers; 503 while it does not."""
     if not await request.app[STORE].ping():
         raise http_error(503, {"Retry-After": "1"})
-    return await answer(request, {"status": "ok"})
+    return await json_response(request, {"status": "ok"})

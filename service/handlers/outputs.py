@@ -7,15 +7,16 @@ from urllib.parse import unquote
 from aiohttp import web
 
 from schemas.outputs import OutputInput, OutputsPage, OutputsPart, OutputsQuery, OutputsWritten
-from service import exports
-from service.answers import answer, answer_bytes, stream
-from service.body import JSON, NDJSON, Records, off_loop
-from service.handlers.docs import endpoint
-from service.keys import METRICS, ORGANIZATION, SETTINGS, STORE
-from service.query import QueryLoader, path_id
-from service.store import documents
-from service.store.items import prepare
-from service.store.outputs import Page, Query
+from service.http import exports
+from service.http.body import JSON, NDJSON
+from service.http.endpoint import endpoint
+from service.http.keys import ORGANIZATION, SETTINGS, STORE
+from service.http.metrics import METRICS
+from service.http.offload import off_loop
+from service.http.query import QueryLoader, path_id
+from service.http.records import Records
+from service.http.responses import bytes_response, json_response, stream_response
+from service.store import Page, Query, documents, prepare
 
 INPUT = Records(OutputInput)
 _QUERY = QueryLoader(OutputsQuery())
@@ -24,11 +25,10 @@ _CACHING = {"Cache-Control": "private, no-cache"}
 
 
 @endpoint(
-    "read",
     "Get outputs for a scraping group",
     OutputsPage(),
     query=OutputsQuery,
-    part=OutputsPart(),
+    partial=OutputsPart(),
     gives=[exports.NDJSON, exports.CSV],
     responses={"304": {"description": "Nothing has changed since the ETag in If-None-Match"}},
 )
@@ -56,11 +56,10 @@ async def get(request: web.Request) -> web.StreamResponse:
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     # A quarter of what reading in would take: 256 KB are about 3 ms.
     body = await off_loop(documents.size(page.documents) // 4, lambda: _body(page, next_url))
-    return await answer_bytes(request, body, {"ETag": _etag(request, page.version), **_CACHING})
+    return await bytes_response(request, body, {"ETag": _etag(request, page.version), **_CACHING})
 
 
 @endpoint(
-    "write",
     "Write outputs to a scraping group",
     OutputsWritten(),
     body=OutputInput(many=True),
@@ -80,7 +79,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     kinds = ("created", "updated", "unchanged")
     for kind in kinds:
         request.app[METRICS].items_in.labels(kind).inc(counts[kind])
-    return await answer(request, {**{k: counts[k] for k in kinds}, "items": results})
+    return await json_response(request, {**{k: counts[k] for k in kinds}, "items": results})
 
 
 async def _export(request: web.Request, group_id: str, query: Query) -> web.StreamResponse:
@@ -88,8 +87,8 @@ async def _export(request: web.Request, group_id: str, query: Query) -> web.Stre
     most = query.limit if "limit" in request.query else None
     pages = _counted(request, request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, most))
     if exports.NDJSON in request.headers["Accept"]:
-        return await stream(request, exports.ndjson(pages), exports.NDJSON)
-    return await stream(request, exports.table(pages, query.fields), exports.CSV)
+        return await stream_response(request, exports.ndjson(pages), exports.NDJSON)
+    return await stream_response(request, exports.table(pages, query.fields), exports.CSV)
 
 
 async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:

@@ -6,8 +6,8 @@ from importlib.resources import files
 
 from aiohttp import web
 
-from service.assets import TYPES, Asset, serve
-from service.assets import asset as asset_of
+from service.http.static import TYPES, Asset, serve
+from service.http.static import asset as asset_of
 
 _HEADERS = {
     # The page shows scraped data, which is hostile: nothing in it can become a script, a form or a request.
@@ -34,12 +34,6 @@ _ASSETS: dict[str, Asset] = {
     for file in (files("service") / "page").iterdir()
     if file.name.rpartition(".")[2] in TYPES
 }
-
-
-def add_page(app: web.Application) -> None:
-    """Serve the page at / and what it consists of under /page/."""
-    app.router.add_get("/", index)
-    app.router.add_get("/page/{name}", asset)
 
 
 async def index(request: web.Request) -> web.StreamResponse:

@@ -5,8 +5,8 @@ from typing import Any
 from aiohttp import web
 
 from schemas.cookies import StateQuery
-from service.query import QueryLoader
-from service.store.browser_state import now
+from service.http.query import QueryLoader
+from service.store import now
 
 _QUERY = QueryLoader(StateQuery())
 

@@ -10,12 +10,14 @@ import orjson
 from aiohttp import web
 
 from schemas.storage_state import StorageState, StorageStateInput, StorageStateQuery, StorageStateWritten
-from service.answers import answer, array, stream
-from service.body import check_plain, load, off_loop, parse, read_body
-from service.errors import invalid
-from service.handlers.docs import endpoint
-from service.keys import ORGANIZATION, SETTINGS, STORE
-from service.query import QueryLoader
+from service.http.body import read_body
+from service.http.endpoint import endpoint
+from service.http.errors import invalid
+from service.http.json_input import check_storable, load, parse
+from service.http.keys import ORGANIZATION, SETTINGS, STORE
+from service.http.offload import off_loop
+from service.http.query import QueryLoader
+from service.http.responses import json_array, json_response, stream_response
 from service.settings import Settings
 from service.store import Store
 
@@ -25,14 +27,14 @@ _HTTP_PORT = 80
 _MOST_EXTRA = 64 * 1024  # as a cookie's value
 
 
-@endpoint("read", "Get the storage state", StorageState(), query=StorageStateQuery)
+@endpoint("Get the storage state", StorageState(), query=StorageStateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return Playwright's storageState, ready for `new_context(storage_state=…)`."""
     domain = _QUERY.load(request)["domain"]
-    return await stream(request, _state(request.app[STORE], request[ORGANIZATION], domain))
+    return await stream_response(request, _state(request.app[STORE], request[ORGANIZATION], domain))
 
 
-@endpoint("write", "Merge a storage state", StorageStateWritten(), body=StorageStateInput())
+@endpoint("Merge a storage state", StorageStateWritten(), body=StorageStateInput())
 async def post(request: web.Request) -> web.StreamResponse:
     """Set the cookies and local storage of a storageState, record by record; the others stay."""
     raw = await read_body(request)
@@ -51,7 +53,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     cookies = await store.cookies.set(organization_id, state["cookies"])
     local_storage = await store.local_storage.set(organization_id, entries)
     await store.origins.set(organization_id, others)
-    return await answer(request, {"cookies": cookies._asdict(), "local_storage": local_storage._asdict()})
+    return await json_response(request, {"cookies": cookies._asdict(), "local_storage": local_storage._asdict()})
 
 
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
@@ -60,7 +62,7 @@ def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     most = 10 * settings.max_records
     if _count(value) > most:
         raise invalid("too_many", f"Must have at most {most} records", "body")
-    check_plain(value, settings.max_depth)
+    check_storable(value, settings.max_depth)
     state: dict[str, Any] = load(_INPUT, value)
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MOST_EXTRA:
@@ -108,10 +110,10 @@ async def _state(store: Store, organization_id: int, domain: str | None) -> Asyn
     }
     cookies = store.cookies.records(organization_id, **only)
     yield b'{"cookies":'
-    async for piece in array([_cookie(c) for c in batch] async for batch in cookies):
+    async for piece in json_array([_cookie(c) for c in batch] async for batch in cookies):
         yield piece
     yield b',"origins":'
-    async for piece in array(_origins(store.local_storage.records(organization_id, **only), others)):
+    async for piece in json_array(_origins(store.local_storage.records(organization_id, **only), others)):
         yield piece
     yield b"}"
 

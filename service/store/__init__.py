@@ -10,20 +10,43 @@ import random
 from pymongo.errors import PyMongoError
 
 from service.settings import Settings
-from service.store.browser_state import BrowserState
+from service.store.browser_state import BrowserState, now
 from service.store.connection import Client, PoolUse, connect
+from service.store.contract import stored
 from service.store.cookies import Cookies
-from service.store.errors import StoreError, StoreUnavailable, stored, time_budget
+from service.store.documents import dump as render_json
+from service.store.errors import StoreError, StoreUnavailable
 from service.store.groups import Groups
+from service.store.items import ItemTooLarge, prepare
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
-from service.store.outputs import Outputs
+from service.store.outputs import Outputs, Page, Query
 from service.store.reviews import Reviews
 from service.store.sequences import InFlight, Sequences
-from service.store.tokens import Tokens
+from service.store.time_budget import in_time, time_budget
+from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token
 from service.store.vault import Vault
 
-__all__ = ["Store", "StoreError", "StoreUnavailable", "time_budget"]
+__all__ = [
+    "SCOPES",
+    "TOKEN_PREFIX",
+    "InFlight",
+    "ItemTooLarge",
+    "Page",
+    "Query",
+    "Store",
+    "StoreError",
+    "StoreUnavailable",
+    "Token",
+    "Tokens",
+    "hash_token",
+    "in_time",
+    "is_token",
+    "now",
+    "prepare",
+    "render_json",
+    "time_budget",
+]
 
 log = logging.getLogger("service.store")
 

@@ -11,7 +11,7 @@ from pymongo import ASCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
-from service.store.errors import stored, streamed
+from service.store.contract import stored, streamed
 from service.store.sequences import DUPLICATE_KEY
 from service.store.vault import Vault, VaultError
 

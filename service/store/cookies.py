@@ -8,7 +8,7 @@ from typing import Any
 from pymongo import UpdateOne
 
 from service.store.browser_state import BrowserState, Counts
-from service.store.errors import stored
+from service.store.contract import stored
 
 SESSION = -1  # what Playwright and CDP use for a cookie that ends with its session
 

@@ -10,7 +10,7 @@ from pymongo import ASCENDING, DESCENDING, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
-from service.store.errors import stored
+from service.store.contract import stored
 from service.store.sequences import Batch
 
 # Known jobs need no upsert: 20,000 keys are about 4 MB.

@@ -45,7 +45,7 @@ IDENTITY = {
 _MESSAGE_BYTES = 3 * 1024 * 1024
 
 
-class TooLarge(Exception):
+class ItemTooLarge(Exception):
     """Raised for an item larger than one may be."""
 
     def __init__(self, index: int) -> None:
@@ -72,7 +72,7 @@ def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, 
         rest = documents.canonical([item["tags"], item["files"], item["root_job_id"], item["is_approved"]])
         item["size"] = len(data) + len(rest) + len(item["source_url"])
         if item["size"] > max_item_bytes:
-            raise TooLarge(index)
+            raise ItemTooLarge(index)
         source_url = item["source_url"].encode()
         if "value_hash" not in item:
             item["value_hash"] = documents.sha256(data)

@@ -8,7 +8,7 @@ from pymongo import UpdateOne
 
 from service.store.browser_state import BrowserState, Counts, now
 from service.store.connection import Database
-from service.store.errors import stored
+from service.store.contract import stored
 from service.store.sequences import Sequences
 from service.store.vault import Vault
 

@@ -7,7 +7,7 @@ from typing import Any
 from pymongo import UpdateOne
 
 from service.store.browser_state import BrowserState, Counts
-from service.store.errors import stored
+from service.store.contract import stored
 
 
 class Origins(BrowserState):

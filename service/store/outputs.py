@@ -15,11 +15,13 @@ from pymongo.errors import AutoReconnect, BulkWriteError
 from service.settings import Settings
 from service.store import documents
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.contract import stored, streamed
 from service.store.documents import Document
-from service.store.errors import StoreUnavailable, stored, streamed, time_budget
+from service.store.errors import StoreUnavailable
 from service.store.groups import Change, Groups
 from service.store.items import IDENTITY, SERVED, Known, Row, make_row, messages, result
 from service.store.sequences import DUPLICATE_KEY, Batch, GroupCommit, Mark, Sequences
+from service.store.time_budget import time_budget
 
 _PROJECTION = {"_id": 0, **dict.fromkeys(SERVED, 1)}
 # Items of 2 KB: a streamed page is 1 MB, in memory a few times over.

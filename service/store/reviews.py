@@ -9,7 +9,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
-from service.store.errors import stored
+from service.store.contract import stored
 from service.store.sequences import Sequences
 
 _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1, "comment": 1}

@@ -41,7 +41,7 @@ from pymongo import ReturnDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
-from service.store.errors import stored
+from service.store.contract import stored
 
 DUPLICATE_KEY = 11000
 TOMBSTONE_AGE = timedelta(days=7)

@@ -13,10 +13,10 @@ from typing import Any
 
 from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
-from service.store.errors import stored
+from service.store.contract import stored
 
 # A prefix and a checksum let secret scanners find a leaked token without false alarms.
-PREFIX = "sds_"
+TOKEN_PREFIX = "sds_"  # noqa: S105
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM = 40  # base-62 digits, 238 bits
 _CHECK = 6
@@ -42,18 +42,17 @@ class Token:
 def new_secret() -> str:
     """Return a new token's text."""
     body = "".join(secrets.choice(_DIGITS) for _ in range(_RANDOM))
-    return PREFIX + body + _checksum(body)
+    return TOKEN_PREFIX + body + _checksum(body)
 
 
-def well_formed(secret: str) -> bool:
+def is_token(secret: str) -> bool:
     """Return whether a text can be a token at all, without asking the database."""
-    body = secret[len(PREFIX) : -_CHECK]
-    return (
-        secret.startswith(PREFIX) and secret.isascii() and len(body) == _RANDOM and secret[-_CHECK:] == _checksum(body)
-    )
+    body = secret[len(TOKEN_PREFIX) : -_CHECK]
+    has_form = secret.startswith(TOKEN_PREFIX) and secret.isascii() and len(body) == _RANDOM
+    return has_form and secret[-_CHECK:] == _checksum(body)
 
 
-def hashed(secret: str) -> str:
+def hash_token(secret: str) -> str:
     """Return what is stored of a token."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
@@ -76,7 +75,7 @@ class Tokens:
         secret = new_secret()
         await self._tokens.insert_one(
             {
-                "_id": hashed(secret),
+                "_id": hash_token(secret),
                 "organization_id": organization_id,
                 "scopes": sorted(set(scopes)),
                 "label": label,
@@ -90,7 +89,7 @@ class Tokens:
     @stored
     async def find(self, secret: str) -> Token | None:
         """Return the token of a text, valid or not."""
-        digest = hashed(secret)
+        digest = hash_token(secret)
         # The index compares digests, which tell nothing about the text; the last word is constant-time.
         found = await self._tokens.find_one({"_id": digest})
         if found is None or not hmac.compare_digest(found["_id"], digest):
@@ -107,7 +106,7 @@ class Tokens:
     @stored
     async def revoke(self, id: str) -> bool:
         """End a token by its id or its text; return whether there was one that was not ended."""
-        digest = {"$regex": f"^{id}"} if _is_id(id) else hashed(id)
+        digest = {"$regex": f"^{id}"} if _is_id(id) else hash_token(id)
         result = await self._tokens.update_one({"_id": digest, "revoked": None}, {"$set": {"revoked": now()}})
         return bool(result.modified_count)
 

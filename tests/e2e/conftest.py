@@ -17,7 +17,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, BrowserType, Page, async_playwright, expect
 
-from tests.processes import ServiceProcess, run_command
+from tests.support.processes import ServiceProcess, run_command
 
 # Without these, Chromium calls home at every start; as root it has no sandbox.
 CHROMIUM_FLAGS = [

@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from playwright.async_api import Browser, BrowserContext, expect
 
-from tests.api import make_cookie
 from tests.e2e.conftest import Caller, launch
-from tests.processes import free_port
+from tests.support.api import make_cookie
+from tests.support.processes import free_port
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

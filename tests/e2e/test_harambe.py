@@ -19,7 +19,7 @@ import pytest
 
 from service.client import Client
 from tests.e2e.serving import Site
-from tests.processes import ServiceProcess, free_port, make_token
+from tests.support.processes import ServiceProcess, free_port, make_token
 
 ROOT = Path(__file__).parents[2]
 # An SDK that Python 3.11 can read (0.77.5 cannot be), and the last setuptools with what its playwright-stealth imports.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from playwright.async_api import Locator, Page, expect
 
-from service.demo import item
-from tests.api import make_cookie, make_entry, make_file, make_output, make_review
+from service.runtime.demo import item
 from tests.e2e.conftest import Caller
-from tests.processes import run_command
+from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
+from tests.support.processes import run_command
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

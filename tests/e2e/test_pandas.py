@@ -11,10 +11,10 @@ import pandas
 import pyarrow.parquet
 import pytest
 
-from service.__main__ import main
+from service.cli import main
 from service.client import Client
-from tests.api import make_output
-from tests.processes import ServiceProcess, make_token
+from tests.support.api import make_output
+from tests.support.processes import ServiceProcess, make_token
 
 ITEMS = 6000  # more than a row group
 

@@ -17,7 +17,7 @@ import pytest
 
 from service.client import Client
 from tests.e2e.serving import Site
-from tests.processes import ServiceProcess, make_token
+from tests.support.processes import ServiceProcess, make_token
 
 PAGES = 40
 

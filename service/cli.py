@@ -1,0 +1,246 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NoReturn
+
+from schemas.base import INT64_MAX, parse_date
+from service.client.cli import commands as client_commands
+from service.runtime.local_mongo import LocalMongoError, local_mongo
+from service.settings import Settings, SettingsError
+from service.store import SCOPES, Store, StoreError, StoreUnavailable
+from service.store.browser_state import BrowserState, Rotation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run one command; return its exit code."""
+    options = vars(_parser().parse_args(arguments))
+    command: Callable[..., int] = options.pop("command")
+    names = {item.name for item in dataclasses.fields(Settings)}
+    given = {name: options.pop(name) for name in list(options) if name in names}
+    try:
+        return command(Settings.load(**given), **options)
+    except StoreUnavailable as error:
+        print(f"error: the database does not answer ({error})", file=sys.stderr)
+        return 1
+    except (SettingsError, LocalMongoError, StoreError, ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help explains)\n")
+
+
+def _date(text: str) -> datetime:
+    try:
+        return parse_date(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError("must be ISO 8601, such as 2027-01-31 or 2027-01-31T12:00:00Z") from None
+
+
+def _organization(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text[:20]) <= INT64_MAX):
+        raise argparse.ArgumentTypeError("must be a whole number of at most 63 bits")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="python -m service",
+        description="Scraping Data Service.",
+        epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    settings = _Parser(add_help=False)
+    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "secret_keys"))
+
+    serve_ = commands.add_parser("serve", help="serve the HTTP interface")
+    _add_settings(serve_)
+    serve_.add_argument(
+        "--demo",
+        action="store_true",
+        help="fill an empty database on this machine with an organization to try things on",
+    )
+    serve_.set_defaults(command=serve)
+    worker_ = commands.add_parser("worker")  # what the supervisor starts; no help line
+    worker_.set_defaults(command=worker)
+
+    token = commands.add_parser("token", help="make, list and revoke access tokens")
+    tokens = token.add_subparsers(required=True, metavar="ACTION")
+    create = tokens.add_parser("create", parents=[settings], help="make a token and show it once")
+    create.add_argument("--organization", type=_organization, required=True, help="its id, a whole number")
+    create.add_argument(
+        "--scope", action="append", choices=SCOPES, required=True, help="read: GET; write: POST; give both for both"
+    )
+    create.add_argument("--label", default="", help="who uses it, for `token list`")
+    create.add_argument("--expires", type=_date, help="ISO 8601 date; default: never")
+    create.set_defaults(command=token_create)
+    list_ = tokens.add_parser("list", parents=[settings], help="list tokens, without their text")
+    list_.add_argument("--organization", type=_organization, help="only this one's")
+    list_.set_defaults(command=token_list)
+    revoke = tokens.add_parser("revoke", parents=[settings], help="end a token")
+    revoke.add_argument("token", help="the id from `token list`, or the token itself")
+    revoke.set_defaults(command=token_revoke)
+
+    show = commands.add_parser("settings", help="list every setting with its default")
+    show.add_argument("--markdown", action="store_true", help="as a table for the README")
+    show.set_defaults(command=settings_show)
+    secret = commands.add_parser("secrets", help="make and change the keys of SECRET_KEYS")
+    secrets = secret.add_subparsers(required=True, metavar="ACTION")
+    new_key = secrets.add_parser("new-key", help="print a new key, for SECRET_KEYS")
+    new_key.add_argument("--id", help="a name for it; today's date if not given")
+    new_key.set_defaults(command=secrets_new_key)
+    rotate = secrets.add_parser("rotate", parents=[settings], help="seal all values with the first key of SECRET_KEYS")
+    rotate.set_defaults(command=secrets_rotate)
+    client_commands.add(commands)
+    return parser
+
+
+def _add_settings(parser: argparse.ArgumentParser, only: tuple[str, ...] = ()) -> None:
+    for name, default, text in Settings.table():
+        if not only or name.lower() in only:
+            text = f"{text} Default: {default}." if default else text
+            flag = f"--{name.lower().replace('_', '-')}"
+            parser.add_argument(flag, metavar=name, help=text.replace("%", "%%"))
+
+
+@contextmanager
+def _mongo_url(settings: Settings) -> Iterator[str]:
+    """Yield the address of the database: the one given, else one on this machine."""
+    if settings.mongo_url:
+        yield settings.mongo_url
+    else:
+        with local_mongo(settings.data_path) as mongo:
+            yield mongo.url
+
+
+def _with_store(settings: Settings, work: Callable[[Store], Any]) -> Any:
+    async def run(url: str) -> Any:
+        store = Store.connect(settings, url)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    with _mongo_url(settings) as url:
+        return asyncio.run(run(url))
+
+
+def serve(settings: Settings, demo: bool) -> int:
+    from service.runtime import demo as demo_data
+    from service.runtime.process import serve as run
+
+    with _mongo_url(settings) as url:
+        welcome: Callable[[str], None] = lambda address: print(f"listening on {address}", flush=True)
+        if demo and settings.mongo_url:
+            print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
+        elif demo:
+            token = asyncio.run(demo_data.fill(settings, url))
+            welcome = lambda address: print(demo_data.welcome(address, token), flush=True)
+        return run(settings, url, welcome)
+
+
+def worker(settings: Settings) -> int:
+    from service.runtime.process import serve_one
+
+    serve_one(settings, settings.mongo_url, shared_port=True, stop_with_stdin=True)
+    return 0
+
+
+def settings_show(settings: Settings, markdown: bool) -> int:
+    if markdown:
+        print("| Setting | Default | |\n|---|---|---|")
+    for name, default, text in Settings.table():
+        if markdown:
+            print(f"| `{name}` | {f'`{default}`' if default else ''} | {text} |")
+        else:
+            print(f"{name}={default}\n    {text}")
+    return 0
+
+
+def token_create(settings: Settings, organization: int, scope: list[str], label: str, expires: Any) -> int:
+    secret = _with_store(settings, lambda store: store.tokens.create(organization, scope, label, expires))
+    print("The token, shown only this once:", file=sys.stderr)
+    print(secret)
+    return 0
+
+
+def token_list(settings: Settings, organization: int | None) -> int:
+    row = "{:<12}  {:>12}  {:<10}  {:<20}  {:<20}  {:<20}  {}"
+    print(row.format("id", "organization", "scopes", "created", "expires", "revoked", "label"))
+    for token in _with_store(settings, lambda store: store.tokens.list(organization)):
+        dates = [
+            "-" if date is None else date.strftime("%Y-%m-%dT%H:%M:%SZ")
+            for date in (token.create_date, token.expires, token.revoked)
+        ]
+        scopes = ",".join(sorted(token.scopes))
+        print(row.format(token.id, token.organization_id, scopes, *dates, token.label))
+    return 0
+
+
+def token_revoke(settings: Settings, token: str) -> int:
+    if _with_store(settings, lambda store: store.tokens.revoke(token)):
+        print("revoked; it stops working within 5 seconds")
+        return 0
+    print("error: no such token, or revoked already", file=sys.stderr)
+    return 1
+
+
+def secrets_new_key(settings: Settings, id: str | None) -> int:
+    from datetime import UTC, datetime
+
+    from service.store.vault import Vault
+
+    print(Vault.new_key(id or datetime.now(UTC).strftime("%Y-%m-%d")))
+    return 0
+
+
+def secrets_rotate(settings: Settings) -> int:
+    """Seal all values with the first key, again until a pass finds nothing to do."""
+    if not settings.secret_keys:
+        print("error: SECRET_KEYS is not set", file=sys.stderr)
+        return 1
+    passes = 3  # the second sees what was written under the old key during the first
+
+    async def run(store: Store) -> int:
+        for _ in range(passes):
+            done = [await _rotate(part) for part in store.sealed]
+            unreadable = sum(rotation.unreadable for rotation in done)
+            if not sum(rotation.resealed for rotation in done):
+                break
+        else:
+            print("error: a service still writes with an old key: start it again, then repeat this", file=sys.stderr)
+            return 1
+        if unreadable:
+            print(f"error: {unreadable} values do not open with the keys of SECRET_KEYS", file=sys.stderr)
+            return 1
+        print("every value is under the first key")
+        return 0
+
+    return int(_with_store(settings, run))
+
+
+async def _rotate(part: BrowserState) -> Rotation:
+    """Seal the values of one collection; show how far it is, as a bar on a terminal."""
+    total, width, rotation = max(1, await part.count()), 30, Rotation(0, 0, 0)
+    bar = sys.stdout.isatty()
+    async for rotation in part.rotate():
+        if bar:
+            done = min(1.0, rotation.seen / total)
+            print(f"\r{part.name:<14} [{'#' * int(done * width):<{width}}] {done:4.0%}", end="", flush=True)
+    start = "\r\x1b[K" if bar else ""
+    print(f"{start}{part.name}: {rotation.seen} values, {rotation.resealed} sealed now", flush=True)
+    return rotation

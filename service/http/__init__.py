@@ -1,0 +1,1 @@
+"""The aiohttp toolkit: knows no resource and no MongoDB."""

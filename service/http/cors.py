@@ -1,0 +1,43 @@
+"""Calls from pages of other origins: none, unless CORS_ORIGINS names the origin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from aiohttp import web
+
+from service.http.keys import SETTINGS
+
+_PREFLIGHT = {
+    "Access-Control-Allow-Methods": "GET, HEAD, POST",
+    "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, If-None-Match, X-Request-ID",
+    "Access-Control-Max-Age": "600",
+}
+
+
+def _allowed(request: web.BaseRequest) -> str | None:
+    """Return the origin to allow for a request."""
+    origins = [origin.strip() for origin in request.app[SETTINGS].cors_origins.split(",")]  # type: ignore[attr-defined]
+    origin = request.headers.get("Origin", "")
+    if not origin:
+        return None
+    return origin if origin in origins else "*" if "*" in origins else None
+
+
+@web.middleware
+async def preflight(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Answer a browser that asks whether it may call; it sends no token with the question."""
+    if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers and _allowed(request):
+        return web.Response(status=204, headers=_PREFLIGHT)
+    return await handler(request)  # type: ignore[no-any-return]
+
+
+async def add_cors(request: web.Request, response: web.StreamResponse) -> None:
+    """Let a listed origin read the answer, errors too."""
+    if not request.app[SETTINGS].cors_origins:
+        return
+    vary = response.headers.get("Vary")
+    response.headers["Vary"] = f"{vary}, Origin" if vary else "Origin"
+    if origin := _allowed(request):
+        response.headers["Access-Control-Allow-Origin"] = origin
+        response.headers["Access-Control-Expose-Headers"] = "ETag, Retry-After, X-Request-ID"

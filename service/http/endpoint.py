@@ -1,0 +1,43 @@
+"""What handlers say about themselves in the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp_apispec import docs, json_schema, querystring_schema, response_schema
+from marshmallow import Schema
+
+from service.http.routing import Handler
+
+
+def endpoint(
+    summary: str,
+    response: Schema | None,
+    *,
+    query: type[Schema] | None = None,
+    body: Schema | None = None,
+    **extra: Any,
+) -> Callable[[Handler], Handler]:
+    """Document what a handler takes and returns."""
+
+    def decorate(handler: Handler) -> Handler:
+        resource = handler.__module__.rpartition(".")[2]
+        handler = docs(
+            summary=summary,
+            description=handler.__doc__ or summary,
+            operationId=f"{resource}_{handler.__name__}",
+            tags=[resource],
+            **extra,
+        )(handler)
+        if query is not None:
+            handler = querystring_schema(query)(handler)
+        if body is not None:
+            handler = json_schema(body, required=True)(handler)
+        if response is None:
+            handler = docs(responses={"200": {"description": "Success"}})(handler)
+        else:
+            handler = response_schema(response, 200, description="Success")(handler)
+        return handler
+
+    return decorate

@@ -1,0 +1,155 @@
+"""Exception -> status and body, in one table and one middleware."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+
+from service.http.keys import REQUEST_ID, STREAMING
+from service.store import ItemTooLarge, StoreUnavailable
+
+log = logging.getLogger("service")
+
+MAX_PROBLEMS = 100
+
+Problem = dict[str, Any]
+
+
+class ApiError(Exception):
+    """An answer other than success: its status, its problems, its extra headers."""
+
+    def __init__(self, status: int, problems: list[Problem], headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, problems)
+        self.status, self.problems, self.headers = status, problems, dict(headers or {})
+
+
+def problem(kind: str, message: str, *loc: str) -> Problem:
+    """Return one entry of an error body."""
+    return {"loc": list(loc), "msg": message, "type": kind}
+
+
+def invalid(kind: str, message: str, *loc: str) -> ApiError:
+    """Return the answer to one faulty input."""
+    return ApiError(422, [problem(kind, message, *loc)])
+
+
+def invalid_fields(messages: Any, *loc: str) -> ApiError:
+    """Return the answer to what Marshmallow found, each problem at its place below `loc`."""
+    return ApiError(422, list(islice(_flatten(messages, list(loc)), MAX_PROBLEMS)))
+
+
+def _flatten(messages: Any, loc: list[str]) -> Iterable[Problem]:
+    if isinstance(messages, dict) and set(messages) != {"msg", "type"}:
+        for key, below in messages.items():
+            yield from _flatten(below, loc if key == "_schema" else [*loc, str(key)])
+    elif isinstance(messages, list):
+        for message in messages:
+            yield from _flatten(message, loc)
+    elif isinstance(messages, dict):
+        yield problem(messages["type"], messages["msg"], *loc)
+    else:
+        yield problem("value_error", str(messages), *loc)
+
+
+def error_body(problems: list[Problem]) -> bytes:
+    """Return `{"detail": [{"loc": ["query", "limit"], "msg": "Must be …", "type": "int_type"}]}`."""
+    return orjson.dumps({"detail": problems})
+
+
+def error_response(error: ApiError) -> web.Response:
+    """Return the answer that an error stands for."""
+    response = web.Response(
+        status=error.status,
+        body=error_body(error.problems),
+        content_type="application/json",
+        headers=error.headers,
+    )
+    if error.status == 408:  # the rest of the request may still come
+        response.force_close()
+    return response
+
+
+# Status -> type, message and location of what aiohttp itself refuses.
+_HTTP = {
+    400: ("bad_request", "The request could not be read", ()),
+    401: ("auth_invalid", "Unauthorized", ("header", "Authorization")),
+    403: ("scope_missing", "Forbidden", ("header", "Authorization")),
+    404: ("not_found", "There is nothing at this path", ("path",)),
+    405: ("method_not_allowed", "This path does not take this method", ("method",)),
+    408: ("timeout", "The request took too long to arrive", ()),
+    413: ("too_large", "The body is too large", ("body",)),
+    414: ("too_large", "The path is too long", ("path",)),
+    415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),
+    417: ("bad_request", "Unknown expectation", ("header", "Expect")),
+    429: ("rate_limited", "Too many requests", ()),
+    431: ("too_large", "The headers are too large", ("header",)),
+    503: ("unavailable", "The service cannot answer now; try again", ()),
+}
+_INTERNAL = ("internal_error", "Internal server error", ())
+
+
+def http_error(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
+    """Return the answer for a bare status."""
+    kind, message, loc = _HTTP.get(status, _HTTP[400] if status < 500 else _INTERNAL)
+    return ApiError(status, [problem(kind, message, *loc)], headers)
+
+
+def to_api_error(error: BaseException) -> ApiError:
+    """Return the answer to an exception; what is not in the table is a 500 that tells nothing."""
+    match error:
+        case ApiError():
+            return error
+        case web.HTTPException():
+            kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+            return http_error(error.status, kept)
+        case LineTooLong():  # a target starts with a slash, a header hardly ever
+            return http_error(414 if bytes(error.args[0]).startswith(b"/") else 431)
+        case HttpProcessingError():
+            return http_error(431 if error.message.startswith("Too many headers") else 400)
+        case StoreUnavailable():
+            return http_error(503, {"Retry-After": "1"})
+        case ItemTooLarge():
+            return invalid("too_large", "The item is too large", "body", str(error.index))
+        case _:
+            return http_error(500)
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Answer every exception in the one error shape."""
+    try:
+        response: web.StreamResponse = await handler(request)
+        return response
+    except Exception as error:
+        answer = to_api_error(error)
+        if answer.status >= 500:
+            # The class alone: messages of drivers and codecs carry documents and values.
+            log.error(
+                "request failed",
+                extra={
+                    "error": type(error).__name__,
+                    "status": answer.status,
+                    "at": place(error),
+                    "request_id": request.get(REQUEST_ID),
+                },
+            )
+        if request.get(STREAMING):
+            # Half an answer is out: cut the connection, so that nobody takes it for a whole one.
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError from None
+        return error_response(answer)
+
+
+def place(error: BaseException) -> str:
+    """Return where an exception was raised, without any of its values."""
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return "" if frame is None else f"{frame.tb_frame.f_code.co_qualname}:{frame.tb_lineno}"

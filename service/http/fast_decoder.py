@@ -1,0 +1,149 @@
+"""A fast path for what is plainly valid, derived from the Marshmallow schemas.
+
+Marshmallow is the one description of the schemas and the source of every error message, but takes
+about 150 µs an output. The decoder made here takes what it can tell to be valid and gives exactly
+what Marshmallow would; whatever it does not take goes to Marshmallow for the verdict.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator
+from typing import Annotated, Any
+
+import msgspec
+from marshmallow import Schema, missing
+from marshmallow.fields import Field
+
+from schemas.base import Date, Flag, JsonObject, ListOf, Text, parse_date
+
+Convert = Callable[[Any], dict[str, Any]]
+
+# One call decodes to its end with the interpreter lock held, about 12 ms a megabyte of small objects.
+_PIECE = 512 * 1024
+# Each level of a large value is read over once.
+_MOST_LEVELS = 100
+# A new key takes 0.4 microseconds.
+_MOST_KEYS = 250_000
+
+
+class FastPathRejected(Exception):
+    """Raised for what the fast path cannot tell to be valid."""
+
+
+class Decoder:
+    """Decodes arrays, or lines, of one schema's records."""
+
+    def __init__(self, schema: Schema) -> None:
+        struct, self._convert = _derive(schema)
+        self._array = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
+        self._line = msgspec.json.Decoder(struct)
+
+    def decode(self, raw: bytes, lines: bool) -> list[dict[str, Any]]:
+        """Return the records as Marshmallow would load them. Raises FastPathRejected for anything doubtful."""
+        try:
+            found: Iterable[Any]
+            if lines:
+                found = (self._one(line) for _, line in lines_of(raw))
+            elif len(raw) > _PIECE:
+                found = (self._one(piece) for piece in msgspec.json.decode(raw, type=list[msgspec.Raw]))
+            else:
+                found = self._array.decode(raw)
+            return [self._convert(record) for record in found]
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise FastPathRejected from None
+
+    def _one(self, text: bytes | msgspec.Raw) -> Any:
+        if memoryview(text).nbytes > _PIECE:
+            raise FastPathRejected
+        return self._line.decode(text)
+
+
+def lines_of(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines that are not empty, and their numbers."""
+    for number, line in enumerate(io.BytesIO(raw), 1):
+        if not line.isspace():
+            yield number, line
+
+
+def decode(raw: bytes | msgspec.Raw, levels: int = _MOST_LEVELS) -> Any:
+    """Return the value of a JSON text, of a large one piece by piece."""
+    text = memoryview(raw)
+    if text.nbytes <= _PIECE:
+        return msgspec.json.decode(raw)
+    if not levels:
+        raise RecursionError
+    start = bytes(text[:_PIECE]).lstrip(b" \t\r\n")[:1]
+    if start == b"[":
+        return [decode(piece, levels - 1) for piece in msgspec.json.decode(raw, type=list[msgspec.Raw])]
+    if start == b"{":
+        if bytes(text).count(b'":') > _MOST_KEYS:
+            raise ValueError("too many keys")
+        pieces = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        return {key: decode(piece, levels - 1) for key, piece in pieces.items()}
+    return msgspec.json.decode(raw)
+
+
+def _derive(schema: Schema) -> tuple[type[msgspec.Struct], Convert]:
+    """Return a struct with the schema's fields, and what turns one into the loaded dict."""
+    members: list[Any] = []
+    dates: list[str] = []
+    optional: list[str] = []
+    nested: list[tuple[str, Convert]] = []
+    long_texts: list[tuple[str, int]] = []
+    for name, field in schema.fields.items():
+        kind, convert = _kind(field)
+        if convert is not None:
+            nested.append((name, convert))
+        if isinstance(field, Date):
+            dates.append(name)
+        if isinstance(field, Text) and field.max_bytes is not None:
+            long_texts.append((name, field.max_bytes // 4))  # a character has at most 4 bytes
+        if field.required:
+            members.append((name, kind))
+        elif field.load_default is missing:
+            optional.append(name)
+            members.append((name, kind | msgspec.UnsetType, msgspec.UNSET))
+        elif callable(field.load_default):
+            members.append((name, kind, msgspec.field(default_factory=field.load_default)))
+        else:
+            members.append((name, kind | None if field.load_default is None else kind, field.load_default))
+    # Members with a default go last: their order in the struct is ours.
+    members.sort(key=lambda member: len(member) > 2)
+    struct = msgspec.defstruct(type(schema).__name__, members, forbid_unknown_fields=True, gc=False)
+
+    def convert_one(record: Any) -> dict[str, Any]:
+        loaded = msgspec.structs.asdict(record)
+        for name in optional:
+            if loaded[name] is msgspec.UNSET:
+                del loaded[name]
+        for name in dates:
+            if loaded.get(name) is not None:
+                loaded[name] = parse_date(loaded[name])
+        for name, most in long_texts:
+            if len(loaded[name]) > most:
+                raise FastPathRejected
+        for name, convert in nested:
+            loaded[name] = [convert(item) for item in loaded[name]]
+        return loaded
+
+    return struct, convert_one
+
+
+def _kind(field: Field[Any]) -> tuple[Any, Convert | None]:
+    """Return the type of a field, and how to convert what is in it."""
+    match field:
+        case ListOf():
+            struct, convert = _derive(field.schema)
+            bounds = msgspec.Meta(max_length=field.max_length)
+            return Annotated[list[struct], bounds], convert  # type: ignore[valid-type]
+        case Text():
+            bounds = msgspec.Meta(min_length=field.min_length or None, max_length=field.max_length)
+            return Annotated[str, bounds], None
+        case Date():
+            return str | None if field.allow_none else str, None
+        case Flag():
+            return bool, None
+        case JsonObject():
+            return dict[str, Any], None
+    raise TypeError(f"no fast path for {type(field).__name__}")

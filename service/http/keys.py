@@ -1,0 +1,19 @@
+"""The typed keys under which the application and requests carry what handlers need."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from service.settings import Settings
+from service.store import Store, Token
+
+SETTINGS = web.AppKey("settings", Settings)
+STORE = web.AppKey("store", Store)
+
+REQUEST_ID = web.RequestKey("request_id", str)
+ORGANIZATION = web.RequestKey("organization_id", int)
+TOKEN = web.RequestKey("token", Token)
+# Set when the client waits to be told to send the body.
+EXPECTS = web.RequestKey("expects", bool)
+# Set while an answer's body goes out piece by piece.
+STREAMING = web.RequestKey("streaming", bool)

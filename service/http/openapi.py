@@ -1,0 +1,126 @@
+"""The OpenAPI document, made from the route table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from aiohttp import web
+from apispec import APISpec
+from apispec.ext.marshmallow import MarshmallowPlugin
+from marshmallow import Schema
+
+import service
+from schemas.errors import Error
+from service.http.keys import SETTINGS
+from service.http.routing import TABLE, Route
+
+DOCUMENT = web.AppKey("openapi", bytes)
+
+_LINES = {"type": "string"}
+_TEXT = {"schema": {"type": "string"}}
+_PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
+# Members of a handler's documentation that are read here instead of being copied.
+_OURS = ("schemas", "produces", "partial", "takes", "gives")
+
+_ERRORS = {
+    400: "The request could not be read",
+    401: "The token is missing, malformed, unknown, expired or revoked",
+    403: "The token does not have the scope",
+    414: "The path and query are too long",
+    422: "The input is invalid; nothing was stored",
+    429: "Too many requests",
+    431: "The headers are too large",
+    500: "Internal server error",
+    503: "The database does not respond, or too many requests are in flight",
+}
+_PUBLIC_ERRORS = {status: _ERRORS[status] for status in (400, 500, 503)}
+_BODY_ERRORS = {
+    408: "The body took too long to arrive",
+    413: "The body is too large",
+    415: "Unsupported content type or encoding",
+}
+
+
+def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
+    """Return the OpenAPI document of a table of routes; a handler without documentation is left out."""
+    spec = APISpec(
+        title="Scraping Data Service",
+        version=service.__version__,
+        openapi_version="3.0.3",
+        plugins=[MarshmallowPlugin()],
+    )
+    spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    for route in routes:
+        if hasattr(route.handler, "__apispec__"):
+            operation = _operation(route, route.handler.__apispec__, max_records)
+            spec.path(path=route.path, operations={route.method.lower(): operation})
+    document: dict[str, Any] = spec.to_dict()
+    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+        for parameter in operation["parameters"]:
+            if parameter["schema"].get("nullable"):
+                parameter["allowEmptyValue"] = True  # the same as leaving it out
+    return document
+
+
+def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str, Any]:
+    operation = {key: value for key, value in said.items() if key not in _OURS}
+    operation["security"] = [] if route.scope == "public" else [{"bearer": []}]
+    operation["parameters"] = [
+        {"in": "path", "name": name[1:-1], "required": True, "schema": _PATH_ID}
+        for name in route.path.split("/")
+        if name.startswith("{")
+    ]
+    errors = _PUBLIC_ERRORS if route.scope == "public" else _ERRORS
+    for used in said["schemas"]:
+        if used["location"] == "json":
+            content = {"application/json": {"schema": _body(used["schema"], max_records)}}
+            content.update((kind, {"schema": _LINES}) for kind in said.get("takes", ()))
+            operation["requestBody"] = {"required": True, "content": content}
+            errors = {**errors, **_BODY_ERRORS}
+        else:
+            operation["parameters"].append({"in": "query", "schema": used["schema"]})
+    responses = {**said["responses"]}
+    for code, text in errors.items():
+        responses.setdefault(str(code), {"schema": Error(), "description": text})
+    operation["responses"] = {
+        status: {"description": response["description"], "headers": _headers(status), **_content(response)}
+        for status, response in responses.items()
+    }
+    success = operation["responses"]["200"].setdefault("content", {})
+    if "partial" in said:
+        for status in ("200", "304"):
+            operation["responses"][status]["headers"]["ETag"] = _TEXT
+        success["application/json"]["schema"] = {"anyOf": [success["application/json"]["schema"], said["partial"]]}
+    success.update((kind, {"schema": _LINES}) for kind in said.get("gives", ()))
+    return operation
+
+
+def _body(schema: Schema, max_records: int) -> Any:
+    if not schema.many:
+        return schema
+    return {"type": "array", "items": type(schema)(), "maxItems": max_records}
+
+
+def _headers(status: str) -> dict[str, Any]:
+    """Return the headers that matter to clients."""
+    by_status = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+    return dict.fromkeys(["X-Request-ID", *by_status.get(status, [])], _TEXT)
+
+
+def _content(response: dict[str, Any]) -> dict[str, Any]:
+    if "schema" not in response:
+        return {}
+    return {"content": {response.get("content_type", "application/json"): {"schema": response["schema"]}}}
+
+
+# By the one setting that stands in it: tests make many applications, and it takes 40 ms to make.
+_documents: dict[int, bytes] = {}
+
+
+def add_document(app: web.Application) -> None:
+    """Make the document of an application's routes."""
+    max_records = app[SETTINGS].max_records
+    if max_records not in _documents:
+        _documents[max_records] = orjson.dumps(describe(app[TABLE], max_records))
+    app[DOCUMENT] = _documents[max_records]

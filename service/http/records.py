@@ -1,0 +1,86 @@
+"""An array of records in: the fast path first, Marshmallow for the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+from marshmallow import Schema, ValidationError
+
+from service.http.body import JSON, NDJSON, read_body
+from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields
+from service.http.fast_decoder import Decoder, FastPathRejected
+from service.http.json_input import check_storable, check_values, is_storable, parse, parse_lines
+from service.http.keys import SETTINGS
+from service.http.offload import in_thread, off_loop
+from service.settings import Settings
+
+# Records checked before the problems found are counted.
+_CHUNK = 5
+
+
+class Records:
+    """Reads an array of records of one schema, or one record a line."""
+
+    def __init__(self, schema: type[Schema]) -> None:
+        self.schema = schema(many=True)
+        self._decoder = Decoder(schema())
+
+    async def read(
+        self,
+        request: web.Request,
+        types: tuple[str, ...] = (JSON,),
+        then: Callable[[list[Any]], list[Any]] = lambda records: records,
+    ) -> list[Any]:
+        """Return the records of a request's body, after what `then` does with them."""
+        raw = await read_body(request, types)
+        lines = request.content_type == NDJSON
+        settings = request.app[SETTINGS]
+        try:
+            return await off_loop(len(raw), lambda: then(self.load_fast(raw, settings, lines)))
+        except FastPathRejected:
+            return await in_thread(lambda: then(self.load_with_marshmallow(raw, settings, lines)))
+
+    def load(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
+        """Return the records of a body. Raises with all that is wrong, up to 100 problems."""
+        try:
+            return self.load_fast(raw, settings, lines)
+        except FastPathRejected:
+            return self.load_with_marshmallow(raw, settings, lines)
+
+    def load_fast(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
+        """Return the records of a body that is plainly valid. Raises FastPathRejected for any other."""
+        check_values(raw, settings)
+        records = self._decoder.decode(raw, lines)
+        # JSON has no other way to write a NUL.
+        may_have_nul = b"\\u0000" in raw
+        if len(records) > settings.max_records or not is_storable(records, settings.max_depth + 2, may_have_nul):
+            raise FastPathRejected
+        return records
+
+    def load_with_marshmallow(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
+        """Do the same with Marshmallow alone, which says what is wrong."""
+        value = parse_lines(raw, settings) if lines else parse(raw, settings)
+        if not isinstance(value, list):
+            raise invalid("list_type", "Must be an array", "body")
+        if len(value) > settings.max_records:
+            raise invalid("too_many", f"Must have at most {settings.max_records} records", "body")
+        check_storable(value, settings.max_depth)
+        return self._load(value)
+
+    def _load(self, values: list[Any]) -> list[Any]:
+        """Return what Marshmallow makes of the values; stop looking after enough problems."""
+        records: list[Any] = []
+        problems: list[Problem] = []
+        for start in range(0, len(values), _CHUNK):
+            try:
+                records += self.schema.load(values[start : start + _CHUNK])
+            except ValidationError as error:
+                messages = {start + int(index): below for index, below in error.messages_dict.items()}
+                problems += invalid_fields(messages, "body").problems
+                if len(problems) >= MAX_PROBLEMS:
+                    break
+        if problems:
+            raise ApiError(422, problems[:MAX_PROBLEMS])
+        return records

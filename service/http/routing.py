@@ -1,0 +1,43 @@
+"""Routes: what one is, how a table of them is served, and which scope a request needs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal, NamedTuple, get_args
+
+from aiohttp import web
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Scope = Literal["public", "read", "write", "delete"]
+
+
+class Route(NamedTuple):
+    """One row of the table."""
+
+    method: str
+    path: str
+    scope: Scope
+    handler: Handler
+
+
+TABLE = web.AppKey("routes", list[Route])
+_SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, Scope])
+
+
+def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
+    """Serve every route of a table. Raises ValueError for a route without a known scope."""
+    app[TABLE] = list(routes)
+    scopes = app[_SCOPES] = {}
+    for method, path, scope, handler in app[TABLE]:
+        if scope not in get_args(Scope):
+            raise ValueError(f"{method} {path} needs a scope: one of {', '.join(get_args(Scope))}")
+        # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
+        pattern = path.replace("}", ":[^/]+}")
+        for name in ("GET", "HEAD") if method == "GET" else (method,):
+            scopes[app.router.add_route(name, pattern, handler)] = scope
+
+
+def scope_of(request: web.Request) -> str | None:
+    """Return the scope that a request's token needs; None when it needs no token."""
+    scope = request.app[_SCOPES].get(request.match_info.route)
+    return None if scope == "public" else scope

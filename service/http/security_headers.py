@@ -1,0 +1,26 @@
+"""The headers of every response: its request id, and what keeps it private."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from service.http.keys import REQUEST_ID
+
+SECURITY_HEADERS = {
+    "Server": "scraping-data-service",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "X-Frame-Options": "DENY",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cache-Control": "no-store",
+}
+
+
+async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Give every answer its request id and the headers that keep it private."""
+    response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has put its version there
+    for name, value in SECURITY_HEADERS.items():
+        response.headers.setdefault(name, value)
+    if isinstance(request, web.Request) and REQUEST_ID in request:
+        response.headers["X-Request-ID"] = request[REQUEST_ID]

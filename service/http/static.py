@@ -1,0 +1,48 @@
+"""Files of the pages: read once, and only those named, so that no path leads anywhere else."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from aiohttp import web
+from isal import igzip
+
+from service.http.errors import http_error
+from service.http.responses import accepts_gzip
+
+TYPES = {
+    "html": "text/html",
+    "js": "text/javascript",
+    "css": "text/css",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+}
+
+
+class Asset(NamedTuple):
+    body: bytes
+    gzipped: bytes
+    content_type: str
+    etag: str
+
+
+def asset(name: str, body: bytes) -> Asset:
+    """Return a file ready to be served."""
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'  # weak: gzip or not, it is the same
+    return Asset(body, igzip.compress(body, 3), TYPES[name.rpartition(".")[2]], etag)
+
+
+def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str]) -> web.Response:
+    """Answer with a file, or that there is none."""
+    if found is None:
+        raise http_error(404)
+    headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": found.etag}
+    if request.headers.get("If-None-Match") == found.etag:
+        return web.Response(status=304, headers=headers)
+    body = found.body
+    if accepts_gzip(request):
+        body, headers["Content-Encoding"] = found.gzipped, "gzip"
+    charset = None if found.content_type == "image/png" else "utf-8"
+    return web.Response(body=body, content_type=found.content_type, charset=charset, headers=headers)

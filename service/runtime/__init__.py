@@ -1,0 +1,1 @@
+"""Running the service: server, processes, logging, the local MongoDB."""

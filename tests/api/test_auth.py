@@ -1,0 +1,141 @@
+"""Tokens: who gets in, and to what. On mongomock: nothing here depends on the database."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from service.store import Store
+from service.store.tokens import TOKEN_PREFIX, is_token, new_secret
+from tests.conftest import MakeApi
+from tests.support.api import Api, make_cookie
+
+
+@pytest.fixture
+def store(mock_store: Store) -> Store:
+    return mock_store
+
+
+@pytest.fixture
+def anyone(api: Api) -> Api:
+    return api
+
+
+READ = "/v1/reviews/g"
+
+
+async def test_a_request_without_a_token_is_refused(api: Api) -> None:
+    async with api.client.get(READ) as response:
+        assert response.status == 401
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert (await response.json())["detail"][0]["type"] == "auth_missing"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "Bearer",
+        "Bearer ",
+        "Bearer    ",
+        "Bearer two words",
+        "Bearer nöt-ascii",
+        "Basic dXNlcjpwYXNz",
+        "Token abc",
+        "Bearer " + "x" * 5000,
+        "Bearer {unknown}",
+        "Bearer {token}x",
+    ],
+)
+async def test_a_token_that_is_not_one_is_refused(api: Api, header: str) -> None:
+    header = header.replace("{token}", api.token).replace("{unknown}", new_secret())
+    answer = await api.get(READ, headers={"Authorization": header})
+    assert answer.status == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.problems() == [(["header", "Authorization"], "auth_invalid")]
+
+
+async def test_two_authorization_headers_are_refused(api: Api) -> None:
+    headers = [("Authorization", f"Bearer {api.token}")] * 2
+    async with api.client.get(READ, headers=headers) as response:
+        assert response.status == 401
+
+
+async def test_a_token_in_the_query_does_not_count(api: Api) -> None:
+    async with api.client.get(f"{READ}?access_token={api.token}&token={api.token}") as response:
+        assert response.status == 401
+
+
+async def test_the_scheme_is_read_without_regard_to_case(api: Api) -> None:
+    answer = await api.get(READ, headers={"Authorization": f"bearer {api.token}"})
+    assert answer.status != 401
+
+
+async def test_reading_needs_the_scope_read(make_api: MakeApi) -> None:
+    writer = await make_api(scopes=["write"])
+    answer = await writer.get(READ)
+    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+
+
+async def test_writing_needs_the_scope_write(make_api: MakeApi) -> None:
+    reader = await make_api(scopes=["read"])
+    answer = await reader.post("/v1/cookies", [make_cookie()])
+    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+
+
+async def test_an_expired_token_is_refused(make_api: MakeApi) -> None:
+    late = await make_api(expires=datetime.now(UTC) - timedelta(seconds=1))
+    assert (await late.get(READ)).status == 401
+
+
+async def test_a_token_works_until_it_expires(make_api: MakeApi) -> None:
+    early = await make_api(expires=datetime.now(UTC) + timedelta(hours=1))
+    assert (await early.get(READ)).status != 401
+
+
+async def test_a_revoked_token_stops_working_within_five_seconds(api: Api, store: Store) -> None:
+    assert (await api.get(READ)).status != 401
+    assert await store.tokens.revoke(api.token)
+    revoked = time.monotonic()
+    while (await api.get(READ)).status != 401:
+        assert time.monotonic() - revoked < 5
+        time.sleep(0.1)
+
+
+async def test_a_token_can_be_revoked_by_its_id(api: Api, store: Store) -> None:
+    (token,) = await store.tokens.list(api.organization_id)
+    assert await store.tokens.revoke(token.id)
+    assert not await store.tokens.revoke(token.id)
+    assert (await api.get(READ)).status == 401
+
+
+async def test_tokens_are_asked_of_the_database_only_now_and_then(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+    find = store.tokens.find
+
+    async def counted(secret: str) -> object:
+        nonlocal asked
+        asked += 1
+        return await find(secret)
+
+    monkeypatch.setattr(store.tokens, "find", counted)
+    for _ in range(20):
+        await api.get(READ)
+    assert asked == 1
+
+
+async def test_only_the_hash_of_a_token_is_stored(api: Api, store: Store) -> None:
+    stored = await store.database["tokens"].find({}).to_list(None)
+    assert stored
+    assert api.token not in repr(stored)
+
+
+def test_tokens_have_a_prefix_and_a_checksum_for_secret_scanners() -> None:
+    secret = new_secret()
+    assert secret.startswith(TOKEN_PREFIX)
+    assert is_token(secret)
+    assert not is_token(secret[:-1] + ("a" if secret[-1] != "a" else "b"))
+    assert new_secret() != secret

@@ -1,0 +1,135 @@
+"""Outputs as NDJSON and CSV, and pages with only some fields."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import pytest
+
+from service.store import outputs as store_outputs
+from tests.support.api import Api, make_output
+
+NDJSON = {"Accept": "application/x-ndjson"}
+CSV = {"Accept": "text/csv"}
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a stream of a few dozen items have many pages."""
+    monkeypatch.setattr(store_outputs, "STREAMED", 7)
+
+
+async def lines(api: Api, path: str) -> list[dict[str, Any]]:
+    answer = await api.get(path, headers=NDJSON)
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-ndjson")
+    return [json.loads(line) for line in answer.body.splitlines()]
+
+
+async def rows(api: Api, path: str) -> list[dict[str, str]]:
+    answer = await api.get(path, headers=CSV)
+    assert (answer.status, answer.headers["Content-Type"].split(";")[0]) == (200, "text/csv")
+    return list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
+
+
+@pytest.fixture
+async def fifty(api: Api) -> Api:
+    """A caller whose group `shop` has 50 outputs."""
+    outputs = [make_output(n, root_job_id=f"job-{n % 2}") for n in range(50)]
+    await api.ok("/v1/outputs/shop", outputs)
+    return api
+
+
+async def test_ndjson_streams_every_item_as_the_pages_have_it(fifty: Api) -> None:
+    page = await fifty.ok("/v1/outputs/shop?limit=1000")
+    assert await lines(fifty, "/v1/outputs/shop") == page["items"]
+
+
+async def test_ndjson_goes_on_from_the_last_id_received(fifty: Api) -> None:
+    whole = await lines(fifty, "/v1/outputs/shop")
+    assert await lines(fifty, f"/v1/outputs/shop?cursor={whole[19]['id']}") == whole[20:]
+
+
+async def test_ndjson_applies_the_filters(fifty: Api) -> None:
+    found = await lines(fifty, "/v1/outputs/shop?job_id=job-1&created_after=2020-01-01")
+    assert [item["key_hash"] for item in found] == [f"key-{n}" for n in range(50) if n % 2]
+
+
+@pytest.mark.parametrize("limit", [1, 7, 8, 1000])
+async def test_a_limit_ends_the_stream(fifty: Api, limit: int) -> None:
+    assert len(await lines(fifty, f"/v1/outputs/shop?limit={limit}")) == min(limit, 50)
+
+
+async def test_an_unknown_group_streams_nothing(api: Api) -> None:
+    assert await lines(api, "/v1/outputs/nothing") == []
+
+
+async def test_csv_flattens_nested_data_to_dotted_columns(fifty: Api) -> None:
+    found = await rows(fifty, "/v1/outputs/shop")
+    assert len(found) == 50
+    first = found[0]
+    assert first["data.title"] == "Lamp 0"
+    assert first["data.price.amount"] == "19.99"
+    assert first["data.sizes"] == "[1,2]"
+    assert first["is_approved"] == "false"
+    assert first["tags.country"] == "Germany"
+    assert json.loads(first["files"])[0]["file_type"] == "image/jpeg"
+    assert first["create_date"].endswith("Z")
+    assert (*first,)[0] == "source_url" and (*first,)[-1] == "other"
+
+
+async def test_csv_keeps_what_comes_up_after_the_header_in_other(api: Api) -> None:
+    await api.ok("/v1/outputs/shop", [make_output(n) for n in range(10)])
+    await api.ok("/v1/outputs/shop", [make_output(11, data={"late": {"deep": 'a "quoted", one'}})])
+    found = await rows(api, "/v1/outputs/shop")
+    assert found[-1]["other"] == json.dumps({"data.late.deep": 'a "quoted", one'}, separators=(",", ":"))
+    assert {row["other"] for row in found[:-1]} == {""}
+
+
+async def test_csv_survives_separators_quotes_and_line_breaks(api: Api) -> None:
+    text = 'a,b;"c"\r\nd\ne\tü'
+    await api.ok("/v1/outputs/shop", [make_output(1, data={"text": text})])
+    assert (await rows(api, "/v1/outputs/shop"))[0]["data.text"] == text
+
+
+async def test_csv_of_an_empty_group_has_only_its_header(api: Api) -> None:
+    answer = await api.get("/v1/outputs/nothing", headers=CSV)
+    assert answer.body.decode().splitlines()[0].startswith("source_url,data,id,")
+
+
+async def test_fields_keeps_only_those_and_the_id(fifty: Api) -> None:
+    page = await fifty.ok("/v1/outputs/shop?limit=2&fields=data.title,source_url")
+    assert page["items"][0] == {"source_url": "https://shop.example/p/0", "data": {"title": "Lamp 0"}, "id": 1}
+    assert page["metadata"]["next_cursor"] == 2
+    assert "fields=data.title,source_url" in page["metadata"]["next_url"].replace("%2C", ",")
+    assert (await lines(fifty, "/v1/outputs/shop?limit=1&fields=key_hash")) == [{"id": 1, "key_hash": "key-0"}]
+
+
+async def test_fields_are_the_columns_of_a_csv_in_their_order(fifty: Api) -> None:
+    answer = await fifty.get("/v1/outputs/shop?limit=1&fields=data.title,source_url", headers=CSV)
+    assert answer.body.decode() == "id,data.title,source_url,other\r\n1,Lamp 0,https://shop.example/p/0,\r\n"
+
+
+async def test_an_empty_list_of_fields_keeps_all(fifty: Api) -> None:
+    assert await fifty.ok("/v1/outputs/shop?fields=") == await fifty.ok("/v1/outputs/shop") | {
+        "metadata": (await fifty.ok("/v1/outputs/shop?fields="))["metadata"]
+    }
+
+
+async def test_a_path_below_another_is_no_error(fifty: Api) -> None:
+    page = await fifty.ok("/v1/outputs/shop?limit=1&fields=data,data.title")
+    assert page["items"][0]["data"]["price"]["amount"] == 19.99
+
+
+@pytest.mark.parametrize("fields", ["nothing", "data.", "data.$x", ",", "data..title", "content_hash"])
+async def test_paths_that_cannot_be_are_refused(fifty: Api, fields: str) -> None:
+    answer = await fifty.get("/v1/outputs/shop", params={"fields": fields})
+    assert (answer.status, answer.problems()) == (422, [(["query", "fields"], "value_error")])
+
+
+async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
+    answer = await fifty.get("/v1/outputs/shop", headers={**NDJSON, "Accept-Encoding": "gzip"})
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert len(answer.body.splitlines()) == 50

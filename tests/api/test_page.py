@@ -1,0 +1,104 @@
+"""The page at / and its assets, as the service serves them. What people do with it is in tests/e2e."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from service.store import Store
+from tests.conftest import MakeApi
+from tests.support.api import Api
+
+TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
+FOLDER = files("service") / "page"
+ASSETS = sorted(file.name for file in FOLDER.iterdir() if file.name.rpartition(".")[2] in TYPES)
+
+
+@pytest.fixture
+def store(mock_store: Store) -> Store:
+    """Nothing here asks the database."""
+    return mock_store
+
+
+@pytest.fixture
+async def nobody(make_api: MakeApi) -> Api:
+    """A caller whose token counts for nothing: the page is for everybody, the data behind it is not."""
+    api = await make_api()
+    api.token = "none"
+    return api
+
+
+async def test_the_page_is_served_at_the_root(nobody: Api) -> None:
+    answer = await nobody.get("/")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert answer.body == (FOLDER / "index.html").read_bytes()
+
+
+@pytest.mark.parametrize("name", ASSETS)
+async def test_each_asset_is_served_with_its_type(nobody: Api, name: str) -> None:
+    answer = await nobody.get(f"/page/{name}")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == f"{TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+    assert answer.body == (FOLDER / name).read_bytes()
+
+
+async def test_what_the_page_loads_is_there_and_nothing_is_from_elsewhere(nobody: Api) -> None:
+    for name in ASSETS:
+        text = (FOLDER / name).read_text()
+        for asset in re.findall(r"""(?:src|href)="page/([^"]+)"|from "\./([^"]+)\"""", text):
+            assert (await nobody.get(f"/page/{asset[0] or asset[1]}")).status == 200
+        addresses = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not {address for address in addresses if re.match(r"https?://\w", address)}, name
+
+
+@pytest.mark.parametrize("path", ["/", "/page/main.js"])
+async def test_nothing_but_the_services_own_scripts_and_styles_may_run(nobody: Api, path: str) -> None:
+    headers = (await nobody.get(path)).headers
+    policy = dict(part.split(" ", 1) for part in headers["Content-Security-Policy"].split("; "))
+    assert policy["default-src"] == "'none'"
+    assert {policy[name] for name in ("script-src", "style-src", "img-src", "connect-src")} == {"'self'"}
+    assert {policy[name] for name in ("base-uri", "form-action", "frame-ancestors")} == {"'none'"}
+    assert policy["require-trusted-types-for"] == "'script'"
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["X-Frame-Options"] == "DENY"
+    assert headers["Referrer-Policy"] == "no-referrer"
+
+
+def test_the_page_has_no_script_or_style_inside() -> None:
+    text = (FOLDER / "index.html").read_text()
+    assert re.findall(r"<script[^>]*>(.*?)</script>", text, re.S) == [""]
+    assert "<style" not in text and "style=" not in text and not re.search(r"\son\w+=", text)
+
+
+async def test_an_asset_is_sent_once_and_asked_about_afterwards(nobody: Api) -> None:
+    first = await nobody.get("/page/main.js")
+    assert first.headers["Cache-Control"] == "no-cache"
+    again = await nobody.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
+    assert (again.status, again.body) == (304, b"")
+    assert (await nobody.get("/page/dom.js", headers={"If-None-Match": first.headers["ETag"]})).status == 200
+
+
+async def test_an_asset_is_compressed_only_when_asked(nobody: Api) -> None:
+    gzipped = await nobody.get("/page/page.css", headers={"Accept-Encoding": "gzip"})
+    assert gzipped.headers["Content-Encoding"] == "gzip"
+    assert int(gzipped.headers["Content-Length"]) < len((FOLDER / "page.css").read_bytes()) / 2
+    plain = await nobody.get("/page/page.css", headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in plain.headers
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2F__init__.py", "screenshots", "index.html%00", ""])
+async def test_what_is_not_an_asset_is_not_served(nobody: Api, name: str) -> None:
+    answer = await nobody.get(f"/page/{name}")
+    assert answer.status in (404, 422)
+    answer.problems()
+
+
+async def test_head_works_and_writing_does_not(nobody: Api) -> None:
+    for path in ("/", "/page/main.js"):
+        assert (await nobody.request("HEAD", path)).status == 200
+        answer = await nobody.post(path, {})
+        assert answer.status == 405
+        answer.problems()

@@ -1,0 +1,328 @@
+"""Smaller answers for those who ask, and none at all for those who have it already."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from isal import igzip
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+from service.settings import Settings
+from service.store import Store
+from tests.conftest import MakeApi
+from tests.support.api import Answer, Api, make_cookie, make_output
+
+PAGE = "/v1/outputs/g"
+
+
+class Reads(CommandListener):
+    """Counts the commands that touch outputs."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def started(self, event: CommandStartedEvent) -> None:
+        self.count += "outputs" in (event.command.get(event.command_name), event.command.get("collection"))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: CommandFailedEvent) -> None: ...
+
+
+@pytest.fixture
+def reads() -> Reads:
+    return Reads()
+
+
+@pytest.fixture
+async def store(settings: Settings, mongo_url: str, reads: Reads) -> AsyncIterator[Store]:
+    """A store whose commands are counted."""
+    client: Any = AsyncIOMotorClient(mongo_url, tz_aware=True, event_listeners=[reads])
+    store = Store(settings, client)
+    await store.ensure_indexes()
+    yield store
+    await store.close()
+
+
+async def write(api: Api, first: int, count: int, group: str = "g", **changes: Any) -> Any:
+    items = [make_output(number, **changes) for number in range(first, first + count)]
+    return await api.ok(f"/v1/outputs/{group}", items)
+
+
+async def get(api: Api, path: str, accept_encoding: str | None = None, **options: Any) -> Answer:
+    """Get without the header that the client adds by itself."""
+    headers = {} if accept_encoding is None else {"Accept-Encoding": accept_encoding}
+    return await api.get(path, headers=headers, skip_auto_headers=["Accept-Encoding"], **options)
+
+
+# -- compression -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [
+        "gzip",
+        "gzip, deflate, br",
+        "GZIP",
+        "br;q=1.0, gzip;q=0.5",
+        "gzip ; q=0.001",
+        "*",
+        "identity;q=0.5, *",
+        "*;q=0, gzip",
+    ],
+)
+async def test_a_large_page_is_compressed_for_clients_that_ask(api: Api, accepted: str) -> None:
+    await write(api, 1, 10)
+    plain = await get(api, PAGE)
+    answer = await get(api, PAGE, accepted)
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert answer.headers["Vary"] == "Accept-Encoding"
+    assert int(answer.headers["Content-Length"]) < len(plain.body) / 3
+    assert answer.body == plain.body  # the client has decompressed it
+
+
+@pytest.mark.parametrize(
+    "accepted",
+    [None, "", "identity", "br, deflate", "gzip;q=0", "gzip; q=0.000", "*;q=0", "*, gzip;q=0", "gzipped", "x;gzip"],
+)
+async def test_a_page_is_not_compressed_for_clients_that_do_not_ask(api: Api, accepted: str | None) -> None:
+    await write(api, 1, 10)
+    answer = await get(api, PAGE, accepted)
+    assert answer.status == 200 and len(answer.json["items"]) == 10
+    assert "Content-Encoding" not in answer.headers
+    assert int(answer.headers["Content-Length"]) == len(answer.body)
+    assert answer.headers["Vary"] == "Accept-Encoding"  # a cache must not hand it to all alike
+
+
+@pytest.mark.parametrize("path", [PAGE, "/v1/cookies", "/v1/local-storage", "/v1/reviews/g", "/healthz"])
+async def test_a_small_answer_is_not_compressed(api: Api, path: str) -> None:
+    await api.ok("/v1/cookies", [make_cookie()])
+    answer = await get(api, path, "gzip")
+    assert answer.status == 200 and len(answer.body) < 1000
+    assert "Content-Encoding" not in answer.headers
+
+
+async def test_a_small_error_is_not_compressed(api: Api) -> None:
+    answer = await get(api, f"{PAGE}?limit=0", "gzip")
+    assert answer.status == 422
+    assert "Content-Encoding" not in answer.headers
+
+
+async def test_a_streamed_answer_is_compressed_too(api: Api) -> None:
+    await api.ok("/v1/cookies", [make_cookie(name=f"n{number}") for number in range(500)])
+    plain = await get(api, "/v1/cookies")
+    assert plain.headers["Vary"] == "Accept-Encoding"
+    assert "Content-Encoding" not in plain.headers
+    answer = await get(api, "/v1/cookies", "gzip")
+    assert answer.headers["Content-Encoding"] == "gzip"
+    assert answer.headers["Vary"] == "Accept-Encoding"
+    assert answer.json == plain.json and len(answer.json) == 500
+
+
+async def test_head_tells_the_same_headers_as_get(api: Api) -> None:
+    await write(api, 1, 10)
+    told = await api.request("HEAD", PAGE, headers={"Accept-Encoding": "gzip"})
+    got = await get(api, PAGE, "gzip")
+    assert told.body == b""
+    for name in ("Content-Encoding", "Content-Length", "Content-Type", "Vary", "ETag"):
+        assert told.headers[name] == got.headers[name]
+
+
+async def test_a_large_page_is_compressed_off_the_event_loop(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = []
+    compress = igzip.compress
+
+    def watched(*arguments: Any, **options: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return bytes(compress(*arguments, **options))
+
+    monkeypatch.setattr("service.http.responses.igzip.compress", watched)
+    await write(api, 1, 200)
+    threads.clear()
+    answer = await get(api, f"{PAGE}?limit=200", "gzip")
+    assert len(answer.body) > 100_000 and answer.headers["Content-Encoding"] == "gzip"
+    assert threads and threading.get_ident() not in threads
+
+
+async def test_a_compressed_request_gets_its_answer(api: Api) -> None:
+    body = gzip.compress(b'[{"source_url":"u","data":{},"root_job_id":"j"}]')
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    answer = await api.request("POST", PAGE, data=body, headers=headers)
+    assert answer.status == 200 and answer.json["created"] == 1
+
+
+# -- conditional reads -----------------------------------------------------------------------------
+
+
+async def ask_again(api: Api, etag: str, path: str = PAGE) -> Answer:
+    return await api.get(path, headers={"If-None-Match": etag})
+
+
+async def test_a_poller_of_an_unchanged_group_gets_304_and_no_output_is_read(api: Api, reads: Reads) -> None:
+    await write(api, 1, 20)
+    page = await api.get(PAGE)
+    before = reads.count
+    answer = await ask_again(api, page.headers["ETag"])
+    assert (answer.status, answer.body) == (304, b"")
+    assert answer.headers["ETag"] == page.headers["ETag"]
+    assert reads.count == before
+    await api.get(PAGE)
+    assert reads.count > before  # so the counter counts
+
+
+async def test_one_of_several_etags_is_enough_and_is_named(api: Api) -> None:
+    await write(api, 1, 1)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    answer = await ask_again(api, f'"x", {etag}')
+    assert answer.status == 304
+    assert answer.headers["ETag"] == etag
+    assert (await ask_again(api, '"x", W/"y"')).status == 200
+
+
+@pytest.mark.parametrize(
+    "query", ["", "?limit=1", "?limit=1&cursor=1", "?country=Germany", "?created_after=2020-01-01"]
+)
+async def test_creating_and_changing_change_the_etag_of_every_page(api: Api, query: str) -> None:
+    path = PAGE + query
+    seen = []
+    for changes in (
+        {"number": 1},
+        {"number": 2},
+        {"number": 2, "data": {"price": 2}},
+        {"number": 1, "is_approved": True},
+    ):
+        await api.ok(PAGE, [make_output(**changes)])
+        page = await api.get(path)
+        if seen:
+            assert (await ask_again(api, seen[-1], path)).json == page.json
+        assert (await ask_again(api, page.headers["ETag"], path)).status == 304
+        seen.append(page.headers["ETag"])
+    assert len(set(seen)) == len(seen)
+
+
+async def test_writing_the_same_again_does_not_change_the_etag(api: Api) -> None:
+    await write(api, 1, 3)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    assert (await write(api, 1, 3))["unchanged"] == 3
+    assert (await ask_again(api, etag)).status == 304
+
+
+async def test_another_group_or_organization_does_not_change_the_etag(api: Api, stranger: Api) -> None:
+    await write(api, 1, 3)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    await write(api, 1, 5, group="h")
+    await write(stranger, 1, 5)
+    assert (await ask_again(api, etag)).status == 304
+
+
+async def test_an_empty_group_has_an_etag_until_its_first_output(api: Api) -> None:
+    etag = (await api.get(PAGE)).headers["ETag"]
+    assert (await ask_again(api, etag)).status == 304
+    await write(api, 1, 1)
+    answer = await ask_again(api, etag)
+    assert answer.status == 200 and len(answer.json["items"]) == 1
+
+
+async def test_an_etag_is_no_way_around_the_token(api: Api, stranger: Api, make_api: MakeApi) -> None:
+    await write(api, 1, 3)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    writer = await make_api(api.organization_id, scopes=["write"])
+    assert (await ask_again(writer, etag)).status == 403
+    assert (await api.get(PAGE, headers={"If-None-Match": etag, "Authorization": "Bearer x"})).status == 401
+    theirs = await ask_again(stranger, etag)
+    assert theirs.status == 200 and theirs.json["items"] == []
+
+
+class Held:
+    """Holds writers at one step until told to go on; each writer is named by its order of arrival."""
+
+    def __init__(self, store: Store, step: str) -> None:
+        self._step, self._gates = step, [asyncio.Event() for _ in range(5)]
+        self.arrived = [asyncio.Event() for _ in range(5)]
+        self._count = 0
+        store.sequences.step = self
+
+    async def __call__(self, name: str) -> None:
+        if name == self._step:
+            number, self._count = self._count, self._count + 1
+            self.arrived[number].set()
+            await self._gates[number].wait()
+
+    def go(self, number: int) -> None:
+        self._gates[number].set()
+
+
+@pytest.fixture
+def settings() -> Settings:
+    # Each POST is a round of its own, so that two can be in flight in one group. No lease ends in a test.
+    return Settings(mongo_database="test", group_commit=False, lease_seconds=60.0)
+
+
+@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before release"])
+async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api, store: Store, step: str) -> None:
+    await write(api, 1, 2)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    held = Held(store, step)
+    writing = asyncio.create_task(write(api, 3, 2))
+    await held.arrived[0].wait()
+    during = await api.get(PAGE)
+    assert len(during.json["items"]) == 2
+    assert (await ask_again(api, during.headers["ETag"])).status == 304
+    held.go(0)
+    await writing
+    for old in (etag, during.headers["ETag"]):
+        answer = await ask_again(api, old)
+        assert answer.status == 200 and len(answer.json["items"]) == 4
+
+
+@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before release"])
+async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
+    api: Api, store: Store, step: str
+) -> None:
+    await write(api, 1, 2)
+    held = Held(store, step)
+    early = asyncio.create_task(write(api, 3, 2))
+    await held.arrived[0].wait()
+    held.go(1)
+    await write(api, 5, 2)
+    between = await api.get(PAGE)
+    assert len(between.json["items"]) == 2
+    held.go(0)
+    await early
+    answer = await ask_again(api, between.headers["ETag"])
+    assert answer.status == 200 and len(answer.json["items"]) == 6
+    assert (await ask_again(api, answer.headers["ETag"])).status == 304
+
+
+async def test_a_batch_in_flight_in_another_group_does_not_hold_back_the_etag(api: Api, store: Store) -> None:
+    held = Held(store, "before release")
+    elsewhere = asyncio.create_task(write(api, 1, 1, group="h"))
+    await held.arrived[0].wait()
+    held.go(1)
+    await write(api, 1, 2)
+    page = await api.get(PAGE)
+    assert len(page.json["items"]) == 2
+    held.go(0)
+    await elsewhere
+    assert (await ask_again(api, page.headers["ETag"])).status == 304
+
+
+async def test_another_process_gives_the_same_etag(
+    api: Api, settings: Settings, mongo_url: str, make_api: MakeApi, aiohttp_client: Any
+) -> None:
+    from service.app import create_app
+
+    await write(api, 1, 2)
+    etag = (await api.get(PAGE)).headers["ETag"]
+    other: web.Application = create_app(settings, Store.connect(settings, mongo_url))
+    elsewhere = Api(await aiohttp_client(other), api.token, api.organization_id)
+    assert (await elsewhere.get(PAGE)).headers["ETag"] == etag
+    await write(elsewhere, 3, 1)
+    assert (await ask_again(api, etag)).status == 200

@@ -1,0 +1,203 @@
+"""One test that walks every way to fail, and holds each answer to the one shape."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.http.errors import MAX_PROBLEMS
+from service.settings import Settings
+from service.store import Store, StoreError, StoreUnavailable
+from tests.conftest import MakeApi
+from tests.support.api import Answer, Api, make_cookie, make_output
+from tests.support.raw import RawAnswer, exchange
+
+JSON = {"Content-Type": "application/json"}
+HEAD = b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+
+# The documented types: a small set that clients can rely on.
+TYPES = {
+    "auth_invalid",
+    "auth_missing",
+    "bad_request",
+    "bool_type",
+    "datetime_invalid",
+    "datetime_type",
+    "dict_type",
+    "encoding_invalid",
+    "float_type",
+    "greater_than_equal",
+    "int_type",
+    "internal_error",
+    "json_invalid",
+    "less_than_equal",
+    "list_type",
+    "method_not_allowed",
+    "missing",
+    "not_found",
+    "rate_limited",
+    "scope_missing",
+    "string_too_long",
+    "string_too_short",
+    "string_type",
+    "timeout",
+    "too_deep",
+    "too_large",
+    "too_many",
+    "unavailable",
+    "unknown_field",
+    "unsupported_encoding",
+    "unsupported_media_type",
+    "value_error",
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database="test", receive_timeout=0.5, rate_limit=1000)
+
+
+Failing = Callable[[Api, Store, pytest.MonkeyPatch], Awaitable[Answer | RawAnswer]]
+
+
+def raising(error: Exception) -> Failing:
+    async def fail(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+        def broken(*_: Any, **__: Any) -> Any:
+            raise error
+
+        monkeypatch.setattr(store.reviews, "latest", broken)
+        return await api.get("/v1/reviews/g")
+
+    return fail
+
+
+def getting(path: str, **options: Any) -> Failing:
+    return lambda api, store, monkeypatch: api.get(path, **options)
+
+
+def posting(path: str, value: Any = None, **options: Any) -> Failing:
+    return lambda api, store, monkeypatch: api.post(path, value, **options)
+
+
+def sending(start: bytes, rest: bytes = b"\r\n") -> Failing:
+    return lambda api, store, monkeypatch: exchange(api, start + HEAD + rest)
+
+
+async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    from service.http.limits import LIMITS
+
+    monkeypatch.setattr(api.client.app[LIMITS], "wait_for", lambda _: 2.5)
+    return await api.get("/v1/cookies")
+
+
+async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    from service.http.limits import LIMITS
+
+    monkeypatch.setattr(api.client.app[LIMITS], "in_flight", 10_000)
+    return await api.get("/v1/cookies")
+
+
+async def slow_head(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> RawAnswer:
+    return await exchange(api, b"GET /healthz HTTP/1.1\r\n")
+
+
+FAILURES: dict[str, tuple[int, Failing]] = {
+    "no token": (401, getting("/v1/cookies", headers={"Authorization": ""})),
+    "a wrong token": (401, getting("/v1/cookies", headers={"Authorization": "Bearer x"})),
+    "an unknown path": (404, getting("/nothing")),
+    "an unknown file": (404, getting("/docs/static/nothing.js")),
+    "an unknown picture of the page": (404, getting("/page/nothing.js")),
+    "another method": (405, sending(b"DELETE /v1/cookies")),
+    "another method for a page": (405, sending(b"POST /docs")),
+    "an unknown method": (400, sending(b"BREW /v1/cookies")),
+    "not HTTP": (400, lambda api, store, monkeypatch: exchange(api, b"\x00\x01\r\n\r\n")),
+    "two hosts": (400, sending(b"GET /v1/cookies", b"Host: x\r\n\r\n")),
+    "a head that does not end": (408, slow_head),
+    "a body that does not end": (
+        408,
+        sending(b"POST /v1/cookies", b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n["),
+    ),
+    "a body too large": (
+        413,
+        sending(b"POST /v1/cookies", b"Content-Type: application/json\r\nContent-Length: 99999999\r\n\r\n["),
+    ),
+    "a target too long": (414, sending(b"GET /" + b"x" * 100_000)),
+    "another content type": (415, posting("/v1/cookies", data=b"x", headers={"Content-Type": "text/plain"})),
+    "another encoding": (415, posting("/v1/cookies", data=b"x", headers={**JSON, "Content-Encoding": "br"})),
+    "an unknown expectation": (417, sending(b"GET /v1/cookies", b"Expect: miracles\r\n\r\n")),
+    "corrupt gzip": (400, posting("/v1/cookies", data=b"x", headers={**JSON, "Content-Encoding": "gzip"})),
+    "broken JSON": (422, posting("/v1/cookies", data=b"[", headers=JSON)),
+    "not an array": (422, posting("/v1/cookies", {"a": 1})),
+    "a missing field": (422, posting("/v1/cookies", [{}])),
+    "an unknown field": (422, posting("/v1/cookies", [make_cookie(other=1)])),
+    "too many records": (422, posting("/v1/cookies", [make_cookie()] * 1001)),
+    "an item too large": (422, posting("/v1/outputs/g", [make_output(data={"x": "x" * 2**20})])),
+    "a value too deep": (422, posting("/v1/outputs/g", [make_output(data={"x": eval("[" * 70 + "]" * 70)})])),  # noqa: S307
+    "a wrong parameter": (422, getting("/v1/outputs/g?limit=0")),
+    "a parameter twice": (422, getting("/v1/outputs/g?limit=1&limit=2")),
+    "a broken escape": (422, sending(b"GET /v1/outputs/%ZZ")),
+    "an id too long": (422, getting("/v1/outputs/" + "x" * 257)),
+    "a token too often": (429, limited),
+    "headers too large": (431, sending(b"GET /v1/cookies", b"X: " + b"x" * 20_000 + b"\r\n\r\n")),
+    "a bug": (500, raising(RuntimeError("secret text"))),
+    "a key error": (500, raising(KeyError("secret text"))),
+    "a time-out inside": (500, raising(TimeoutError("secret text"))),
+    "an assertion": (500, raising(AssertionError("secret text"))),
+    "running out of depth": (500, raising(RecursionError("secret text"))),
+    "a refusal of the database": (500, raising(StoreError("secret text"))),
+    "a database that is away": (503, raising(StoreUnavailable("secret text"))),
+    "too much at once": (503, crowded),
+}
+
+HEADERS = {401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"}
+
+
+@pytest.mark.parametrize("case", FAILURES)
+async def test_every_failure_has_the_one_shape(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    await api.get("/v1/cookies")
+    status, fail = FAILURES[case]
+    async with asyncio.timeout(20):
+        answer = await fail(api, store, monkeypatch)
+    assert answer.status == status, answer.body[:300]
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    assert headers["content-type"] == "application/json"
+    assert set(answer.json) == {"detail"}
+    assert 1 <= len(answer.json["detail"]) <= MAX_PROBLEMS
+    for problem in answer.json["detail"]:
+        assert set(problem) == {"loc", "msg", "type"}
+        assert type(problem["loc"]) is list
+        assert all(type(part) is str for part in problem["loc"])
+        assert type(problem["msg"]) is str and problem["msg"]
+        assert problem["type"] in TYPES
+    text = answer.body.decode()
+    assert "secret text" not in text
+    assert "Traceback" not in text and "Error" not in text and api.token not in text
+    if status in HEADERS:
+        assert headers[HEADERS[status].lower()]
+    for name in ("x-content-type-options", "content-security-policy", "cache-control", "referrer-policy"):
+        assert headers[name]
+
+
+async def test_a_token_without_the_scope_has_the_one_shape(make_api: MakeApi) -> None:
+    reader = await make_api(scopes=["read"])
+    answer = await reader.post("/v1/cookies", [])
+    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+
+
+def test_every_type_that_the_code_names_is_in_the_documented_set() -> None:
+    call = re.compile(r"""(?:problem|invalid)\(\s*"([a-z_]+)",""")
+    root = Path(__file__).parents[2]
+    named = set()
+    for folder in ("service", "schemas"):
+        for file in (root / folder).rglob("*.py"):
+            named |= set(call.findall(file.read_text()))
+    named |= set(re.findall(r'^    \d{3}: \("([a-z_]+)"', (root / "service/http/errors.py").read_text(), re.MULTILINE))
+    assert named
+    assert named <= TYPES

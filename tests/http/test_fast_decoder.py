@@ -1,0 +1,119 @@
+"""The fast path accepts what Marshmallow accepts, with the same result."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.handlers import cookies, local_storage, outputs, reviews
+from service.http.errors import ApiError
+from service.http.fast_decoder import FastPathRejected
+from service.http.records import Records
+from service.settings import Settings
+from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
+
+SETTINGS = Settings()
+READERS = {
+    "cookies": (cookies.INPUT, make_cookie()),
+    "local storage": (local_storage.INPUT, make_entry()),
+    "reviews": (reviews.INPUT, make_review(review_date="2026-01-31")),
+    "outputs": (
+        outputs.INPUT,
+        make_output(
+            value_hash="v",
+            is_approved=True,
+            last_scraped_date="2026-01-31T12:00:00+02:00",
+            files=[make_file(), make_file(id="f", create_date="2026-01-31")],
+        ),
+    ),
+}
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=20)
+    | st.sampled_from(
+        ["2026-01-31", "2026-01-31T25:00:00Z", "0000-01-01", "9999-12-31T23:59:59-01:00", "\0", "x" * 300]
+    )
+    | st.sampled_from(["ä" * 256, "ä" * 257, "x" * 8192, "x" * 8193]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def records(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
+    """A valid record with some members left out, replaced or added, at the top and in its files."""
+    record = {name: value for name, value in valid.items() if draw(st.integers(0, 9))}
+    if record.get("files") and draw(st.booleans()):
+        record["files"] = [draw(records(file)) for file in valid["files"]]
+    for name in draw(st.lists(st.sampled_from([*valid, "unknown", "id", "_id"]), max_size=2)):
+        record[name] = draw(values)
+    return record
+
+
+def outcome(load: Any, raw: bytes, lines: bool) -> Any:
+    try:
+        return load(raw, SETTINGS, lines)
+    except ApiError as error:
+        return error.status, error.problems
+
+
+@pytest.mark.parametrize("name", READERS)
+@given(data=st.data(), lines=st.booleans(), ascii_only=st.booleans())
+def test_the_fast_path_and_marshmallow_agree(name: str, data: st.DataObject, lines: bool, ascii_only: bool) -> None:
+    reader, valid = READERS[name]
+    found = data.draw(st.lists(records(valid), max_size=3))
+    texts = [json.dumps(record, ensure_ascii=ascii_only) for record in found]
+    raw = ("\n".join(texts) if lines else f"[{','.join(texts)}]").encode("utf-8", "surrogatepass")
+    assert outcome(reader.load, raw, lines) == outcome(reader.load_with_marshmallow, raw, lines)
+
+
+@given(
+    raw=st.binary(max_size=40) | st.text(alphabet='[]{}",:0129eE+-.\\un \n', max_size=30).map(str.encode),
+    lines=st.booleans(),
+)
+def test_they_agree_on_what_is_hardly_json(raw: bytes, lines: bool) -> None:
+    reader, _ = READERS["cookies"]
+    assert outcome(reader.load, raw, lines) == outcome(reader.load_with_marshmallow, raw, lines)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'[{"domain":"a","domain":"b","name":"n","value":"v"}]',
+        b'[{"domain":"a","name":"n","value":"\\ud800"}]',
+        b'[{"domain":"a","name":"\\ud83d\\ude00","value":"v"}]',
+        b'[{"domain":"a","name":"n","value":"v"},]',
+        b'\xef\xbb\xbf[{"domain":"a","name":"n","value":"v"}]',
+        b'[{"domain":"a","name":"n","value":"v"}] x',
+        b"[" * 2000 + b"]" * 2000,
+    ],
+    ids=["twice", "lone surrogate", "surrogate pair", "comma", "bom", "rest", "deep"],
+)
+def test_they_agree_on_json_at_its_edges(raw: bytes) -> None:
+    reader, _ = READERS["cookies"]
+    assert outcome(reader.load, raw, False) == outcome(reader.load_with_marshmallow, raw, False)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_valid_records_take_the_fast_path(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, valid = READERS[name]
+
+    def slow(*_: Any) -> None:
+        raise AssertionError("went to Marshmallow")
+
+    monkeypatch.setattr(Records, "load_with_marshmallow", slow)
+    assert len(reader.load(json.dumps([valid, valid]).encode(), SETTINGS)) == 2
+
+
+def test_a_faulty_record_does_not() -> None:
+    reader, valid = READERS["outputs"]
+    with pytest.raises(FastPathRejected):
+        reader._decoder.decode(json.dumps([valid | {"is_approved": "yes"}]).encode(), False)

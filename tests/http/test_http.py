@@ -1,0 +1,225 @@
+"""HTTP itself: HEAD, 404, 405, request ids, log lines, compression, content types."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.http.access_log import access
+from service.runtime.logging import JsonFormatter
+from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
+from tests.support.routes import API_ROUTES
+
+GETS = [path.replace("{group_id}", "group-1") for method, path, _, _ in API_ROUTES if method == "GET"]
+POSTS = {
+    "/v1/cookies": make_cookie,
+    "/v1/local-storage": make_entry,
+    "/v1/reviews/group-1": make_review,
+    "/v1/outputs/group-1": make_output,
+}
+
+
+async def fill(api: Api) -> None:
+    for path, make in POSTS.items():
+        await api.ok(path, [make()])
+
+
+@pytest.mark.parametrize("path", [*GETS, "/openapi.json", "/docs"])
+async def test_head_answers_like_get_without_a_body(api: Api, path: str) -> None:
+    await fill(api)
+    get = await api.get(path)
+    head = await api.request("HEAD", path)
+    assert head.status == get.status == 200
+    assert head.body == b""
+    assert head.headers["Content-Type"] == get.headers["Content-Type"]
+    if "Content-Length" in get.headers and path != "/metrics":
+        assert head.headers["Content-Length"] == get.headers["Content-Length"]
+
+
+@pytest.mark.parametrize("path", [path for path in GETS if path.startswith("/v1/")])
+async def test_head_needs_a_token_like_get(api: Api, path: str) -> None:
+    async with api.client.head(path) as response:
+        assert response.status == 401
+
+
+@pytest.mark.parametrize("path", ["/v2/cookies", "/v1", "/v1/", "/v1/cookies/", "/v1/outputs", "/v1/outputs/", "/x"])
+async def test_an_unknown_path_is_404_in_the_error_shape(api: Api, path: str) -> None:
+    answer = await api.get(path)
+    assert (answer.status, answer.problems()) == (404, [(["path"], "not_found")])
+
+
+@pytest.mark.parametrize("path", sorted({path.replace("{group_id}", "g") for _, path, _, _ in API_ROUTES}))
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_another_method_is_405_with_those_allowed(api: Api, method: str, path: str) -> None:
+    answer = await api.request(method, path)
+    assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
+    known = {known for known, template, _, _ in API_ROUTES if template.replace("{group_id}", "g") == path}
+    expected = known | ({"HEAD"} if "GET" in known else set())
+    assert {word.strip() for word in answer.headers["Allow"].split(",")} == expected
+
+
+@pytest.mark.parametrize("given", ["a", "req-1.2:3/4+5=_", "x" * 128, "3f6c2f7e-53a8-4d0f-8ac8-0d7f7b1b2c3d"])
+async def test_a_request_id_is_taken_and_returned(api: Api, given: str) -> None:
+    answer = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+    assert answer.headers["X-Request-ID"] == given
+
+
+@pytest.mark.parametrize("given", ["", "two words", "x" * 129, "ü", '"quoted"', "a,b"])
+async def test_what_is_no_request_id_is_replaced(api: Api, given: str) -> None:
+    answer = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+    assert re.fullmatch("[0-9a-f]{32}", answer.headers["X-Request-ID"])
+
+
+async def test_every_answer_has_a_request_id_of_its_own(api: Api) -> None:
+    paths = ["/v1/cookies", "/nowhere", "/healthz", "/v1/outputs/g?limit=0", "/docs"]
+    ids = [(await api.get(path)).headers["X-Request-ID"] for path in paths]
+    ids.append((await api.request("DELETE", "/v1/cookies")).headers["X-Request-ID"])
+    ids.append((await api.post("/v1/cookies", data=b"{")).headers["X-Request-ID"])
+    assert len(set(ids)) == len(ids)
+
+
+@pytest.fixture
+def lines() -> Iterator[list[str]]:
+    """What goes to the access log, as it is written."""
+    found: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            found.append(self.format(record))
+
+    handler = Handler()
+    handler.setFormatter(JsonFormatter())
+    level = access.level
+    access.setLevel(logging.INFO)
+    access.addHandler(handler)
+    yield found
+    access.removeHandler(handler)
+    access.setLevel(level)
+
+
+async def logged(api: Api, lines: list[str], method: str, path: str, **options: Any) -> dict[str, Any]:
+    """Send a request and return its one log line."""
+    lines.clear()
+    await api.request(method, path, **options)
+    (line,) = lines
+    assert "\n" not in line
+    loaded: dict[str, Any] = json.loads(line)
+    return loaded
+
+
+async def test_a_request_is_one_log_line_with_exactly_these_members(api: Api, lines: list[str]) -> None:
+    line = await logged(api, lines, "GET", "/v1/outputs/group-1?limit=5", headers={"X-Request-ID": "r-1"})
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", line.pop("time"))
+    assert 0 < line.pop("ms") < 60_000
+    assert line == {
+        "level": "INFO",
+        "event": "request",
+        "method": "GET",
+        "route": "/v1/outputs/{group_id}",
+        "status": 200,
+        "organization": api.organization_id,
+        "request_id": "r-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "route", "status"),
+    [
+        ("GET", "/v1/cookies", "/v1/cookies", 200),
+        ("HEAD", "/v1/local-storage", "/v1/local-storage", 200),
+        ("POST", "/v1/cookies", "/v1/cookies", 415),
+        ("GET", "/v1/outputs/g?limit=0", "/v1/outputs/{group_id}", 422),
+        ("GET", "/nowhere/s3cret", "unmatched", 404),
+        ("DELETE", "/v1/cookies", "unmatched", 405),
+        ("GET", "/healthz", "/healthz", 200),
+    ],
+)
+async def test_the_log_names_the_route_and_the_status(
+    api: Api, lines: list[str], method: str, path: str, route: str, status: int
+) -> None:
+    line = await logged(api, lines, method, path)
+    assert (line["method"], line["route"], line["status"]) == (method, route, status)
+
+
+async def test_a_request_without_a_valid_token_is_logged_without_an_organization(api: Api, lines: list[str]) -> None:
+    line = await logged(api, lines, "GET", "/v1/cookies", headers={"Authorization": "Bearer s3cret"})
+    assert (line["status"], line["organization"]) == (401, None)
+
+
+async def test_no_secret_is_in_the_log(api: Api, lines: list[str]) -> None:
+    await api.ok("/v1/cookies", [make_cookie(value="v4lue", name="n4me", domain="d0main.example")])
+    await api.ok("/v1/local-storage", [make_entry(value="v4lue")])
+    await api.get("/v1/cookies?domain=d0main.example&token=qu3ry")
+    await api.get("/v1/outputs/gr0up?url=https://user:p4ss@shop.example/")
+    await api.post("/v1/cookies", [{"domain": 1, "value": "v4lue"}])
+    await api.post("/v1/cookies", data=b'{"value": "v4lue"', headers={"Content-Type": "application/json"})
+    assert len(lines) == 6
+    text = "".join(lines)
+    for secret in ("v4lue", "n4me", "d0main", "qu3ry", "p4ss", "gr0up", api.token):
+        assert secret not in text
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate, gzip;q=0.5", "*", "br, gzip"])
+async def test_large_answers_are_compressed_when_asked(api: Api, encoding: str) -> None:
+    await api.ok("/v1/outputs/group-1", [make_output(n) for n in range(10)])
+    plain = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "identity"})
+    assert "Content-Encoding" not in plain.headers
+    async with api.client.get(
+        "/v1/outputs/group-1",
+        headers={"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding},
+        auto_decompress=False,
+    ) as response:
+        assert response.headers["Content-Encoding"] == "gzip"
+        assert "Accept-Encoding" in response.headers["Vary"]
+        assert gzip.decompress(await response.read()) == plain.body
+        assert int(response.headers["Content-Length"]) < len(plain.body)
+
+
+@pytest.mark.parametrize("encoding", ["", "identity", "gzip;q=0", "br"])
+async def test_answers_are_not_compressed_unless_asked(api: Api, encoding: str) -> None:
+    await api.ok("/v1/outputs/group-1", [make_output(n) for n in range(10)])
+    answer = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": encoding})
+    assert "Content-Encoding" not in answer.headers
+
+
+async def test_small_answers_are_not_compressed(api: Api) -> None:
+    answer = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in answer.headers
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "kind", ["application/json", "application/json; charset=utf-8", 'application/JSON;charset="UTF-8"']
+)
+async def test_json_is_taken_under_its_names(api: Api, path: str, kind: str) -> None:
+    body = json.dumps([POSTS[path]()]).encode()
+    assert (await api.post(path, data=body, headers={"Content-Type": kind})).status == 200
+
+
+@pytest.mark.parametrize("path", POSTS)
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "text/json", "application/xml", "application/x-www-form-urlencoded", "application/jsonp"]
+)
+async def test_another_content_type_is_415(api: Api, path: str, kind: str) -> None:
+    answer = await api.post(path, data=b"[]", headers={"Content-Type": kind})
+    assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
+
+
+@pytest.mark.parametrize("path", [path for path in GETS if path.startswith("/v1/")] + ["/v1/nowhere"])
+async def test_every_answer_keeps_itself_private(api: Api, path: str) -> None:
+    answer = await api.get(path)
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cache-Control"] in ("no-store", "private, no-cache")
+
+
+async def test_the_health_checks_need_no_token(api: Api) -> None:
+    for path in ("/healthz", "/readyz"):
+        async with api.client.get(path) as response:
+            assert response.status == 200
+            assert await response.json() == {"status": "ok"}

@@ -1,0 +1,200 @@
+"""How much is taken on: the rate of a token, requests in flight, and who may call from a browser."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from service.store import Store
+from tests.conftest import MakeApi
+from tests.support.api import Api, make_cookie
+
+READ = "/v1/cookies"
+
+
+class TestRate:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", rate_limit=5)
+
+    async def test_more_requests_a_second_than_allowed_are_429(self, api: Api) -> None:
+        answers = [await api.get(READ) for _ in range(10)]
+        refused = [answer for answer in answers if answer.status == 429]
+        assert 3 <= len(refused) <= 5
+        for answer in refused:
+            assert answer.problems() == [([], "rate_limited")]
+            assert int(answer.headers["Retry-After"]) >= 1
+
+    async def test_after_the_time_it_was_told_to_wait_a_client_gets_in(self, api: Api) -> None:
+        while (answer := await api.get(READ)).status == 200:
+            pass
+        await asyncio.sleep(int(answer.headers["Retry-After"]))
+        assert (await api.get(READ)).status == 200
+
+    async def test_each_token_has_a_rate_of_its_own(self, make_api: MakeApi) -> None:
+        first = await make_api()
+        second = await make_api(first.organization_id)
+        while (await first.get(READ)).status == 200:
+            pass
+        assert (await second.get(READ)).status == 200
+
+    async def test_what_needs_no_token_has_no_rate(self, api: Api) -> None:
+        for path in ("/healthz", "/metrics", "/openapi.json", "/"):
+            for _ in range(8):
+                assert (await api.get(path)).status == 200
+
+    async def test_requests_that_are_refused_still_count(self, api: Api) -> None:
+        statuses = [(await api.post(READ, [{}])).status for _ in range(8)]
+        assert statuses[0] == 422
+        assert statuses[-1] == 429
+
+
+class TestSlowRate:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", rate_limit=0.25)
+
+    async def test_a_rate_below_one_tells_how_long_to_wait(self, api: Api) -> None:
+        assert (await api.get(READ)).status == 200
+        answer = await api.get(READ)
+        assert answer.status == 429
+        assert int(answer.headers["Retry-After"]) == 4
+
+
+async def test_without_a_rate_there_is_no_limit(api: Api) -> None:
+    assert {(await api.get(READ)).status for _ in range(50)} == {200}
+
+
+class TestInFlight:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", max_in_flight=3, mongo_timeout=30)
+
+    async def test_more_than_the_cap_get_503_at_once_and_health_checks_pass(
+        self, api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await api.get(READ)
+        gate, waiting = asyncio.Event(), 0
+
+        async def slow(*_: Any) -> list[Any]:
+            nonlocal waiting
+            waiting += 1
+            await gate.wait()
+            return []
+
+        monkeypatch.setattr(store.reviews, "latest", slow)
+        accepted = [asyncio.create_task(api.get("/v1/reviews/g")) for _ in range(3)]
+        async with asyncio.timeout(10):
+            while waiting < 3:
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            async with asyncio.timeout(2):
+                answer = await api.get("/v1/reviews/g")
+            assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
+            assert int(answer.headers["Retry-After"]) >= 1
+        for path in ("/healthz", "/metrics", "/openapi.json", "/"):
+            assert (await api.get(path)).status == 200
+        assert "sds_requests_in_flight 3.0" in (await api.get("/metrics")).body.decode()
+        gate.set()
+        assert [answer.status for answer in await asyncio.gather(*accepted)] == [200, 200, 200]
+        assert (await api.get("/v1/reviews/g")).status == 200
+
+    async def test_requests_that_fail_leave_their_place(self, api: Api) -> None:
+        for _ in range(10):
+            assert (await api.post(READ, [{}])).status == 422
+            assert (await api.get(READ, headers={"Authorization": "Bearer wrong"})).status == 401
+        assert (await api.get(READ)).status == 200
+
+
+# -- CORS ---------------------------------------------------------------------------------------------
+
+PAGE = "https://app.example"
+PREFLIGHT = {
+    "Origin": PAGE,
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "authorization,content-type",
+}
+
+
+def cors_headers(headers: Any) -> dict[str, str]:
+    return {name: value for name, value in headers.items() if name.lower().startswith("access-control-")}
+
+
+async def test_no_origin_may_call_unless_it_is_set(api: Api) -> None:
+    answer = await api.get(READ, headers={"Origin": PAGE})
+    assert cors_headers(answer.headers) == {}
+    async with api.client.options(READ, headers=PREFLIGHT) as response:
+        assert response.status == 405
+        assert cors_headers(response.headers) == {}
+
+
+class TestCors:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", cors_origins=f"{PAGE}, http://localhost:3000")
+
+    @pytest.mark.parametrize("path", ["/v1/cookies", "/v1/outputs/g", "/nowhere"])
+    async def test_a_listed_origin_may_ask_without_a_token(self, api: Api, path: str) -> None:
+        async with api.client.options(path, headers=PREFLIGHT) as response:
+            assert response.status == 204
+            assert response.headers["Access-Control-Allow-Origin"] == PAGE
+            assert "POST" in response.headers["Access-Control-Allow-Methods"]
+            allowed = response.headers["Access-Control-Allow-Headers"].lower()
+            assert {"authorization", "content-type", "if-none-match"} <= set(allowed.split(", "))
+            assert "Origin" in response.headers["Vary"]
+            assert "Access-Control-Allow-Credentials" not in response.headers
+
+    @pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000"])
+    async def test_a_listed_origin_may_read_answers_and_errors(self, api: Api, origin: str) -> None:
+        for answer in (
+            await api.get(READ, headers={"Origin": origin}),
+            await api.get("/nowhere", headers={"Origin": origin}),
+            await api.get(READ, headers={"Origin": origin, "Authorization": "Bearer wrong"}),
+            await api.post(READ, [{}], headers={"Origin": origin}),
+        ):
+            assert answer.headers["Access-Control-Allow-Origin"] == origin
+            exposed = answer.headers["Access-Control-Expose-Headers"].split(", ")
+            assert {"ETag", "X-Request-ID", "Retry-After"} <= set(exposed)
+            assert "Origin" in answer.headers["Vary"]
+
+    @pytest.mark.parametrize(
+        "origin",
+        [
+            "https://evil.example",
+            "https://app.example.evil.example",
+            "https://app.example:444",
+            "http://app.example",
+            "null",
+            "https://APP.example",
+            "*",
+            "",
+        ],
+    )
+    async def test_other_origins_may_not(self, api: Api, origin: str) -> None:
+        answer = await api.get(READ, headers={"Origin": origin})
+        assert cors_headers(answer.headers) == {}
+        assert "Origin" in answer.headers["Vary"]  # no cache may mix the two
+        async with api.client.options(READ, headers={**PREFLIGHT, "Origin": origin}) as response:
+            assert response.status == 405
+            assert cors_headers(response.headers) == {}
+
+    async def test_a_call_without_an_origin_is_as_ever(self, api: Api) -> None:
+        assert (await api.get(READ)).status == 200
+
+
+class TestAnyOrigin:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", cors_origins="*")
+
+    async def test_a_star_lets_every_page_call(self, api: Api) -> None:
+        answer = await api.get(READ, headers={"Origin": "https://any.example"})
+        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+
+
+async def test_a_token_is_still_needed(api: Api) -> None:
+    async with api.client.post(READ, json=[make_cookie()], headers={"Origin": PAGE}) as response:
+        assert response.status == 401

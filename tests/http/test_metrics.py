@@ -1,0 +1,180 @@
+"""GET /metrics: what is counted, for one process and for several."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp.test_utils import TestClient
+
+from service.app import create_app
+from service.settings import Settings
+from service.store import Store
+from tests.conftest import Server
+from tests.support.api import Api, make_output
+from tests.support.processes import ServiceProcess
+
+
+def parse(text: str) -> dict[str, float]:
+    """Return the samples by name and labels, as they stand in the text."""
+    samples = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            samples[name] = float(value)
+    return samples
+
+
+async def metrics(api: Api) -> dict[str, float]:
+    async with api.client.get("/metrics") as response:
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith("text/plain; version=")
+        return parse(await response.text())
+
+
+async def eventually(read: Callable[[], Any], name: str, holds: Callable[[float], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not holds((await read()).get(name, 0.0)):
+            await asyncio.sleep(0.1)
+
+
+async def test_requests_are_counted_by_method_route_and_status(api: Api) -> None:
+    await api.ok("/v1/outputs/secret-group")
+    await api.ok("/v1/outputs/another")
+    await api.get("/v1/outputs/another?limit=0")
+    await api.get("/nowhere/at/all")
+    async with api.client.get("/v1/cookies") as response:
+        assert response.status == 401
+    found = await metrics(api)
+    assert found['sds_requests_total{method="GET",route="/v1/outputs/{group_id}",status="200"}'] == 2
+    assert found['sds_requests_total{method="GET",route="/v1/outputs/{group_id}",status="422"}'] == 1
+    assert found['sds_requests_total{method="GET",route="unmatched",status="404"}'] == 1
+    assert found['sds_requests_total{method="GET",route="/v1/cookies",status="401"}'] == 1
+    assert not any("secret-group" in name for name in found)
+
+
+async def test_the_time_to_answer_is_a_histogram_by_route(api: Api) -> None:
+    for _ in range(3):
+        await api.ok("/v1/cookies")
+    found = await metrics(api)
+    assert found['sds_request_seconds_count{route="/v1/cookies"}'] == 3
+    assert found['sds_request_seconds_bucket{le="+Inf",route="/v1/cookies"}'] == 3
+    assert 0 < found['sds_request_seconds_sum{route="/v1/cookies"}'] < 60
+
+
+async def test_a_made_up_method_makes_no_series_of_its_own(api: Api) -> None:
+    for method in ("PROPFIND", "LOCK", "SEARCH"):
+        await api.request(method, "/v1/cookies")
+    found = await metrics(api)
+    assert found['sds_requests_total{method="OTHER",route="unmatched",status="405"}'] == 3
+
+
+async def test_items_are_counted_in_and_out(api: Api) -> None:
+    items = [make_output(n) for n in range(5)]
+    await api.ok("/v1/outputs/g", items)
+    await api.ok("/v1/outputs/g", [*items[:2], make_output(2, data={"new": 1})])
+    await api.ok("/v1/outputs/g?limit=3")
+    lines = await api.get("/v1/outputs/g", headers={"Accept": "application/x-ndjson"})
+    assert lines.body.count(b"\n") == 5
+    found = await metrics(api)
+    assert found['sds_items_in_total{result="created"}'] == 5
+    assert found['sds_items_in_total{result="updated"}'] == 1
+    assert found['sds_items_in_total{result="unchanged"}'] == 2
+    assert found["sds_items_out_total"] == 8
+
+
+async def test_batches_in_flight_and_the_age_of_the_oldest(api: Api, store: Store) -> None:
+    before = await metrics(api)
+    assert before["sds_database_up"] == 1
+    batch = await store.sequences.allocate(api.organization_id, "g", 3)
+    other = await store.sequences.allocate(api.organization_id, "h", 3)
+    await asyncio.sleep(0.3)
+    found = await metrics(api)
+    assert found["sds_batches_in_flight"] >= 2
+    assert found["sds_oldest_batch_seconds"] >= 0.3
+    await store.sequences.release(batch)
+    await store.sequences.release(other)
+    assert (await store.sequences.in_flight()).batches == found["sds_batches_in_flight"] - 2
+
+
+async def test_pool_use_and_loop_lag_are_measured(api: Api) -> None:
+    await api.ok("/v1/cookies")
+    await eventually(lambda: metrics(api), "sds_mongo_connections", lambda value: value >= 1)
+    await eventually(lambda: metrics(api), "sds_event_loop_lag_seconds_count", lambda value: value >= 2)
+    found = await metrics(api)
+    assert found["sds_mongo_connections_in_use"] >= 0
+    assert found["sds_requests_in_flight"] == 0
+
+
+async def test_a_stall_of_the_loop_shows(api: Api) -> None:
+    time.sleep(0.6)
+    await asyncio.sleep(0.3)
+    found = await metrics(api)
+    slow = found["sds_event_loop_lag_seconds_count"] - found['sds_event_loop_lag_seconds_bucket{le="0.25"}']
+    assert slow >= 1
+
+
+async def test_connections_at_work_are_counted(store: Store) -> None:
+    await store.ping()
+    assert store.pool.open >= 1
+    assert store.pool.in_use == 0
+    await asyncio.gather(*(store.database.command("ping") for _ in range(20)))
+    assert store.pool.in_use == 0
+    assert store.pool.open >= 1
+
+
+async def test_without_a_database_all_the_rest_is_shown(settings: Settings) -> None:
+    store = Store.connect(settings, "mongodb://127.0.0.1:9/?directConnection=true")
+    async with TestClient(Server(create_app(settings, store))) as client:
+        async with client.get("/healthz") as response:
+            assert response.status == 200
+        started = time.monotonic()
+        async with client.get("/metrics") as response:
+            assert response.status == 200
+            found = parse(await response.text())
+    assert time.monotonic() - started < 4
+    assert found["sds_database_up"] == 0
+    assert "sds_batches_in_flight" not in found
+    assert found['sds_requests_total{method="GET",route="/healthz",status="200"}'] == 1
+
+
+def children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=True)
+    return [int(line) for line in listed.stdout.split()]
+
+
+def fetch(service: ServiceProcess) -> dict[str, float]:
+    with urllib.request.urlopen(f"{service.url}/metrics", timeout=10) as response:
+        return parse(response.read().decode())
+
+
+HEALTHY = 'sds_requests_total{method="GET",route="/healthz",status="200"}'
+
+
+def wait_for_workers(service: ServiceProcess, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while len(re.findall('"event":"listening"', service.log())) < count:
+        assert time.monotonic() < deadline, service.log()
+        time.sleep(0.05)
+
+
+def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, workers=2) as service:
+        wait_for_workers(service, 2)
+        for _ in range(40):  # each on a connection of its own: both workers get some
+            urllib.request.urlopen(f"{service.url}/healthz", timeout=10).close()
+        assert fetch(service)[HEALTHY] == 40
+        os.kill(children(service.process.pid)[0], signal.SIGKILL)
+        wait_for_workers(service, 3)
+        for _ in range(10):
+            urllib.request.urlopen(f"{service.url}/healthz", timeout=10).close()
+        found = fetch(service)
+        assert found[HEALTHY] == 50  # nothing that the dead worker counted is lost
+        assert found["sds_requests_in_flight"] == 0

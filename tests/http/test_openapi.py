@@ -1,0 +1,179 @@
+"""The OpenAPI document and the page that shows it. Other tests hold every answer against it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from openapi_spec_validator import validate
+
+from service.store import Store
+from tests.support.api import Api
+from tests.support.contract import document
+from tests.support.routes import API_ROUTES
+
+
+@pytest.fixture
+def store(mock_store: Store) -> Store:
+    return mock_store
+
+
+def operations() -> dict[tuple[str, str], Any]:
+    return {
+        (method.upper(), path): operation
+        for path, methods in document()["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+def parameters(method: str, path: str) -> dict[str, Any]:
+    return {parameter["name"]: parameter for parameter in operations()[method, path]["parameters"]}
+
+
+def properties(name: str) -> dict[str, Any]:
+    return dict(document()["components"]["schemas"][name]["properties"])
+
+
+async def test_the_document_is_served_as_it_is(api: Api) -> None:
+    answer = await api.client.get("/openapi.json")
+    assert answer.status == 200
+    assert await answer.json() == document()
+
+
+def test_the_document_is_valid_openapi() -> None:
+    validate(document())
+    assert document()["openapi"].startswith("3.0")
+
+
+def test_every_route_is_in_the_document() -> None:
+    assert set(operations()) == {(method, path) for method, path, _, _ in API_ROUTES}
+
+
+def test_routes_with_a_scope_need_the_bearer_scheme_and_the_others_nothing() -> None:
+    assert document()["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
+    for method, path, scope, _ in API_ROUTES:
+        expected = [] if scope == "public" else [{"bearer": []}]
+        assert operations()[method, path]["security"] == expected, (method, path)
+
+
+def test_every_operation_has_a_summary_an_id_of_its_own_and_the_errors_it_can_give() -> None:
+    ids = [operation["operationId"] for operation in operations().values()]
+    assert len(set(ids)) == len(ids)
+    for (method, path), operation in operations().items():
+        assert operation["summary"] and operation["description"]
+        expected = {"200", "400", "500", "503"}
+        if operation["security"]:
+            expected |= {"401", "403", "422", "429"}
+        if method == "POST":
+            expected |= {"408", "413", "415"}
+        assert expected <= set(operation["responses"]), (method, path)
+        for status, response in operation["responses"].items():
+            if status not in ("200", "304"):
+                (content,) = response["content"].values()
+                assert content["schema"] == {"$ref": "#/components/schemas/Error"}
+
+
+def test_the_parameters_of_outputs_have_the_types_defaults_and_bounds_of_the_contract() -> None:
+    found = parameters("GET", "/v1/outputs/{group_id}")
+    assert found["group_id"]["in"] == "path"
+    assert found["group_id"]["required"] is True
+    names = {"job_id", "created_after", "url", "limit", "cursor", "country", "region"}
+    assert names <= set(found)
+    for name in names:
+        assert found[name]["in"] == "query"
+        assert found[name]["required"] is False
+    limit, cursor = found["limit"]["schema"], found["cursor"]["schema"]
+    assert (limit["type"], limit["minimum"], limit["maximum"], limit["default"]) == ("integer", 1, 1000, 10)
+    assert (cursor["type"], cursor["minimum"], cursor["default"]) == ("integer", 0, 0)
+    for name in names - {"limit", "cursor"}:
+        assert found[name]["schema"]["type"] == "string"
+        assert found[name]["schema"]["nullable"] is True
+    assert found["created_after"]["schema"]["format"] == "date-time"
+
+
+@pytest.mark.parametrize(
+    ("schema", "fields"),
+    [
+        ("CookieInput", "domain name value secure http_only expires path"),
+        ("Cookie", "name value url domain path expires http_only secure"),
+        ("LocalStorageInput", "domain key value path expires"),
+        (
+            "LocalStorageEntry",
+            "organization_id domain key value expires id group_id path create_date update_date",
+        ),
+        ("Review", "job_id review_id review_date status comment"),
+        (
+            "Output",
+            "source_url data id output_id root_job_id create_date update_date last_scraped_date key_hash value_hash "
+            "is_approved tags files",
+        ),
+        (
+            "File",
+            "id field url_etag_hash blob_key blob_url source_url create_date file_url file_type file_checksum "
+            "file_metadata",
+        ),
+        ("Pagination", "next_url next_cursor"),
+        ("OutputsPage", "metadata items"),
+        ("Error", "detail"),
+        ("Problem", "loc msg type"),
+    ],
+)
+def test_schemas_have_the_fields_of_the_contract(schema: str, fields: str) -> None:
+    assert set(properties(schema)) == set(fields.split())
+
+
+def test_required_input_fields_are_those_decided() -> None:
+    schemas = document()["components"]["schemas"]
+    assert set(schemas["CookieInput"]["required"]) == {"domain", "name", "value"}
+    assert set(schemas["LocalStorageInput"]["required"]) == {"domain", "key", "value"}
+    assert set(schemas["ReviewInput"]["required"]) == {"job_id", "status"}
+    assert set(schemas["OutputInput"]["required"]) == {"source_url", "data", "root_job_id"}
+    assert set(schemas["OutputsPage"]["required"]) == {"metadata", "items"}
+
+
+def test_input_schemas_tell_their_defaults_and_lengths() -> None:
+    cookie = properties("CookieInput")
+    assert (cookie["secure"]["default"], cookie["http_only"]["default"], cookie["path"]["default"]) == (False,) * 2 + (
+        "",
+    )
+    assert cookie["expires"]["format"] == "date-time"
+    assert (cookie["domain"]["minLength"], cookie["domain"]["maxLength"]) == (1, 255)
+    assert properties("LocalStorageInput")["path"]["default"] == "/"
+    assert properties("ReviewInput")["status"]["maxLength"] == 64
+    assert properties("OutputInput")["source_url"]["maxLength"] == 8192
+    assert properties("OutputInput")["key_hash"]["maxLength"] == 256
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/cookies", "/v1/local-storage", "/v1/reviews/{group_id}", "/v1/outputs/{group_id}"]
+)
+def test_bodies_are_arrays_of_at_most_1000_records(path: str) -> None:
+    body = operations()["POST", path]["requestBody"]
+    assert body["required"] is True
+    schema = body["content"]["application/json"]["schema"]
+    assert (schema["type"], schema["maxItems"]) == ("array", 1000)
+
+
+def test_outputs_that_have_not_changed_are_documented() -> None:
+    assert set(operations()["GET", "/v1/outputs/{group_id}"]["responses"]["304"]) == {"description", "headers"}
+
+
+def test_outputs_are_taken_and_given_in_lines_too() -> None:
+    assert "application/x-ndjson" in operations()["POST", "/v1/outputs/{group_id}"]["requestBody"]["content"]
+    given = operations()["GET", "/v1/outputs/{group_id}"]["responses"]["200"]["content"]
+    assert set(given) == {"application/json", "application/x-ndjson", "text/csv"}
+
+
+async def test_swagger_ui_has_all_its_assets_here(api: Api) -> None:
+    async with api.client.get("/docs") as response:
+        assert response.status == 200
+        assert response.content_type == "text/html"
+        page = await response.text()
+    assert "://" not in page
+    assets = re.findall(r'(?:src|href)="([^"]+)"', page)
+    assert len(assets) >= 3
+    for asset in assets:
+        async with api.client.get(asset) as response:
+            assert response.status == 200, asset
+            assert await response.read()

@@ -1,0 +1,428 @@
+"""What comes over the wire below HTTP clients: broken requests, slow ones, idle ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+import pytest
+
+from service.http.security_headers import SECURITY_HEADERS
+from service.settings import Settings
+from tests.support.api import Api, make_cookie, make_output
+from tests.support.raw import RawAnswer, connect, exchange
+
+RECEIVE_TIMEOUT = 1.0
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database="test", receive_timeout=RECEIVE_TIMEOUT, keepalive_timeout=30, mongo_timeout=30)
+
+
+HOST = b"Host: localhost\r\n"
+AUTH = HOST + b"Authorization: Bearer {token}\r\n"
+COOKIES = b"POST /v1/cookies HTTP/1.1\r\n" + AUTH + b"Content-Type: application/json\r\n"
+BODY = json.dumps([make_cookie()]).encode()
+
+
+def check_headers(answer: RawAnswer) -> None:
+    for name in SECURITY_HEADERS:
+        assert name.lower() in answer.headers, name
+    assert not any(character.isdigit() for character in answer.headers["server"])
+    assert "aiohttp" not in answer.headers["server"]
+
+
+# -- requests that are none ------------------------------------------------------------------------
+
+BROKEN = {
+    "not HTTP": b"hello there\r\n\r\n",
+    "TLS on a plain port": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500),
+    "SSH": b"SSH-2.0-OpenSSH_9.6\r\n",
+    "only NULs": bytes(100) + b"\r\n\r\n",
+    "an unknown method": b"BREW /v1/cookies HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a method in small letters": b"get /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "no target": b"GET HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a relative target": b"GET healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+    "a space in the target": b"GET /v1/outputs/a b HTTP/1.1\r\n" + HOST + b"\r\n",
+    "HTTP/3.0": b"GET /healthz HTTP/3.0\r\n" + HOST + b"\r\n",
+    "HTTP/2 without asking": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a header without a colon": b"GET /healthz HTTP/1.1\r\n" + HOST + b"Nonsense\r\n\r\n",
+    "a space before the colon": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A : 1\r\n\r\n",
+    "a folded header": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A: 1\r\n 2\r\n\r\n",
+    "an empty header name": b"GET /healthz HTTP/1.1\r\n" + HOST + b": 1\r\n\r\n",
+    "a NUL in a header": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A: a\x00b\r\n\r\n",
+    "a bare CR in a header": b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-A: a\rSet-Cookie: x\r\n\r\n",
+    "no Host": b"GET /healthz HTTP/1.1\r\n\r\n",
+    "two Hosts": b"GET /healthz HTTP/1.1\r\n" + HOST + b"Host: evil.example\r\n\r\n",
+    "a Host with a path": b"GET /healthz HTTP/1.1\r\nHost: evil.example/a?b\r\n\r\n",
+    "a Host with credentials": b"GET /healthz HTTP/1.1\r\nHost: user:pass@evil.example\r\n\r\n",
+    "a Host with a bad port": b"GET /healthz HTTP/1.1\r\nHost: localhost:port\r\n\r\n",
+    "an empty Host": b"GET /healthz HTTP/1.1\r\nHost: \r\n\r\n",
+    "a Host with markup": b"GET /healthz HTTP/1.1\r\nHost: <script>\r\n\r\n",
+    "Content-Length and chunks": COOKIES + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "two Content-Lengths": COOKIES + b"Content-Length: 2\r\nContent-Length: 20\r\n\r\n[]",
+    "a list of Content-Lengths": COOKIES + b"Content-Length: 2, 20\r\n\r\n[]",
+    "a negative Content-Length": COOKIES + b"Content-Length: -1\r\n\r\n",
+    "a Content-Length with a plus": COOKIES + b"Content-Length: +2\r\n\r\n[]",
+    "a Content-Length of letters": COOKIES + b"Content-Length: two\r\n\r\n[]",
+    "a Content-Length in hexadecimal": COOKIES + b"Content-Length: 0x2\r\n\r\n[]",
+    "a Content-Length beyond 64 bits": COOKIES + b"Content-Length: 99999999999999999999999\r\n\r\n[]",
+    "an unknown Transfer-Encoding": COOKIES + b"Transfer-Encoding: gzip\r\n\r\n[]",
+    "chunked twice": COOKIES + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "chunked in disguise": COOKIES + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+    "chunked and something": COOKIES + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+    "a chunk size that is none": COOKIES + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n[]\r\n0\r\n\r\n",
+    "a negative chunk size": COOKIES + b"Transfer-Encoding: chunked\r\n\r\n-2\r\n[]\r\n0\r\n\r\n",
+    "a chunk size beyond 64 bits": COOKIES + b"Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n[]\r\n0\r\n\r\n",
+    "a chunk longer than its size": COOKIES + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[  ]\r\n0\r\n\r\n",
+    "a chunk without an end": COOKIES + b"Transfer-Encoding: chunked\r\n\r\n2\r\n[]0\r\n\r\n",
+    "an absolute target without a host": b"GET http:///v1/cookies HTTP/1.1\r\n" + HOST + b"\r\n",
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) -> None:
+    answer = await exchange(api, BROKEN[case])
+    assert answer.status == 400
+    assert answer.problems()
+    check_headers(answer)
+    assert await api.ok("/v1/cookies") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/cookies", {"GET", "HEAD", "POST"}),
+        ("/v1/outputs/g", {"GET", "HEAD", "POST"}),
+        ("/v1/groups", {"GET", "HEAD"}),
+        ("/healthz", {"GET", "HEAD"}),
+        ("/metrics", {"GET", "HEAD"}),
+        ("/openapi.json", {"GET", "HEAD"}),
+        ("/docs", {"GET", "HEAD"}),
+        ("/docs/static/swagger-ui.css", {"GET", "HEAD"}),
+        ("/", {"GET", "HEAD"}),
+    ],
+)
+async def test_other_methods_are_405_with_allow(api: Api, path: str, allowed: set[str]) -> None:
+    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"):
+        answer = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
+        assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
+        assert set(answer.headers["allow"].split(",")) == allowed
+        check_headers(answer)
+
+
+@pytest.mark.parametrize("start", [b"GET *", b"OPTIONS *", b"CONNECT nowhere", b"CONNECT evil.example:443"])
+async def test_a_target_that_is_no_path_leads_nowhere(api: Api, start: bytes) -> None:
+    answer = await exchange(api, start + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert answer.status in (400, 404)
+    assert answer.problems()
+    check_headers(answer)
+
+
+GETS = [
+    "/v1/cookies",
+    "/v1/local-storage",
+    "/healthz",
+    "/metrics",
+    "/openapi.json",
+    "/docs",
+    "/docs/static/swagger-ui-bundle.js",
+    "/",
+    "/nowhere",
+    "/v1/outputs/%ZZ",
+]
+
+
+@pytest.mark.parametrize("path", GETS)
+async def test_head_is_get_without_the_body(api: Api, path: str) -> None:
+    request = f"{path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n"
+    async with connect(api) as connection:
+        await connection.send(b"HEAD " + request.replace(b"{token}", api.token.encode()))
+        head = await connection.answer(head_only=True)
+        # The connection is still in step: the next answer follows at once.
+        await connection.send(b"GET " + request.replace(b"{token}", api.token.encode()))
+        get = await connection.answer()
+    check_headers(head)
+    check_headers(get)
+    assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"])
+
+
+# -- sizes --------------------------------------------------------------------------------------------
+
+
+async def test_a_query_of_100_kb_is_answered_with_414(api: Api) -> None:
+    answer = await exchange(api, b"GET /v1/outputs/g?url=" + b"x" * 100_000 + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
+    assert (answer.status, answer.problems()) == (414, [(["path"], "too_large")])
+    check_headers(answer)
+
+
+async def test_a_url_of_8192_characters_can_be_asked_for(api: Api) -> None:
+    url = b"https://shop.example/" + b"x" * (8192 - 21)
+    answer = await exchange(api, b"GET /v1/groups?url=" + url + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
+    assert answer.status not in (400, 414)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"X-Large: " + b"x" * 20_000 + b"\r\n",
+        b"x" * 20_000 + b": 1\r\n",
+        b"".join(b"X-%d: 1\r\n" % n for n in range(500)),
+        b"Authorization: Bearer " + b"x" * 100_000 + b"\r\n",
+        b"Cookie: " + b"a=b;" * 10_000 + b"\r\n",
+    ],
+    ids=["one value", "one name", "too many", "a token", "cookies"],
+)
+async def test_headers_that_are_too_large_are_answered_with_431(api: Api, headers: bytes) -> None:
+    answer = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers + b"\r\n")
+    assert (answer.status, answer.problems()) == (431, [(["header"], "too_large")])
+    check_headers(answer)
+
+
+async def test_a_body_over_the_limit_is_refused_before_it_is_sent(api: Api) -> None:
+    answer = await exchange(api, COOKIES + b"Content-Length: 99999999999\r\n\r\n")
+    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+
+
+# -- Expect ------------------------------------------------------------------------------------------
+
+
+async def test_a_client_that_waits_is_told_to_continue(api: Api) -> None:
+    async with connect(api) as connection:
+        head = COOKIES + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+        await connection.send(head.replace(b"{token}", api.token.encode()))
+        assert (await connection.answer(head_only=True)).status == 100
+        await connection.send(BODY)
+        assert (await connection.answer()).json == {"created": 1, "updated": 0}
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        (COOKIES.replace(b"{token}", b"wrong"), 401),
+        (COOKIES.replace(b"/json", b"/xml"), 415),
+        (COOKIES + b"Content-Encoding: br\r\n", 415),
+        (COOKIES.replace(b"cookies", b"nothing"), 404),
+        (COOKIES.replace(b"POST", b"PUT"), 405),
+    ],
+)
+async def test_a_client_that_waits_is_not_told_to_send_what_is_refused(api: Api, head: bytes, status: int) -> None:
+    answer = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+    assert answer.status == status
+    assert answer.problems()
+
+
+@pytest.mark.parametrize("path", [b"/v1/cookies", b"/nothing"])
+async def test_an_unknown_expectation_is_answered_with_417(api: Api, path: bytes) -> None:
+    head = COOKIES.replace(b"/v1/cookies", path)
+    answer = await exchange(api, head + b"Expect: miracles\r\nContent-Length: 2\r\n\r\n[]")
+    assert (answer.status, answer.problems()) == (417, [(["header", "Expect"], "bad_request")])
+    check_headers(answer)
+
+
+# -- connections -----------------------------------------------------------------------------------
+
+
+async def test_requests_sent_in_one_piece_are_answered_in_order(api: Api) -> None:
+    async with connect(api) as connection:
+        get = (b"GET /v1/cookies HTTP/1.1\r\n" + AUTH + b"\r\n").replace(b"{token}", api.token.encode())
+        post = COOKIES.replace(b"{token}", api.token.encode()) + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+        await connection.send(get + post + get)
+        answers = [await connection.answer() for _ in range(3)]
+    assert [answer.status for answer in answers] == [200, 200, 200]
+    assert [len(answers[0].json), answers[1].json["created"], len(answers[2].json)] == [0, 1, 1]
+
+
+async def test_what_follows_a_broken_request_is_not_taken_for_another(api: Api) -> None:
+    smuggled = b"POST /v1/cookies HTTP/1.1\r\n" + AUTH + b"Content-Type: application/json\r\n"
+    smuggled += b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
+    for head in (b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n", b"Transfer-Encoding: xchunked\r\n"):
+        async with connect(api) as connection:
+            data = b"POST /nothing HTTP/1.1\r\n" + HOST + head + b"\r\n0\r\n\r\n" + smuggled
+            await connection.send(data.replace(b"{token}", api.token.encode()))
+            assert (await connection.answer()).status == 400
+            assert await connection.closed()
+    assert await api.ok("/v1/cookies") == []
+
+
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_a_client_that_closes_its_side_gets_its_answer(api: Api, version: bytes) -> None:
+    async with connect(api) as connection:
+        get = b"GET /v1/cookies HTTP/" + version + b"\r\n" + AUTH + b"\r\n"
+        await connection.send(get.replace(b"{token}", api.token.encode()))
+        connection.writer.write_eof()
+        assert (await connection.answer()).json == []
+        assert await connection.closed(5)
+
+
+async def test_a_client_that_leaves_inside_its_body_stores_nothing(api: Api) -> None:
+    async with connect(api) as connection:
+        data = COOKIES.replace(b"{token}", api.token.encode()) + b"Content-Length: 5000\r\n\r\n" + BODY
+        await connection.send(data)
+    await asyncio.sleep(0.1)
+    assert await api.ok("/v1/cookies") == []
+
+
+async def test_http_1_0_without_a_host_is_fine(api: Api) -> None:
+    answer = await exchange(api, b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert answer.json == {"status": "ok"}
+
+
+async def test_an_upgrade_is_not_taken_up(api: Api) -> None:
+    for upgrade in (b"websocket\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13", b"h2c"):
+        head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: " + upgrade + b"\r\n\r\n"
+        assert (await exchange(api, head)).status == 200
+
+
+async def test_header_lines_cannot_be_put_into_an_answer(api: Api) -> None:
+    for value in (b"a%0d%0aSet-Cookie: x", b"a\tb", b"x" * 200, b"\xff\xfe"):
+        head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-ID: " + value + b"\r\nOrigin: " + value + b"\r\n\r\n"
+        answer = await exchange(api, head)
+        assert answer.status == 200
+        assert "set-cookie" not in answer.headers
+        assert len(answer.headers["x-request-id"]) == 32
+
+
+# -- slow clients --------------------------------------------------------------------------------------
+
+
+async def drip(connection: Any, data: bytes, pause: float) -> None:
+    try:
+        for byte in data:
+            await connection.send(bytes([byte]))
+            await asyncio.sleep(pause)
+    except ConnectionError:
+        pass
+
+
+@pytest.mark.parametrize("pause", [0.1, 0.4])
+async def test_a_head_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, pause: float) -> None:
+    async with connect(api) as connection:
+        started = time.monotonic()
+        dripping = asyncio.create_task(drip(connection, b"GET /healthz HTTP/1.1\r\n" + b"X: 1\r\n" * 100, pause))
+        answer = await connection.answer()
+        assert (answer.status, answer.problems()) == (408, [([], "timeout")])
+        check_headers(answer)
+        assert await connection.closed()
+        assert RECEIVE_TIMEOUT - 0.1 < time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        dripping.cancel()
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
+async def test_a_body_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, length: bytes) -> None:
+    async with connect(api) as connection:
+        await connection.send(COOKIES.replace(b"{token}", api.token.encode()) + length + b"\r\n\r\n")
+        started = time.monotonic()
+        dripping = asyncio.create_task(drip(connection, b"1\r\n \r\n" * 200, 0.1))
+        answer = await connection.answer()
+        assert (answer.status, answer.problems()) == (408, [([], "timeout")])
+        assert answer.headers["connection"] == "close"
+        check_headers(answer)
+        assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        assert await connection.closed()
+        assert time.monotonic() - started < 2 * RECEIVE_TIMEOUT + 3
+        dripping.cancel()
+    assert await api.ok("/v1/cookies") == []
+
+
+async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -> None:
+    async with connect(api) as connection:
+        await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Content-Length: 1000\r\n\r\n")
+        dripping = asyncio.create_task(drip(connection, b" " * 200, 0.1))
+        assert (await connection.answer()).status == 401
+        started = time.monotonic()
+        assert await connection.closed()
+        assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        dripping.cancel()
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api) -> None:
+    await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4_000_000} for n in range(3)])
+    async with connect(api) as connection:
+        connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        get = b"GET /v1/local-storage HTTP/1.1\r\n" + AUTH + b"\r\n"
+        await connection.send(get.replace(b"{token}", api.token.encode()))
+        open_before = len(api.client.server.runner.server.connections)  # type: ignore[attr-defined]
+        async with asyncio.timeout(RECEIVE_TIMEOUT + 10):
+            while len(api.client.server.runner.server.connections) >= max(open_before, 1):  # type: ignore[attr-defined]
+                await asyncio.sleep(0.05)
+
+
+async def test_a_client_that_reads_slowly_gets_it_all(api: Api) -> None:
+    await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 1_000_000} for n in range(3)])
+    async with connect(api) as connection:
+        get = b"GET /v1/local-storage HTTP/1.0\r\n" + AUTH + b"\r\n"
+        await connection.send(get.replace(b"{token}", api.token.encode()))
+        received = 0
+        started = time.monotonic()
+        while piece := await connection.reader.read(100_000):
+            received += len(piece)
+            await asyncio.sleep(0.05)
+    assert received > 3_000_000
+    assert time.monotonic() - started > RECEIVE_TIMEOUT
+
+
+async def test_2000_idle_connections_do_not_keep_others_out(api: Api) -> None:
+    idle = []
+    try:
+        for _ in range(20):
+            idle += await asyncio.gather(
+                *(asyncio.open_connection(api.client.host, api.client.port) for _ in range(100))
+            )
+        for half in idle[:1000]:  # and half of them in the middle of a request's head
+            half[1].write(b"GET /healthz HTTP/1.1\r\nHost: x")
+        assert len(api.client.server.runner.server.connections) >= 2000  # type: ignore[attr-defined]
+        started = time.monotonic()
+        for _ in range(20):
+            assert await api.ok("/v1/cookies") == []
+        assert time.monotonic() - started < 10
+    finally:
+        for _, writer in idle:
+            writer.transport.abort()
+
+
+class TestImpatience:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", keepalive_timeout=0.3)
+
+    async def test_idle_connections_are_closed(self, api: Api) -> None:
+        async with connect(api) as silent, connect(api) as used:
+            await used.send(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
+            assert (await used.answer()).status == 200
+            assert await silent.closed(5)
+            assert await used.closed(5)
+
+
+# -- next_url ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "host"),
+    [
+        (b"/v1/outputs/g?limit=1", b"data.example:8443"),
+        (b"http://evil.example/v1/outputs/g?limit=1", b"data.example:8443"),
+        (b"/v1/outputs/g?limit=1#fragment", b"data.example:8443"),
+        (b"/v1/outputs/g?limit=1", b"[::1]:8080"),
+    ],
+)
+async def test_next_url_starts_with_the_host_asked_for(api: Api, target: bytes, host: bytes) -> None:
+    await api.ok("/v1/outputs/g", [make_output(1), make_output(2)])
+    head = b"GET " + target + b" HTTP/1.1\r\nAuthorization: Bearer {token}\r\nHost: " + host + b"\r\n\r\n"
+    page = (await exchange(api, head)).json
+    cursor = page["metadata"]["next_cursor"]
+    assert page["metadata"]["next_url"] == f"http://{host.decode()}/v1/outputs/g?limit=1&cursor={cursor}"
+
+
+class TestBaseUrl:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", base_url="https://data.example/scraping/")
+
+    async def test_next_url_starts_with_it_whatever_the_client_says(self, api: Api) -> None:
+        await api.ok("/v1/outputs/g", [make_output(1), make_output(2)])
+        page = await api.ok("/v1/outputs/g?limit=1", headers={"Host": "evil.example", "X-Forwarded-Host": "evil"})
+        assert page["metadata"]["next_url"].startswith("https://data.example/scraping/v1/outputs/g?limit=1&cursor=")

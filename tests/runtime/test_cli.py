@@ -1,0 +1,251 @@
+"""The command line: tokens, help, and clear words for what is wrong."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from service.cli import main
+from service.settings import Settings
+from service.store.tokens import is_token
+from tests.support.processes import ServiceProcess, free_port, run_command
+
+
+@pytest.fixture
+def database(mongo_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands run in this process find the tests' database."""
+    monkeypatch.setenv("MONGO_URL", mongo_url)
+    monkeypatch.setenv("MONGO_DATABASE", "test")
+
+
+def create(*options: str, organization: int = 1) -> int:
+    return main(["token", "create", "--organization", str(organization), "--scope", "read", *options])
+
+
+def status(url: str, token: str) -> int:
+    request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_token_create_prints_the_token_alone_on_the_last_line_of_standard_output(mongo_url: str) -> None:
+    done = run_command(mongo_url, "token", "create", "--organization", "1", "--scope", "read", "--scope", "write")
+    assert done.returncode == 0
+    assert is_token(done.stdout.splitlines()[-1])
+    assert done.stdout.splitlines()[-1] not in done.stderr
+
+
+@pytest.mark.usefixtures("database")
+def test_tokens_are_listed_without_their_text(capsys: pytest.CaptureFixture[str], organization: int) -> None:
+    assert create("--label", "crawler", "--expires", "2030-01-31", "--scope", "write", organization=organization) == 0
+    assert create(organization=organization) == 0
+    tokens = re.findall(r"^sds_\w+$", capsys.readouterr().out, re.MULTILINE)
+    assert len(tokens) == 2
+    assert main(["token", "list", "--organization", str(organization)]) == 0
+    out = capsys.readouterr().out
+    header, first, second = out.splitlines()
+    assert header.split() == ["id", "organization", "scopes", "created", "expires", "revoked", "label"]
+    assert re.fullmatch(
+        rf"[0-9a-f]{{12}} +{organization}  read,write  20\d\d-\S+Z  2030-01-31T00:00:00Z  - +crawler", first
+    )
+    assert re.fullmatch(rf"[0-9a-f]{{12}} +{organization}  read +20\d\d-\S+Z  - +-", second.strip())
+    assert not any(token in out for token in tokens)
+
+
+@pytest.mark.usefixtures("database")
+def test_all_tokens_are_listed_unless_one_organization_is_asked_for(
+    capsys: pytest.CaptureFixture[str], organization: int
+) -> None:
+    create(organization=organization)
+    create(organization=organization + 1)
+    capsys.readouterr()
+    main(["token", "list"])
+    everything = capsys.readouterr().out
+    main(["token", "list", "--organization", str(organization)])
+    own = capsys.readouterr().out
+    assert f" {organization + 1} " in everything
+    assert f" {organization + 1} " not in own
+    assert len(own.splitlines()) == 2
+
+
+@pytest.mark.usefixtures("database")
+def test_a_token_is_revoked_by_its_id_or_its_text_once(capsys: pytest.CaptureFixture[str], organization: int) -> None:
+    create(organization=organization)
+    create(organization=organization)
+    token = re.findall(r"^sds_\w+$", capsys.readouterr().out, re.MULTILINE)[1]
+    main(["token", "list", "--organization", str(organization)])
+    id = capsys.readouterr().out.splitlines()[1].split()[0]
+    for name in (id, token):
+        assert main(["token", "revoke", name]) == 0
+        assert "within 5 seconds" in capsys.readouterr().out
+        assert main(["token", "revoke", name]) == 1
+        assert capsys.readouterr().err == "error: no such token, or revoked already\n"
+    main(["token", "list", "--organization", str(organization)])
+    assert len(re.findall(r"20\d\d-\S+Z  - +20\d\d-\S+Z", capsys.readouterr().out)) == 2
+
+
+def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
+    mongo_url: str, database: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready()
+        create("--expires", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4)))
+        create("--expires", "2020-01-01")
+        create()
+        short, dead, token = re.findall(r"^sds_\w+$", capsys.readouterr().out, re.MULTILINE)
+        url = f"{service.url}/v1/cookies"
+        assert [status(url, each) for each in (short, dead, token)] == [200, 401, 200]
+        main(["token", "revoke", token])
+        revoked = time.monotonic()
+        while status(url, token) == 200:
+            assert time.monotonic() - revoked < 5
+            time.sleep(0.1)
+        assert status(url, token) == 401
+        while status(url, short) == 200:
+            assert time.monotonic() - revoked < 10
+            time.sleep(0.1)
+        assert not any(text in service.log() for text in (short, dead, token))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "COMMAND"),
+        (["dance"], "dance"),
+        (["token"], "ACTION"),
+        (["token", "create"], "--organization"),
+        (["token", "create", "--organization", "1"], "--scope"),
+        (["token", "create", "--organization", "1", "--scope", "admin"], "admin"),
+        (["token", "create", "--organization", "one", "--scope", "read"], "whole number"),
+        (["token", "create", "--organization", str(2**63), "--scope", "read"], "63 bits"),
+        (["token", "create", "--organization", "1", "--scope", "read", "--expires", "soon"], "ISO 8601"),
+        (["token", "revoke"], "token"),
+        (["serve", "--no-such-flag"], "--no-such-flag"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
+def test_a_command_that_is_not_one_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], word: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("error: ")
+    assert said.err.count("\n") == 1
+    assert word in said.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        (["--port", "eighty"], "PORT must be a whole number."),
+        (["--port", "70000"], "PORT must be at most 65535."),
+        (["--workers", "0"], "WORKERS must be at least 1."),
+        (["--tls-cert", "/nowhere.pem"], "TLS_CERT and TLS_KEY go together."),
+        (["--mongo-url", "localhost:27017"], "MONGO_URL must begin with mongodb://"),
+        (["--mongo-url", "mongodb://user:p@ss@host"], "MONGO_URL cannot be used"),
+        (["--log-level", "LOUD"], "LOG_LEVEL must be one of"),
+        (["--mongo-url", "mongodb://127.0.0.1:1", "--secret-keys", "k1:short"], "SECRET_KEYS must be"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+@pytest.mark.parametrize("workers", [[], ["--workers", "2"]], ids=["one", "two"])
+def test_settings_that_cannot_work_end_the_service_with_one_clear_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, workers: list[str], flags: list[str], word: str
+) -> None:
+    assert main(["serve", "--data-dir", str(tmp_path), *workers, *flags]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert word in said
+    assert "p@ss" not in said
+
+
+def test_a_certificate_that_is_none_ends_the_service_with_one_clear_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "cert.pem"
+    file.write_text("nothing")
+    flags = ["--tls-cert", str(file), "--tls-key", str(file), "--mongo-url", "mongodb://127.0.0.1:1"]
+    assert main(["serve", *flags]) == 1
+    assert capsys.readouterr().err.startswith("error: TLS_CERT and TLS_KEY cannot be used: ")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_port_in_use_ends_the_service_with_one_clear_line(mongo_url: str, workers: str) -> None:
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_listening()
+        done = run_command(mongo_url, "serve", "--port", str(service.port), "--workers", workers)
+    assert done.returncode == 1
+    (line,) = (line for line in done.stderr.splitlines() if not line.startswith("{"))
+    assert line.startswith("error: ")
+    assert "address already in use" in line.lower()
+    assert "Traceback" not in done.stderr
+
+
+def test_a_database_that_does_not_answer_is_one_clear_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONGO_URL", f"mongodb://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("MONGO_TIMEOUT", "0.3")
+    for arguments in (["token", "list"], ["token", "revoke", "x"]):
+        assert main(arguments) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("error: the database does not answer")
+        assert said.count("\n") == 1
+
+
+def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
+    with pytest.raises(SystemExit) as ended:
+        main(["serve", "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    for name, default, help in Settings.table():
+        flag = f"--{name.lower().replace('_', '-')}"
+        expected = f"{help} Default: {default}." if default else help
+        assert re.search(rf"{flag} {name}\s+{re.escape(expected)}\n", text), name
+
+
+@pytest.mark.parametrize("arguments", [[], ["token"], ["token", "create"], ["token", "list"], ["token", "revoke"]])
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*arguments, "--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert "usage: python -m service" in text
+    if not arguments:
+        assert "serve --help" in text
+
+
+def test_flags_of_serve_override_the_environment(mongo_url: str) -> None:
+    port = free_port()
+    entry = ["env", "PORT=1", "LOG_LEVEL=ERROR", "HOST=192.0.2.1"]
+    with ServiceProcess(
+        mongo_url,
+        entry=[*entry, sys.executable, "-m", "service"],
+        port=port,
+        flags=["--port", str(port), "--host", "127.0.0.1", "--log-level", "INFO"],
+    ) as service:
+        service.wait_until_ready()
+        assert status(f"{service.url}/healthz", "") == 200
+
+
+def test_tokens_are_made_beside_a_running_service_that_started_its_database(tmp_path: Path) -> None:
+    with ServiceProcess("", data_dir=tmp_path) as service:
+        service.wait_until_ready()
+        done = run_command("", "token", "create", "--organization", "1", "--scope", "read", DATA_DIR=str(tmp_path))
+        assert done.returncode == 0, done.stderr
+        assert status(f"{service.url}/v1/cookies", done.stdout.splitlines()[-1]) == 200
+        assert service.stop() == 0

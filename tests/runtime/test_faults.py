@@ -1,0 +1,404 @@
+"""The database fails in every way it can, under every route; the service is told to stop under load."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import statistics
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from service.runtime.local_mongo import local_mongo
+from service.settings import Settings
+from service.store import Store
+from service.store.tokens import new_secret
+from tests.conftest import MakeApi
+from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
+from tests.support.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
+from tests.support.processes import ServiceProcess, make_token
+from tests.support.routes import API_ROUTES
+
+TIMEOUT = 1.5  # MONGO_TIMEOUT of the service under test
+RECOVERY = 5.0
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database="test", mongo_timeout=TIMEOUT, lease_seconds=1.0)
+
+
+@pytest.fixture
+async def proxy(mongo_url: str) -> AsyncIterator[FaultProxy]:
+    async with FaultProxy(mongo_url).running() as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(settings: Settings, proxy: FaultProxy) -> AsyncIterator[Store]:
+    """A store whose database is behind the proxy."""
+    store = Store.connect(settings, proxy.url)
+    await until_ready(store)
+    yield store
+    await proxy.heal()
+    await store.close()
+
+
+BODIES: dict[str, Any] = {
+    "/v1/cookies": [make_cookie(), make_cookie(name="other")],
+    "/v1/local-storage": [make_entry(), make_entry(key="other")],
+    "/v1/storage-state": {
+        "cookies": [],
+        "origins": [
+            {
+                "origin": "https://shop.example",
+                "localStorage": [{"name": "theme", "value": "dark"}],
+                "indexedDB": [{"name": "db"}],
+            }
+        ],
+    },
+    "/v1/reviews/{group_id}": [make_review()],
+    "/v1/outputs/{group_id}": [make_output(1), make_output(2)],
+}
+# What works without the database.
+INDEPENDENT = {"/healthz", "/metrics"}
+
+
+async def call(api: Api, method: str, path: str, group: str = "group") -> tuple[Answer, float]:
+    """Return the answer to a lifelike request, and the seconds it took."""
+    options = {"json": BODIES[path]} if method == "POST" else {}
+    started = time.monotonic()
+    answer = await api.request(method, path.format(group_id=group, name="x"), **options)
+    return answer, time.monotonic() - started
+
+
+async def call_all(*apis: Api) -> list[tuple[Answer, float]]:
+    """Call every route that needs the database, all at once."""
+    routes = [
+        (method, path) for method, path, _, _ in API_ROUTES if path not in INDEPENDENT and not path.startswith("/page")
+    ]
+    return await asyncio.gather(*(call(api, *route) for api in apis for route in routes))
+
+
+async def until_all_work(*apis: Api) -> float:
+    """Return the seconds until every route works."""
+    started = time.monotonic()
+    while not all(answer.status == 200 for answer, _ in await call_all(*apis)):
+        assert time.monotonic() - started < 2 * RECOVERY
+        await asyncio.sleep(0.05)
+    return time.monotonic() - started
+
+
+async def again(api: Api, path: str, body: Any = None) -> Any:
+    """Send a request until it is not a 503, as a client would, and return its JSON."""
+    deadline = time.monotonic() + RECOVERY
+    while True:
+        path = path.format(group_id="group")
+        answer = await (api.get(path) if body is None else api.post(path, body))
+        if answer.status != 503:
+            assert answer.status == 200
+            return answer.json
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_every_route_answers_in_time_whatever_the_database_does(
+    make_api: MakeApi, proxy: FaultProxy, fault: Fault
+) -> None:
+    known, new = await make_api(), await make_api()
+    await until_all_work(known)
+    # With this latency one round trip is in time, several are not.
+    async with proxy.faulty(fault, latency=0.6 * TIMEOUT):
+        # The first caller's token is remembered, the second's has to be looked up.
+        answers = await call_all(known, new)
+    for answer, seconds in answers:
+        assert seconds < TIMEOUT + 1
+        if answer.status != 503:
+            assert fault == "latency" and answer.status == 200
+        else:
+            assert answer.problems() == [([], "unavailable")]
+            assert answer.headers["Retry-After"] == "1"
+    assert any(answer.status == 503 for answer, _ in answers)
+    assert await until_all_work(known, new) < RECOVERY
+
+
+COUNT = Command("findAndModify", "sequences")
+STEPS = [
+    {"/v1/local-storage": COUNT, "/v1/storage-state": COUNT, "/v1/reviews/{group_id}": COUNT},
+    {
+        "/v1/cookies": Command("update", "cookies"),
+        "/v1/local-storage": Command("update", "local_storage"),
+        "/v1/storage-state": Command("update", "local_storage"),
+        "/v1/reviews/{group_id}": Command("insert", "reviews"),
+    },
+    {"/v1/storage-state": Command("update", "origins")},
+]  # those of outputs are in the next test
+
+
+@pytest.mark.parametrize("fault", ["lost", "cut"])
+async def test_a_write_that_fails_at_any_step_is_a_503_and_works_when_sent_again(
+    api: Api, proxy: FaultProxy, fault: Fault
+) -> None:
+    assert (await api.get("/readyz")).status == 200
+    for steps in STEPS:
+        async with proxy.faulty(fault, lambda command, steps=steps: command in steps.values()):  # type: ignore[misc]
+            failed = await asyncio.gather(*(call(api, "POST", path) for path in steps))
+        for answer, seconds in failed:
+            assert answer.status == 503, steps
+            assert seconds < TIMEOUT + 1
+        for path in steps:
+            await again(api, path, BODIES[path])
+    assert len(await api.ok("/v1/cookies")) == 2
+    assert len(await api.ok("/v1/local-storage")) == 2
+    assert len(await api.ok("/v1/reviews/group")) == 1
+
+
+OUTPUT_STEPS = [
+    Command("find", "outputs"),
+    COUNT,
+    Command("insert", "outputs"),
+    Command("update", "outputs"),
+    Command("update", "jobs"),
+    Command("update", "groups"),
+    Command("update", "sequences"),
+]
+
+
+@pytest.mark.parametrize("fault", ["lost", "cut"])
+async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again(
+    api: Api, proxy: FaultProxy, fault: Fault
+) -> None:
+    """The answer to the write or to the release is what is lost: the worst moments."""
+    body = [make_output(1, is_approved=True), make_output(2), make_output(3, root_job_id="job-2")]
+    readers: dict[str, tuple[dict[str, Any], int]] = {}
+    for step in OUTPUT_STEPS:
+        path = f"/v1/outputs/{step.name}-{step.collection}"
+        await again(api, path, [make_output(1), make_output(2)])
+        async with proxy.faulty(fault, lambda command, step=step: command == step):  # type: ignore[misc]
+            assert (await api.post(path, body)).status == 503, step
+        seen = {item["key_hash"]: item for item in (await again(api, path))["items"]}
+        readers[path] = seen, max(item["id"] for item in seen.values())
+        answer = await again(api, path, body)
+        assert {item["key_hash"] for item in answer["items"]} == {"key-1", "key-2", "key-3"}
+    deadline = time.monotonic() + 2 * RECOVERY
+    for path, (seen, cursor) in readers.items():
+        while len(seen) < 3 or not seen["key-1"]["is_approved"]:
+            assert time.monotonic() < deadline, (path, seen.keys())
+            for item in (await again(api, f"{path}?cursor={cursor}"))["items"]:
+                seen[item["key_hash"]], cursor = item, item["id"]
+            await asyncio.sleep(0.1)
+        stored = {item["key_hash"]: item["id"] for item in await walk(api, path)}
+        assert {key: item["id"] for key, item in seen.items()} == stored
+        assert (await api.ok(path.replace("outputs", "groups", 1) + "/stats"))["items"] == 3
+
+
+async def test_writes_to_one_key_of_a_hanging_database_do_not_wait_for_each_other(api: Api, proxy: FaultProxy) -> None:
+    """They cannot share a round: the last of them would wait for all the others' time."""
+    await api.ok("/v1/outputs/group", [make_output(1)])
+    async with proxy.faulty("hang"):
+        versions = [api.post("/v1/outputs/group", [make_output(1, root_job_id=f"job-{n}")]) for n in range(8)]
+        started = time.monotonic()
+        answers = await asyncio.gather(*versions)
+        assert time.monotonic() - started < TIMEOUT + 1
+        assert {answer.status for answer in answers} == {503}
+    await again(api, "/v1/outputs/group", [make_output(1, root_job_id="last")])
+
+
+async def wait_for(url: str, status: int, seconds: float) -> float:
+    """Return the seconds until `url` answers with a status."""
+    started = time.monotonic()
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(url) as response:
+                if response.status == status:
+                    return time.monotonic() - started
+            assert time.monotonic() - started < seconds
+            await asyncio.sleep(0.05)
+
+
+async def test_the_service_starts_before_its_database_and_works_once_that_is_there(
+    mongo_url: str, proxy: FaultProxy, organization: int
+) -> None:
+    database = f"late{organization}"
+    token = new_secret()  # of the right form, and unknown: the answer to it needs the database
+    await proxy.start("refused")
+    with ServiceProcess(proxy.url, mongo_database=database, mongo_timeout=TIMEOUT) as service:
+        await asyncio.to_thread(service.wait_until_listening)
+        async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {token}"}) as session:
+            for path, status in (("/healthz", 200), ("/readyz", 503), ("/v1/cookies", 503)):
+                async with session.get(service.url + path) as response:
+                    assert response.status == status
+                    assert status == 200 or (await response.json())["detail"][0]["type"] == "unavailable"
+            await proxy.heal()
+            await wait_for(f"{service.url}/readyz", 200, RECOVERY)
+            async with session.get(f"{service.url}/v1/cookies") as response:
+                assert response.status == 401
+        assert await asyncio.to_thread(service.stop) == 0
+    direct = Store.connect(Settings(mongo_database=database), mongo_url)
+    assert "key" in await direct.database["outputs"].index_information()
+    await direct.client.drop_database(database)
+    await direct.close()
+
+
+async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests(
+    mongo_url: str, proxy: FaultProxy, organization: int
+) -> None:
+    pool = 8
+    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write")
+    with ServiceProcess(proxy.url, mongo_timeout=TIMEOUT, mongo_pool=pool) as service:
+        await asyncio.to_thread(service.wait_until_ready)
+        tasks = f"/proc/{service.process.pid}/task"
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(
+            service.url, connector=connector, headers={"Authorization": f"Bearer {token}"}
+        ) as session:
+
+            async def ask(number: int) -> tuple[int, float]:
+                started = time.monotonic()
+                if number % 2:
+                    request = session.post(f"/v1/outputs/group-{number}", json=[make_output(number)])
+                else:
+                    request = session.get(f"/v1/outputs/group-{number}")
+                async with request as response:
+                    await response.read()
+                    return response.status, time.monotonic() - started
+
+            assert {status for status, _ in await asyncio.gather(*map(ask, range(20)))} == {200}
+            threads = []
+            async with proxy.faulty("hang"):
+                stuck = [asyncio.create_task(ask(number)) for number in range(100)]
+                await asyncio.sleep(0.1)
+                health = []
+                while not all(task.done() for task in stuck):
+                    started = time.monotonic()
+                    async with session.get("/healthz") as response:
+                        assert response.status == 200
+                    health.append(time.monotonic() - started)
+                    threads.append(len(os.listdir(tasks)))
+                    await asyncio.sleep(0.02)
+                answers = [task.result() for task in stuck]
+            assert {status for status, _ in answers} == {503}
+            assert max(seconds for _, seconds in answers) < TIMEOUT + 1
+            assert statistics.median(health) < 0.1
+            # The driver's threads and its monitors, those for work off the loop, the main one.
+            assert max(threads) <= pool + 16
+            await wait_for(f"{service.url}/readyz", 200, RECOVERY)
+            assert {status for status, _ in await asyncio.gather(*map(ask, range(20)))} == {200}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_a_stop_under_load_answers_every_request_that_was_accepted(
+    mongo_url: str, organization: int, workers: int
+) -> None:
+    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write")
+    headers = {"Authorization": f"Bearer {token}"}
+    stopped = asyncio.Event()
+    written: set[str] = set()
+    last_words: list[str | None] = []
+
+    async def load(service: ServiceProcess, number: int) -> None:
+        """Write or read until nobody listens any more; any other failure ends the test."""
+        connector = aiohttp.TCPConnector(force_close=number % 4 < 2)
+        async with aiohttp.ClientSession(service.url, connector=connector, headers=headers) as session:
+            turn = 0
+            while True:
+                turn += 1
+                items = [make_output(1, key_hash=f"{number}-{turn}-{item}") for item in range(5)]
+                write = number % 2
+                path = "/v1/outputs/stopped"
+                try:
+                    async with session.post(path, json=items) if write else session.get(path) as response:
+                        assert response.status == 200
+                        await response.read()
+                        if stopped.is_set():
+                            last_words.append(response.headers.get("Connection"))
+                except aiohttp.ClientConnectorError:
+                    return
+                if write:
+                    written.update(item["key_hash"] for item in items)
+
+    with ServiceProcess(mongo_url, workers=workers) as service:
+        await asyncio.to_thread(service.wait_until_ready)
+        reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
+        body = json.dumps([make_output(1, key_hash="slow")]).encode()
+        head = f"POST /v1/outputs/stopped HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body[:10])
+        clients = [asyncio.create_task(load(service, number)) for number in range(12)]
+        await asyncio.sleep(0.7)
+        stopped.set()
+        service.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(2.5)
+        writer.write(body[10:])  # its body was on the way when the order came
+        answer = await asyncio.wait_for(reader.read(), 10)
+        assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
+        writer.close()
+        assert await asyncio.to_thread(service.process.wait, 30) == 0, service.log()[-3000:]
+        await asyncio.gather(*clients)
+    assert "close" in last_words
+    store = Store.connect(Settings(mongo_database="test"), mongo_url)
+    found = store.database["outputs"].find({"organization_id": organization, "group_id": "stopped"}, {"key_hash": 1})
+    assert {*written, "slow"} <= {document["key_hash"] async for document in found}
+    await store.close()
+
+
+async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_load(
+    proxy: FaultProxy, make_api: MakeApi, store: Store, tmp_path: Path
+) -> None:
+    acknowledged: dict[str, int] = {}
+    followed: dict[str, int] = {}
+    over = False
+
+    async def write(api: Api, number: int) -> None:
+        turn = 0
+        while not over:
+            items = [make_output(1, key_hash=f"{number}-{turn}-{item}") for item in range(3)]
+            answer = await api.post("/v1/outputs/killed", items)
+            if answer.status == 200:  # else the same body again, as a client would
+                acknowledged.update((item["key_hash"], item["id"]) for item in answer.json["items"])
+                turn += 1
+            else:
+                assert answer.status == 503
+                await asyncio.sleep(0.05)
+
+    async def follow(api: Api) -> None:
+        cursor = 0
+        while not over or followed.keys() < acknowledged.keys():
+            page = await api.get(f"/v1/outputs/killed?limit=1000&cursor={cursor}")
+            for item in page.json["items"] if page.status == 200 else []:
+                cursor = item["id"]
+                followed[item["key_hash"]] = cursor
+            await asyncio.sleep(0.05)
+
+    with ExitStack() as engines:
+        mongo = await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))
+        proxy.target = mongo.url
+        async with proxy.faulty("refused"):  # what is connected to the other database ends
+            await asyncio.sleep(0)
+        await until_ready(store)
+        api = await make_api()
+        work = [asyncio.create_task(write(api, number)) for number in range(6)]
+        work.append(asyncio.create_task(follow(api)))
+        await asyncio.sleep(1.5)
+        before = len(acknowledged)
+        os.kill(mongo.pid, signal.SIGKILL)
+        await asyncio.to_thread(engines.close)
+        mongo = await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))
+        proxy.target, back = mongo.url, time.monotonic()
+        while len(acknowledged) < before + 30:
+            assert time.monotonic() - back < 2 * RECOVERY
+            await asyncio.sleep(0.05)
+        over = True
+        await asyncio.wait_for(asyncio.gather(*work), 2 * RECOVERY)
+        stored = {item["key_hash"]: item["id"] for item in await walk(api, "/v1/outputs/killed?limit=1000")}
+        assert acknowledged == stored == followed
+        await store.close()  # while its database is there
+    assert before > 20

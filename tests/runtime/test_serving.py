@@ -1,0 +1,390 @@
+"""Real processes: workers, TLS, stopping, restarting, demo data, log lines."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import ipaddress
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from pymongo import MongoClient
+
+from tests.support.api import make_cookie, make_output
+from tests.support.processes import ServiceProcess, make_token, run_command
+
+SECONDS = 60  # for what takes one or two on a quiet machine
+
+
+def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, **options: Any) -> Any:
+    """Return the JSON of an answer."""
+    request = urllib.request.Request(
+        service.url + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=SECONDS, **options) as response:
+        return json.loads(response.read())
+
+
+def events(service: ServiceProcess, event: str) -> list[dict[str, Any]]:
+    """Return the log lines of one event."""
+    lines = [json.loads(line) for line in service.log().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["event"] == event]
+
+
+def wait_for(service: ServiceProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
+    deadline = time.monotonic() + SECONDS
+    while len(found := events(service, event)) < count:
+        assert time.monotonic() < deadline, service.log()
+        time.sleep(0.05)
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Return all processes below a process."""
+    try:
+        below = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
+    return below + [further for child in below for further in children(child)]
+
+
+# -- workers -----------------------------------------------------------------------------------
+
+
+def test_workers_share_the_port_and_the_database(mongo_url: str, organization: int) -> None:
+    token = make_token(mongo_url, organization)
+    with ServiceProcess(mongo_url, workers=2) as service:
+        pids = {line["pid"] for line in wait_for(service, "listening", 2)}
+        assert len(pids) == 2
+        service.wait_until_ready()
+        deadline = time.monotonic() + SECONDS
+        while f"listening on {service.url}" not in service.log():  # the supervisor looks every 0.2 s
+            assert time.monotonic() < deadline, service.log()
+            time.sleep(0.05)
+        # Each request on a connection of its own: the kernel gives them to both workers.
+        for n in range(20):
+            call(service, "/v1/outputs/shared", token, [make_output(n)])
+            assert len(call(service, "/v1/outputs/shared?limit=100", token)["items"]) == n + 1
+        assert len(events(service, "request")) >= 40
+        assert service.stop() == 0
+        assert not any(alive(pid) for pid in pids)
+        assert {line["pid"] for line in events(service, "stopping")} == pids
+
+
+def test_a_worker_that_dies_is_started_again(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, workers=2) as service:
+        first = wait_for(service, "listening", 2)[0]["pid"]
+        os.kill(first, signal.SIGKILL)
+        assert wait_for(service, "a worker died")[0]["pid"] == first
+        assert len({line["pid"] for line in wait_for(service, "listening", 3)}) == 3
+        service.wait_until_ready()
+
+
+def test_workers_end_with_a_supervisor_that_is_killed(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, workers=2) as service:
+        pids = [line["pid"] for line in wait_for(service, "listening", 2)]
+        service.kill()
+        deadline = time.monotonic() + SECONDS
+        while any(alive(pid) for pid in pids):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+# -- TLS ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of our own for 127.0.0.1, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    cert_path, key_path = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_path.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return cert_path, key_path
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_tls_is_served_directly(
+    mongo_url: str, organization: int, certificate: tuple[Path, Path], workers: int
+) -> None:
+    token = make_token(mongo_url, organization)
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=str(cert))
+    with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key, workers=workers) as service:
+        wait_for(service, "listening", workers)
+        deadline = time.monotonic() + SECONDS
+        while True:  # until the indexes are there
+            with contextlib.suppress(urllib.error.HTTPError):
+                call(service, "/readyz", context=context)
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        call(service, "/v1/outputs/tls", token, [make_output(1), make_output(2)], context=context)
+        page = call(service, "/v1/outputs/tls?limit=1", token, context=context)
+        assert page["metadata"]["next_url"].startswith(f"{service.url}/v1/outputs/tls?")
+        assert service.url.startswith("https://")
+        # Plain HTTP gets nowhere.
+        plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
+        with pytest.raises((http.client.HTTPException, OSError)):
+            plain.request("GET", "/healthz")
+            plain.getresponse()
+        assert service.stop() == 0
+
+
+# -- stopping ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGTERM), (2, signal.SIGTERM), (1, signal.SIGINT)])
+def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
+    mongo_url: str, organization: int, workers: int, number: signal.Signals
+) -> None:
+    token = make_token(mongo_url, organization)
+    with ServiceProcess(mongo_url, workers=workers) as service:
+        service.wait_until_ready()
+        body = json.dumps([make_output(n) for n in range(10)]).encode()
+        with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
+            head = (
+                f"POST /v1/outputs/g HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            )
+            connection.sendall(head.encode() + body[:100])
+            time.sleep(0.5)
+            service.process.send_signal(number)
+            wait_for(service, "stopping")
+            time.sleep(0.3)
+            connection.sendall(body[100:])
+            answer = b""
+            while b"}]}" not in answer:
+                piece = connection.recv(65536)
+                assert piece, answer
+                answer += piece
+        assert b"200 OK" in answer
+        assert b'"created":10' in answer
+        started = time.monotonic()
+        assert service.process.wait(SECONDS) == 0
+        assert time.monotonic() - started < 30
+
+
+def test_a_stopping_service_takes_no_new_connection(mongo_url: str, organization: int) -> None:
+    token = make_token(mongo_url, organization)
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready()
+        with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
+            connection.sendall(
+                f"POST /v1/cookies HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+                "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n[".encode()
+            )
+            time.sleep(0.5)
+            service.process.terminate()
+            wait_for(service, "stopping")
+            time.sleep(0.3)
+            with pytest.raises(OSError):
+                socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS).close()
+            connection.sendall(b"]")
+            assert b"200 OK" in connection.recv(65536)
+        assert service.process.wait(SECONDS) == 0
+
+
+def test_an_idle_connection_does_not_hold_up_a_stop(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready()
+        connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        started = time.monotonic()
+        assert service.stop() == 0
+        assert time.monotonic() - started < 15
+        connection.close()
+
+
+# -- on a database of its own, with demo data --------------------------------------------------
+
+
+class Demo:
+    """`python -m service serve --demo` on a folder, as `make run` starts it."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.service = ServiceProcess("", flags=["--demo"], data_dir=folder, mongo_database="scraping", **settings)
+
+    def __enter__(self) -> Demo:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.service.__exit__()
+
+    def welcome(self) -> str:
+        """Return what is printed for people, once all of it is there."""
+        deadline = time.monotonic() + SECONDS
+        while "Try:" not in self.service.log() or "/v1/reviews/" not in self.service.log():
+            assert self.service.process.poll() is None, self.service.log()
+            assert time.monotonic() < deadline, self.service.log()
+            time.sleep(0.05)
+        return "\n".join(line for line in self.service.log().splitlines() if not line.startswith("{"))
+
+    def token(self) -> str:
+        found = re.search(r"^Token of organization 1: (\S+)$", self.welcome(), re.MULTILINE)
+        assert found
+        return found[1]
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C: the signal goes to all of the terminal's processes."""
+        os.killpg(self.service.process.pid, signal.SIGINT)
+        return self.service.process.wait(SECONDS)
+
+
+def everything(demo: Demo) -> list[Any]:
+    token = demo.token()
+    paths = ["/v1/outputs/demo-shop?limit=1000", "/v1/reviews/demo-shop", "/v1/cookies", "/v1/local-storage"]
+    return [call(demo.service, path, token) for path in paths]
+
+
+def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_started(tmp_path: Path) -> None:
+    with Demo(tmp_path) as demo:
+        welcome = demo.welcome()
+        assert f"{demo.service.url}/docs" in welcome
+        # The lines to paste answer with data.
+        commands = re.findall(r"^  (curl .+)$", welcome, re.MULTILINE)
+        assert len(commands) == 2
+        answers = [
+            json.loads(subprocess.run(shlex.split(command), capture_output=True, check=True, timeout=SECONDS).stdout)
+            for command in commands
+        ]
+        assert answers[0]["items"][0]["data"]["title"]
+        assert answers[0]["metadata"]["next_url"]
+        assert {review["job_id"] for review in answers[1]} == {"job-1", "job-2", "job-3"}
+        with urllib.request.urlopen(f"{demo.service.url}/docs", timeout=SECONDS) as page:
+            assert b"swagger" in page.read()
+        outputs, reviews, cookies, entries = first = everything(demo)
+        assert len(outputs["items"]) == 1000
+        assert reviews and cookies and entries
+        token = demo.token()
+        call(demo.service, "/v1/cookies", token, [make_cookie(name="mine")])
+        below = children(demo.service.process.pid)
+        assert below
+        assert demo.interrupt() == 0
+        assert not any(alive(pid) for pid in below)
+    assert (tmp_path / "demo-token").stat().st_mode & 0o777 == 0o600
+
+    with Demo(tmp_path) as demo:
+        assert demo.token() == token
+        outputs, reviews, cookies, entries = everything(demo)
+        assert [outputs, reviews, entries] == [first[0], first[1], first[3]]
+        assert len(cookies) == len(first[2]) + 1
+        tokens = run_command("", "token", "list", DATA_DIR=str(tmp_path), MONGO_DATABASE="scraping")
+        assert tokens.stdout.count("demo") == 1
+        # A token that no longer works is not shown.
+        revoked = run_command("", "token", "revoke", token, DATA_DIR=str(tmp_path), MONGO_DATABASE="scraping")
+        assert revoked.returncode == 0
+        assert demo.service.stop() == 0
+
+    with Demo(tmp_path) as demo:
+        deadline = time.monotonic() + SECONDS
+        while "token create" not in demo.service.log():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert token not in demo.service.log()
+        assert "curl" not in demo.service.log()
+        assert demo.interrupt() == 0
+
+
+def test_demo_data_never_goes_into_a_database_that_was_given(mongo_url: str) -> None:
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        client.drop_database("given")
+        with ServiceProcess(mongo_url, flags=["--demo"], mongo_database="given") as service:
+            service.wait_until_ready()
+            assert "MONGO_URL gets no demo data" in service.log()
+            assert "curl" not in service.log()
+            assert service.stop() == 0
+        for name in ("outputs", "tokens", "cookies", "local_storage", "reviews"):
+            assert client["given"][name].count_documents({}) == 0
+        client.drop_database("given")
+
+
+def test_without_demo_an_empty_database_stays_empty(tmp_path: Path) -> None:
+    with ServiceProcess("", data_dir=tmp_path) as service:
+        service.wait_until_ready()
+        listed = run_command("", "token", "list", DATA_DIR=str(tmp_path))
+        assert len(listed.stdout.splitlines()) == 1
+        assert service.stop() == 0
+
+
+# -- log lines ---------------------------------------------------------------------------------
+
+
+def test_every_line_of_the_log_is_json_and_a_request_has_exactly_these_members(
+    mongo_url: str, organization: int
+) -> None:
+    token = make_token(mongo_url, organization)
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready()
+        call(service, "/v1/cookies", token, [make_cookie(value="v4lue")])
+        request = urllib.request.Request(
+            f"{service.url}/v1/outputs/gr0up?url=https://user:p4ss@shop.example",
+            headers={"Authorization": f"Bearer {token}", "X-Request-ID": "id-1"},
+        )
+        with urllib.request.urlopen(request, timeout=SECONDS) as response:
+            assert response.headers["X-Request-ID"] == "id-1"
+        (line,) = (line for line in events(service, "request") if line["request_id"] == "id-1")
+        assert service.stop() == 0
+        log = service.log()
+    members = ["time", "level", "event", "method", "route", "status", "ms", "organization", "request_id"]
+    assert list(line) == members
+    assert (line["route"], line["organization"]) == ("/v1/outputs/{group_id}", organization)
+    for text in log.splitlines():
+        if text != f"listening on {service.url}":
+            assert {"time", "level", "event"} <= set(json.loads(text))
+    for secret in (token, "v4lue", "p4ss", "gr0up"):
+        assert secret not in log
+
+
+def test_a_url_as_long_as_one_can_be_stored_can_be_asked_for(mongo_url: str, organization: int) -> None:
+    token = make_token(mongo_url, organization)
+    long = "https://shop.example/?" + "a=%20&" * 1361 + "1234"
+    assert len(long) == 8192
+    with ServiceProcess(mongo_url) as service:
+        service.wait_until_ready()
+        call(service, "/v1/outputs/g", token, [make_output(source_url=long)])
+        quoted = urllib.parse.quote(long, safe="=:/?")
+        assert len(call(service, f"/v1/outputs/g?url={quoted}", token)["items"]) == 1

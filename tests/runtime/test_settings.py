@@ -1,0 +1,134 @@
+"""Settings: each has a name, a default and help, in one place; the README shows them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli import main
+from service.settings import Settings, SettingsError
+
+README = Path(__file__).parents[2] / "README.md"
+NAMES = [item.name for item in dataclasses.fields(Settings)]
+
+
+def test_the_readme_has_every_setting_with_its_default_and_help() -> None:
+    section = README.read_text().partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([A-Z][A-Z_]+)` \| (?:`([^`]*)`)? ?\| (.+?) \|$", section, re.MULTILINE)
+    assert rows == Settings.table()
+
+
+def test_the_readmes_table_is_printed_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "--markdown"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2] == "| `HOST` | `127.0.0.1` | Address to listen on. |"
+    assert len(lines) == 2 + len(NAMES)
+
+
+def test_settings_are_listed_by_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings"]) == 0
+    out = capsys.readouterr().out
+    assert "HOST=127.0.0.1\n    Address to listen on.\n" in out
+    assert "GROUP_COMMIT=true\n" in out
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_setting_has_help_that_is_a_sentence(name: str) -> None:
+    (item,) = (item for item in dataclasses.fields(Settings) if item.name == name)
+    assert item.metadata["help"].endswith(".")
+    assert "|" not in item.metadata["help"]
+
+
+def test_without_an_environment_all_settings_have_their_defaults() -> None:
+    assert Settings.load({}) == Settings()
+    assert Settings.load({name.upper(): "" for name in NAMES}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("host", "::1"),
+        ("port", 0),
+        ("port", 65535),
+        ("workers", 4),
+        ("base_url", "https://data.example.com"),
+        ("mongo_url", "mongodb://db.example:27017/?replicaSet=rs0"),
+        ("mongo_url", "mongodb+srv://db.example"),
+        ("mongo_database", "other-1_2"),
+        ("mongo_timeout", 0.5),
+        ("mongo_pool", 200),
+        ("data_dir", "/var/lib/x"),
+        ("token_cache_seconds", 4.0),
+        ("max_body_bytes", 1),
+        ("max_records", 5),
+        ("max_item_bytes", 10),
+        ("max_depth", 3),
+        ("max_in_flight", 1),
+        ("rate_limit", 2.5),
+        ("receive_timeout", 3.0),
+        ("keepalive_timeout", 1.0),
+        ("shutdown_timeout", 1.0),
+        ("lease_seconds", 5.0),
+        ("group_commit", False),
+        ("cors_origins", "https://a.example,https://b.example"),
+        ("log_level", "WARNING"),
+    ],
+)
+def test_a_setting_comes_from_the_environment_or_from_a_flag(name: str, value: Any) -> None:
+    expected = Settings(**{name: value})
+    assert Settings.load({name.upper(): str(value)}) == expected
+    assert Settings.load({name.upper(): "1"} if name != "base_url" else {}, **{name: str(value)}) == expected
+
+
+def test_settings_pass_to_another_process_through_its_environment() -> None:
+    settings = Settings(port=1234, group_commit=False, rate_limit=0.5, base_url="https://a.example")
+    assert Settings.load(settings.environ()) == settings
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("port", "abc"),
+        ("port", "-1"),
+        ("port", "65536"),
+        ("port", "80.5"),
+        ("workers", "0"),
+        ("workers", "two"),
+        ("base_url", "data.example.com"),
+        ("base_url", "https://"),
+        ("base_url", "https://data.example/?a=b"),
+        ("mongo_url", "http://db.example"),
+        ("mongo_url", "mongodb://"),
+        ("mongo_database", "a.b"),
+        ("mongo_database", "a b"),
+        ("mongo_database", "x" * 64),
+        ("mongo_timeout", "0"),
+        ("mongo_timeout", "-1"),
+        ("mongo_timeout", "soon"),
+        ("mongo_pool", "0"),
+        ("token_cache_seconds", "5"),
+        ("token_cache_seconds", "0"),
+        ("max_body_bytes", "16M"),
+        ("max_records", "0"),
+        ("max_depth", "0"),
+        ("rate_limit", "-1"),
+        ("shutdown_timeout", "nan"),
+        ("group_commit", "yes"),
+        ("log_level", "LOUD"),
+        ("tls_cert", "/nowhere/cert.pem"),
+        ("tls_key", "/nowhere/key.pem"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=name.upper()) as raised:
+        Settings.load({name.upper(): value})
+    assert "\n" not in str(raised.value)
+
+
+def test_several_workers_need_a_port() -> None:
+    with pytest.raises(SettingsError, match="PORT"):
+        Settings.load({"WORKERS": "2", "PORT": "0"})

@@ -1,0 +1,240 @@
+"""What a page costs the database, by explain() of the very commands that the service sends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
+
+from service.settings import Settings
+from service.store import Store
+from service.store.items import prepare
+from tests.support.api import Api, make_output
+
+ITEMS, BATCH = 3000, 500
+GROUP = "large"
+ORGANIZATION = 71
+COUNTRIES = {"Germany": ["DE-BE", "DE-BY", "DE-HH"], "France": ["FR-IDF", "FR-BRE"]}
+LISTING = "https://shop.example/listing"
+
+# Each is true of at least 150 items, each pair of at least 50.
+VALUES = {"url": LISTING, "job_id": "job-1", "region": "DE-BY", "country": "Germany"}
+ALONE: list[tuple[str, ...]] = [(), *((name,) for name in VALUES)]
+PAIRS = list(itertools.combinations(VALUES, 2))
+# A region lies in one country and the listing in one region: one index finds no more than the page.
+ONE_INDEX_FITS = [*ALONE, ("region", "country"), ("url", "region"), ("url", "country")]
+
+
+@dataclass
+class Filled:
+    """A group of thousands, another one between its items, and the dates of its batches."""
+
+    ids: list[int]
+    items: list[dict[str, Any]]
+    dates: list[datetime]
+
+    def matching(self, names: tuple[str, ...], after: int) -> list[int]:
+        """Return the ids above `after` that some filters keep."""
+        values = {
+            "url": lambda item: item["source_url"],
+            "job_id": lambda item: item["root_job_id"],
+            "region": lambda item: item["tags"].get("region"),
+            "country": lambda item: item["tags"].get("country"),
+        }
+        return [
+            id
+            for id, item in zip(self.ids, self.items, strict=True)
+            if id > after and all(values[name](item) == VALUES[name] for name in names)
+        ]
+
+
+class Commands(CommandListener):
+    """Keeps the reads of outputs that were sent."""
+
+    def __init__(self) -> None:
+        self.finds: list[dict[str, Any]] = []
+
+    def started(self, event: CommandStartedEvent) -> None:
+        if event.command.get("find") == "outputs":
+            self.finds.append(dict(event.command))
+
+    def succeeded(self, event: CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: CommandFailedEvent) -> None: ...
+
+
+def _output(number: int) -> dict[str, Any]:
+    country = list(COUNTRIES)[number % 2]
+    regions = COUNTRIES[country]
+    listed = number % 20 == 0
+    tags = {"country": country, "region": "DE-BY" if listed else regions[number // 2 % len(regions)]}
+    return make_output(
+        number,
+        source_url=LISTING if listed else f"https://shop.example/p/{number}",
+        root_job_id=f"job-{number // 3 % 5}",
+        tags={} if number % 31 == 30 and not listed else tags,
+        is_approved=False,
+        files=[],
+    )
+
+
+@pytest.fixture(scope="module")
+def filled(mongo_url: str) -> Filled:
+    async def fill() -> Filled:
+        settings = Settings(mongo_database="test_index_use")
+        store = Store.connect(settings, mongo_url)
+        await store.ensure_indexes()
+        items = [_output(number) for number in range(ITEMS)]
+        ids: list[int] = []
+        for first in range(0, ITEMS, BATCH):
+            for group, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
+                written = await store.outputs.write(
+                    ORGANIZATION, group, prepare([dict(item) for item in items[first : first + size]], 2**20)
+                )
+                ids += [result["id"] for result in written] if group == GROUP else []
+        firsts = store.database["outputs"].find(
+            {"organization_id": ORGANIZATION, "group_id": GROUP, "id": {"$in": ids[::BATCH]}}, sort=[("id", 1)]
+        )
+        dates = [document["update_date"] async for document in firsts]
+        await store.close()
+        return Filled(ids, items, dates)
+
+    return asyncio.run(fill())
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database="test_index_use")
+
+
+@pytest.fixture
+def organization(filled: Filled) -> int:
+    return ORGANIZATION
+
+
+@pytest.fixture
+def commands() -> Commands:
+    return Commands()
+
+
+@pytest.fixture
+async def store(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
+    """A store whose commands are seen."""
+    client: Any = AsyncIOMotorClient(mongo_url, tz_aware=True, event_listeners=[commands])
+    store = Store(settings, client)
+    yield store
+    await store.close()
+
+
+class Cost:
+    """What one command made the database do."""
+
+    def __init__(self, explained: dict[str, Any]) -> None:
+        self.documents = explained["executionStats"]["totalDocsExamined"]
+        self.keys = explained["executionStats"]["totalKeysExamined"]
+        self.stages = {stage["stage"] for stage in _stages(explained["executionStats"]["executionStages"])}
+
+
+def _stages(stage: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield stage
+    for child in [*stage.get("inputStages", ()), *([stage["inputStage"]] if "inputStage" in stage else [])]:
+        yield from _stages(child)
+
+
+async def read(api: Api, store: Store, commands: Commands, **query: Any) -> tuple[list[int], list[Cost]]:
+    """Read a page; return its ids and what each of its reads of outputs costs."""
+    commands.finds.clear()
+    page = await api.ok(f"/v1/outputs/{GROUP}?{urlencode(query)}")
+    costs = []
+    for find in list(commands.finds):
+        bare = {name: value for name, value in find.items() if name not in ("lsid", "$db", "readConcern", "maxTimeMS")}
+        explained = await store.database.command("explain", bare, verbosity="executionStats")
+        costs.append(Cost(explained))
+    return [item["id"] for item in page["items"]], costs
+
+
+def _depths(filled: Filled, names: tuple[str, ...]) -> list[int]:
+    """Return cursors at the start, in the middle, near the end and on the last item."""
+    ids = filled.matching(names, 0)
+    return [0, ids[len(ids) // 2], ids[int(len(ids) * 0.95)], ids[-2], ids[-1]]
+
+
+def _name(names: tuple[str, ...]) -> str:
+    return "-".join(names) or "none"
+
+
+@pytest.mark.parametrize("limit", [1, 10, 100])
+@pytest.mark.parametrize("names", ONE_INDEX_FITS, ids=_name)
+async def test_a_page_examines_no_more_than_it_needs_at_any_depth(
+    api: Api, store: Store, commands: Commands, filled: Filled, names: tuple[str, ...], limit: int
+) -> None:
+    for cursor in _depths(filled, names):
+        query = {name: VALUES[name] for name in names}
+        ids, costs = await read(api, store, commands, cursor=cursor, limit=limit, **query)
+        assert ids == filled.matching(names, cursor)[:limit]
+        # The last page may be read with a remembered mark and again with a new one.
+        assert len(costs) <= 2 and (costs or not ids)  # the end is known without a look
+        for cost in costs:
+            assert cost.documents <= limit + 1
+            assert cost.keys <= limit + 2
+            assert not cost.stages & {"SORT", "COLLSCAN"}
+
+
+@pytest.mark.parametrize("names", PAIRS, ids=_name)
+async def test_a_page_with_two_filters_walks_one_index_in_order(
+    api: Api, store: Store, commands: Commands, filled: Filled, names: tuple[str, ...]
+) -> None:
+    limit = 10
+    for cursor in _depths(filled, names):
+        query = {name: VALUES[name] for name in names}
+        ids, costs = await read(api, store, commands, cursor=cursor, limit=limit, **query)
+        expected = filled.matching(names, cursor)
+        assert ids == expected[:limit]
+        end = expected[limit] if len(expected) > limit else filled.ids[-1]
+        either = max(len([id for id in filled.matching((name,), cursor) if id <= end]) for name in names)
+        for cost in costs:
+            assert cost.documents <= either + 1
+            assert not cost.stages & {"SORT", "COLLSCAN"}
+
+
+@pytest.mark.parametrize("names", [*ALONE, ("region", "country")], ids=_name)
+async def test_created_after_costs_one_look_up_however_far_back(
+    api: Api, store: Store, commands: Commands, filled: Filled, names: tuple[str, ...]
+) -> None:
+    limit = 10
+    query = {name: VALUES[name] for name in names}
+    for number, date in enumerate(filled.dates):
+        ids, costs = await read(api, store, commands, created_after=date.isoformat(), limit=limit, **query)
+        assert ids == filled.matching(names, filled.ids[number * BATCH] - 1)[:limit]
+        assert sum(cost.documents for cost in costs) <= limit + 2
+        assert not set().union(*(cost.stages for cost in costs)) & {"SORT", "COLLSCAN"}
+
+
+async def test_created_after_everything_examines_nothing(api: Api, store: Store, commands: Commands) -> None:
+    ids, costs = await read(api, store, commands, created_after="2200-01-01")
+    assert ids == []
+    assert sum(cost.documents for cost in costs) == 0
+
+
+async def test_filters_that_match_nothing_together_give_an_empty_page(
+    api: Api, store: Store, commands: Commands
+) -> None:
+    # As in a large group: the plans' trials end before any of them is through.
+    trial = {"internalQueryPlanEvaluationWorks": 10, "internalQueryPlanEvaluationCollFraction": 0.0}
+    admin = store.client.admin
+    before = await admin.command("getParameter", 1, **dict.fromkeys(trial, 1))
+    await admin.command("setParameter", 1, **trial)
+    try:
+        ids, costs = await read(api, store, commands, country="Germany", region="FR-BRE")
+    finally:
+        await admin.command("setParameter", 1, **{name: before[name] for name in trial})
+    assert ids == []
+    assert costs and not set().union(*(cost.stages for cost in costs)) & {"SORT", "COLLSCAN"}

@@ -1,0 +1,311 @@
+"""Values of cookies and local storage are sealed in the database, each to its own record; keys rotate."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import bson
+import pytest
+from pymongo import MongoClient
+
+from service.cli import main
+from service.runtime.local_mongo import local_mongo
+from service.settings import Settings
+from service.store import Store
+from service.store.browser_state import BrowserState
+from service.store.vault import Vault, VaultError
+from tests.support.api import Api, make_cookie, make_entry
+from tests.support.processes import ServiceProcess
+
+OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
+VALUE = "canary-" + os.urandom(20).hex()
+STATE = {
+    "cookies": [],
+    "origins": [{"origin": "https://shop.example", "localStorage": [], "indexedDB": [{"records": [VALUE]}]}],
+}
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database="test", secret_keys=OLD)
+
+
+async def fill(api: Api) -> None:
+    await api.ok("/v1/cookies", [make_cookie(value=VALUE), make_cookie(name="other", value=VALUE)])
+    await api.ok("/v1/local-storage", [make_entry(value=VALUE)])
+    await api.ok("/v1/storage-state", STATE)
+
+
+async def raw(store: Store, organization: int) -> list[dict[str, Any]]:
+    """Return what an analyst with a Mongo shell sees of an organization's sealed records."""
+    found = []
+    for part in store.sealed:
+        found += await store.database[part.name].find({"organization_id": organization}).to_list(None)
+    return found
+
+
+async def test_the_database_holds_no_value_that_can_be_read(api: Api, store: Store) -> None:
+    await fill(api)
+    documents = await raw(store, api.organization_id)
+    assert len(documents) == 4
+    for document in documents:
+        assert type(document["value"]) is bytes
+        assert document["value"].startswith(b"\x03old")
+        assert VALUE.encode() not in bson.encode(document)
+    assert [cookie["value"] for cookie in await api.ok("/v1/cookies")] == [VALUE, VALUE]
+    assert [entry["value"] for entry in await api.ok("/v1/local-storage")] == [VALUE]
+    assert (await api.ok("/v1/storage-state"))["origins"][0]["indexedDB"] == [{"records": [VALUE]}]
+
+
+async def test_one_value_sealed_twice_gives_nothing_in_common(api: Api, store: Store) -> None:
+    await fill(api)
+    first, second = (d["value"] for d in await raw(store, api.organization_id) if "name" in d)
+    assert first[4:16] != second[4:16] and first[16:] != second[16:]
+
+
+async def test_no_file_of_the_database_holds_a_value(tmp_path: Path, organization: int) -> None:
+    """The journal too, and the log. A value that is not sealed is found, so that this can fail."""
+    plain = "canary-" + os.urandom(20).hex()
+    with local_mongo(tmp_path) as mongo:
+        for keys, value in ((OLD, VALUE), ("", plain)):
+            store = Store.connect(Settings(mongo_database="files", secret_keys=keys), mongo.url)
+            cookie = make_cookie(name=f"sealed-{bool(keys)}", value=value) | {"expires": None}
+            await store.cookies.set(organization, [cookie])
+            entry = make_entry(key=f"sealed-{bool(keys)}", value=value) | {"expires": None}
+            await store.local_storage.set(organization, [entry])
+            await store.close()
+        running = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    ended = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for files in (running, ended):
+        assert plain.encode() in files
+        assert VALUE.encode() not in files
+
+
+def vault_parts() -> list[tuple[str | int, ...]]:
+    """What a record's value belongs to, and the same with one part changed."""
+    return [
+        (1, "cookies", "a.example", "/", "sid", "value"),
+        (2, "cookies", "a.example", "/", "sid", "value"),
+        (1, "local_storage", "a.example", "/", "sid", "value"),
+        (1, "cookies", "b.example", "/", "sid", "value"),
+        (1, "cookies", "a.example", "/x", "sid", "value"),
+        (1, "cookies", "a.example", "/", "sid2", "value"),
+        (1, "cookies", "a.example", "/", "sid", "extra"),
+        (1, "cookies", "a.example/", "", "sid", "value"),
+    ]
+
+
+@pytest.mark.parametrize("number", range(1, len(vault_parts())))
+def test_a_value_opens_only_where_it_belongs(number: int) -> None:
+    vault = Vault.parse(OLD)
+    home, elsewhere = vault_parts()[0], vault_parts()[number]
+    sealed = vault.seal(VALUE, *home)
+    assert vault.open(sealed, *home) == VALUE
+    with pytest.raises(VaultError):
+        vault.open(sealed, *elsewhere)
+
+
+@pytest.mark.parametrize("damage", ["", "ff", "03", "036f6c64", "036f6c64" + "00" * 12, "036f6c64" + "00" * 40])
+def test_what_nobody_sealed_does_not_open(damage: str) -> None:
+    with pytest.raises(VaultError):
+        Vault.parse(OLD).open(bytes.fromhex(damage), "x")
+
+
+def test_a_changed_bit_does_not_open() -> None:
+    vault = Vault.parse(OLD)
+    sealed = bytearray(vault.seal(VALUE, "x"))  # type: ignore[arg-type]
+    for at in range(len(sealed)):
+        changed = bytes(sealed[:at]) + bytes([sealed[at] ^ 1]) + bytes(sealed[at + 1 :])
+        with pytest.raises(VaultError):
+            vault.open(changed, "x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x", "x:", ":AAAA", "x:AAAA", f"{OLD},{OLD}", OLD.replace("old", "o d"), f"{OLD}=", "x:" + "A" * 43 + "!"],
+    ids=range(8),
+)
+def test_keys_that_cannot_be_used_are_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(ValueError, match="SECRET_KEYS must be") as refused:
+        Vault.parse(text)
+    assert text not in str(refused.value)
+    assert OLD.partition(":")[2] not in str(refused.value)
+
+
+def test_settings_do_not_show_their_secrets() -> None:
+    shown = repr(Settings(secret_keys=OLD, mongo_url="mongodb://user:password@host"))
+    assert OLD not in shown and "password" not in shown
+
+
+async def test_a_value_moved_to_another_record_is_a_500_that_says_nothing(
+    api: Api, store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All of the list fails: a cookie that is silently missing looks like an account logged out."""
+    mine = [make_cookie(name="a", value=VALUE), make_cookie(name="b", value="b", domain="b.example")]
+    await api.ok("/v1/cookies", [*mine, make_cookie(name="c", domain="c.example")])
+    cookies = store.database["cookies"]
+    moved = await cookies.find_one({"organization_id": api.organization_id, "name": "a"})
+    assert moved
+    await cookies.update_one({"organization_id": api.organization_id, "name": "b"}, {"$set": {"value": moved["value"]}})
+    answer = await api.get("/v1/cookies")
+    assert answer.status == 500 and answer.problems() == [([], "internal_error")]
+    assert VALUE.encode() not in answer.body
+    assert any("SECRET_KEYS" in record.getMessage() for record in caplog.records)
+    assert VALUE not in caplog.text
+    # What does not hold that record works, and setting it again heals it.
+    assert [c["name"] for c in await api.ok("/v1/cookies?domain=c.example")] == ["c"]
+    await api.ok("/v1/cookies", mine)
+    assert len(await api.ok("/v1/cookies")) == 3
+
+
+@pytest.mark.parametrize("keys", [NEW, Vault.new_key("old")], ids=["unknown key", "another key of the same id"])
+async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_at(
+    api: Api, mongo_url: str, settings: Settings, caplog: pytest.LogCaptureFixture, keys: str
+) -> None:
+    await fill(api)
+    other = Store.connect(replace(settings, secret_keys=keys), mongo_url)
+    with pytest.raises(VaultError):
+        await anext(other.cookies.records(api.organization_id))
+    await other.close()
+    (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert "SECRET_KEYS" in record.getMessage() and record.__dict__["key_id"] == "old"
+
+
+# -- rotation: on databases of their own, because it touches every organization ---------------------
+
+
+@pytest.fixture
+async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
+    apart = replace(settings, mongo_url=mongo_url, mongo_database=f"rotate{organization}")
+    store = Store.connect(apart, mongo_url)
+    for part in store.sealed:
+        await part.ensure_indexes()
+    yield apart
+    await store.client.drop_database(apart.mongo_database)
+    await store.close()
+
+
+def opened(settings: Settings, keys: str) -> Store:
+    return Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
+
+
+async def set_cookies(store: Store, count: int, value: str = VALUE) -> None:
+    for start in range(0, count, 1000):
+        numbers = range(start, min(count, start + 1000))
+        await store.cookies.set(1, [make_cookie(name=str(n), value=value) | {"expires": None} for n in numbers])
+
+
+async def values(store: Store, part: BrowserState | None = None) -> list[str]:
+    batches = (part or store.cookies).records(1)
+    return [record["value"] async for batch in batches for record in batch]
+
+
+async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> None:
+    plain, old, both, new = (opened(apart, keys) for keys in ("", OLD, f"{NEW},{OLD}", NEW))
+    await set_cookies(old, 1200)
+    entry = make_entry(value=VALUE) | {"expires": None}
+    await plain.local_storage.set(1, [entry])  # from before there were keys
+    await both.origins.set(1, [{"origin": "https://a.example", "domain": "a.example", "value": VALUE}])
+    assert await values(both) == [VALUE] * 1200
+    assert await values(both, both.local_storage) == [VALUE]
+    done = [[rotation async for rotation in part.rotate()][-1] for part in both.sealed]
+    assert done == [(1200, 1200, 0), (1, 1, 0), (1, 0, 0)]
+    assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.sealed] == [0, 0, 0]
+    assert all(document["value"].startswith(b"\x03new") for document in await raw(new, 1))
+    assert await values(new) == [VALUE] * 1200
+    assert await values(new, new.local_storage) == await values(new, new.origins) == [VALUE]
+    for store in (plain, old, both, new):
+        await store.close()
+
+
+async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings) -> None:
+    old, both = opened(apart, OLD), opened(apart, f"{NEW},{OLD}")
+    await set_cookies(old, 1200)
+    async for rotation in both.cookies.rotate():
+        assert rotation == (1000, 1000, 0)
+        break
+    assert await values(both) == [VALUE] * 1200
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1200, 200, 0)
+    await old.close()
+    await both.close()
+
+
+async def test_rotation_never_takes_back_what_a_running_service_writes(
+    apart: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, both = opened(apart, OLD), opened(apart, f"{NEW},{OLD}")
+    await set_cookies(service, 20)
+    client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
+    records, vault = client[apart.mongo_database]["cookies"], both.cookies._vault
+
+    def open_slowly(value: str | bytes, *belongs_to: str | int) -> str:
+        """Open a value; before it is sealed again, a service that has only the old key sets a newer one."""
+        newer = Vault.parse(OLD).seal("newer", *belongs_to)
+        if belongs_to[-2] in ("3", "7"):
+            records.update_one({"name": belongs_to[-2]}, {"$set": {"value": newer}})
+        return Vault.open(vault, value, *belongs_to)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vault, "open", open_slowly)
+        assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 18, 0)
+    assert sorted(await values(both)) == sorted([VALUE] * 18 + ["newer"] * 2)
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 2, 0)
+    client.close()
+    await service.close()
+    await both.close()
+
+
+def rotate(settings: Settings, keys: str) -> int:
+    arguments = {"--mongo-url": settings.mongo_url, "--mongo-database": settings.mongo_database, "--secret-keys": keys}
+    return main(["secrets", "rotate", *(word for pair in arguments.items() for word in pair)])
+
+
+async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: pytest.CaptureFixture[str]) -> None:
+    store = opened(apart, OLD)
+    await set_cookies(store, 3)
+    assert await asyncio.to_thread(rotate, apart, f"{NEW},{OLD}") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "cookies: 3 values, 3 sealed now"
+    assert lines[-1] == "every value is under the first key"
+    assert "\r" not in "".join(lines)
+    assert await asyncio.to_thread(rotate, apart, Vault.new_key("third")) == 1
+    error = capsys.readouterr().err
+    assert "3 values do not open with the keys of SECRET_KEYS" in error and VALUE not in error
+    await store.close()
+
+
+async def test_the_command_shows_a_bar_on_a_terminal(
+    apart: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(apart, OLD)
+    await set_cookies(store, 3)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert await asyncio.to_thread(rotate, apart, f"{NEW},{OLD}") == 0
+    assert f"\rcookies        [{'#' * 30}] 100%" in capsys.readouterr().out
+    await store.close()
+
+
+def test_rotation_without_keys_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SECRET_KEYS", raising=False)
+    assert main(["secrets", "rotate"]) == 1
+    assert "SECRET_KEYS is not set" in capsys.readouterr().err
+
+
+def test_a_new_key_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["secrets", "new-key", "--id", "2026-11"]) == 0
+    key = capsys.readouterr().out.strip()
+    assert key.startswith("2026-11:") and Vault.parse(key).active
+    assert main(["secrets", "new-key", "--id", "a,b"]) == 1
+
+
+def test_a_service_without_keys_warns_when_it_starts(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, secret_keys="") as service:
+        service.wait_until_listening()
+        assert "SECRET_KEYS is not set" in service.log()
