@@ -163,6 +163,28 @@ class Digits(fields.Integer):
         return int(value)
 
 
+class WholeNumber(Digits):
+    """A JSON integer within bounds; digits in a string are none."""
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
+        if type(value) is not int:
+            raise self.make_error("invalid")
+        return super()._deserialize(value, attr, data, **kwargs)
+
+
+class Choice(Text):
+    """One of a few words."""
+
+    def __init__(self, *words: str, **kwargs: Any) -> None:
+        self.words = words
+        super().__init__(metadata={"enum": list(words), **kwargs.pop("metadata", {})}, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        if value not in self.words:
+            raise ValidationError([problem("value_error", f"Must be one of {', '.join(self.words)}")])
+        return str(value)
+
+
 class JsonObject(fields.Dict):
     """Any JSON object, kept as it is."""
 

@@ -3,9 +3,21 @@
 from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import INCLUDE, ValidationError, fields
+from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Date, Digits, Flag, JsonObject, ListOf, Text, problem
+from schemas.base import (
+    Base,
+    Choice,
+    Date,
+    Digits,
+    Flag,
+    JsonObject,
+    ListOf,
+    QueryFlag,
+    Text,
+    WholeNumber,
+    problem,
+)
 
 
 class FileInput(Base):
@@ -37,7 +49,12 @@ class OutputInput(Base):
         max_length=256,
         metadata={"description": "Default: SHA-256 over the canonical JSON of data"},
     )
-    is_approved = Flag(load_default=False)
+    is_approved = Flag(
+        metadata={
+            "description": "When left out: false for a new item, kept for one whose data is the same, "
+            "false again when data changed"
+        }
+    )
     tags = JsonObject(load_default=dict)
     files = ListOf(FileInput, load_default=list, max_length=1000)
     last_scraped_date = Date(metadata={"description": "Default: now"})
@@ -71,6 +88,7 @@ class Output(Base):
     is_approved = fields.Boolean(required=True)
     tags = fields.Dict(required=True)
     files = fields.List(fields.Nested(File), required=True)
+    deleted = fields.Boolean(metadata={"description": "Only in the record of a deletion: its data and files are empty"})
 
 
 class Paths(Text):
@@ -91,17 +109,14 @@ class Paths(Text):
         return tuple(p for p in paths if not any(p.startswith(f"{other}.") for other in paths))
 
 
-class OutputsQuery(Base):
+class OutputFilters(Base):
+    """Which outputs of a group are meant."""
+
     job_id = Text(
         load_default=None,
         allow_none=True,
         max_length=256,
         metadata={"description": "Only outputs of this root scraping job"},
-    )
-    created_after = Date(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs created or updated on or after this moment"},
     )
     url = Text(
         load_default=None,
@@ -109,8 +124,6 @@ class OutputsQuery(Base):
         max_length=8192,
         metadata={"description": "Only outputs of exactly this source URL"},
     )
-    limit = Digits(minimum=1, maximum=1000, load_default=10)
-    cursor = Digits(minimum=0, load_default=0, metadata={"description": "Only ids greater than this"})
     country = Text(
         load_default=None,
         allow_none=True,
@@ -123,14 +136,70 @@ class OutputsQuery(Base):
         max_length=1024,
         metadata={"description": "Only outputs whose tags.region is exactly this"},
     )
+    is_approved = QueryFlag(
+        load_default=None, allow_none=True, metadata={"description": "Only outputs that are, or are not, approved"}
+    )
+
+
+class OutputSelection(OutputFilters):
+    """Which outputs are read, and what of them."""
+
+    key_hash = Text(
+        load_default=None, allow_none=True, max_length=256, metadata={"description": "Only the output with this key"}
+    )
+    created_after = Date(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs created or updated on or after this moment"},
+    )
+    cursor = Digits(
+        minimum=0, load_default=0, metadata={"description": "Only ids greater than this; with order=desc, lower"}
+    )
+    order = Choice("asc", "desc", load_default="asc", metadata={"description": "desc: newest change first"})
+    deleted = QueryFlag(
+        load_default=False, metadata={"description": "true: deletions are part of the change order too"}
+    )
     # Named apart from Marshmallow's own `fields`.
     kept = Paths(
         data_key="fields",
         load_default=(),
         allow_none=True,
         max_length=8192,
-        metadata={"description": "Keep only these paths, a comma between; id is always kept", "default": None},
+        metadata={
+            "description": "Keep only these paths, a comma between; id is always kept. "
+            "The items then have these members only",
+            "default": None,
+        },
     )
+
+
+class OutputsQuery(OutputSelection):
+    limit = Digits(minimum=1, maximum=1000, load_default=10)
+    wait = Digits(
+        minimum=0,
+        maximum=60,
+        load_default=0,
+        metadata={"description": "Seconds to wait for something new where the page would be empty"},
+    )
+
+
+class ExportQuery(OutputSelection):
+    format = Choice("ndjson", "csv", "json", "sse", load_default="ndjson")
+    follow = QueryFlag(
+        load_default=False, metadata={"description": "true: stay open and send what comes (ndjson, sse)"}
+    )
+    limit = Digits(minimum=1, load_default=None, allow_none=True, metadata={"description": "At most this many items"})
+    safe = QueryFlag(
+        load_default=False,
+        metadata={"description": "csv: put an apostrophe before texts that a spreadsheet takes for a formula"},
+    )
+
+
+class DeleteQuery(OutputFilters):
+    scraped_before = Date(
+        load_default=None, allow_none=True, metadata={"description": "Only outputs last scraped before this moment"}
+    )
+    all = QueryFlag(load_default=False, metadata={"description": "true: every output of the group"})
 
 
 class Pagination(Base):
@@ -141,20 +210,6 @@ class Pagination(Base):
 class OutputsPage(Base):
     metadata = fields.Nested(Pagination, required=True)
     items = fields.List(fields.Nested(Output), required=True)
-
-
-class OutputPart(Base):
-    """What the query parameter `fields` leaves of an output: `id`, and the fields named."""
-
-    class Meta:
-        unknown = INCLUDE
-
-    id = fields.Integer(required=True)
-
-
-class OutputsPart(Base):
-    metadata = fields.Nested(Pagination, required=True)
-    items = fields.List(fields.Nested(OutputPart), required=True)
 
 
 class OutputResult(Base):
@@ -169,3 +224,40 @@ class OutputsWritten(Base):
     updated = fields.Integer(required=True)
     unchanged = fields.Integer(required=True)
     items = fields.List(fields.Nested(OutputResult), required=True)
+
+
+class OutputPatch(Base):
+    is_approved = Flag()
+    tags = JsonObject(metadata={"description": "A JSON merge patch (RFC 7396): null removes a member"})
+
+
+class OutputPatchOf(OutputPatch):
+    output_id = Text(min_length=1, max_length=256)
+    key_hash = Text(max_length=256)
+    if_id = WholeNumber(minimum=0, metadata={"description": "Only if the output still has this id"})
+
+
+class PatchResult(Base):
+    id = fields.Integer(required=True, allow_none=True)
+    output_id = fields.String(required=True, allow_none=True)
+    key_hash = fields.String(required=True, allow_none=True)
+    result = fields.String(
+        required=True, metadata={"enum": ["updated", "unchanged", "not_found", "conflict", "too_large"]}
+    )
+
+
+class OutputsPatched(Base):
+    updated = fields.Integer(required=True)
+    unchanged = fields.Integer(required=True)
+    not_found = fields.Integer(required=True)
+    conflict = fields.Integer(required=True)
+    items = fields.List(fields.Nested(PatchResult), required=True)
+
+
+class OutputDeleted(Base):
+    deleted = fields.Integer(required=True)
+
+
+class OutputsDeleted(Base):
+    deleted = fields.Integer(required=True)
+    more = fields.Boolean(required=True, metadata={"description": "true: send the same request again for the rest"})

@@ -11,7 +11,7 @@ from service.http.access_log import observe
 from service.http.auth import AUTHENTICATOR, Authenticator, authenticate
 from service.http.cors import add_cors, preflight
 from service.http.errors import errors
-from service.http.keys import SETTINGS, STORE
+from service.http.keys import SETTINGS, STOPPING, STORE
 from service.http.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.http.metrics import METRICS, Metrics
 from service.http.openapi import add_document
@@ -31,6 +31,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=MIDDLEWARES)
     app[SETTINGS] = settings
     app[STORE] = store
+    app[STOPPING] = asyncio.Event()
     app[LIMITS] = Limits(settings.max_in_flight, settings.rate_limit)
     app[METRICS] = Metrics(store, app[LIMITS])
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)

@@ -15,8 +15,7 @@ from schemas.base import INT64_MAX, parse_date
 from service.client.cli import commands as client_commands
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
-from service.store import SCOPES, Store, StoreError, StoreUnavailable
-from service.store.browser_state import BrowserState, Rotation
+from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, StoreUnavailable, Vault
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -202,8 +201,6 @@ def token_revoke(settings: Settings, token: str) -> int:
 def secrets_new_key(settings: Settings, id: str | None) -> int:
     from datetime import UTC, datetime
 
-    from service.store.vault import Vault
-
     print(Vault.new_key(id or datetime.now(UTC).strftime("%Y-%m-%d")))
     return 0
 
@@ -217,7 +214,7 @@ def secrets_rotate(settings: Settings) -> int:
 
     async def run(store: Store) -> int:
         for _ in range(passes):
-            done = [await _rotate(part) for part in store.sealed]
+            done = [await _rotate(part) for part in store.browser_state]
             unreadable = sum(rotation.unreadable for rotation in done)
             if not sum(rotation.resealed for rotation in done):
                 break

@@ -83,6 +83,7 @@ class Settings(_Loaded):
     keepalive_timeout: float = _setting(75.0, "Seconds an idle connection is kept.")
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop.")
     lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
+    deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
     cors_origins: str = _setting("", "Origins allowed to call from a browser, comma between.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
@@ -110,6 +111,8 @@ class Settings(_Loaded):
             raise SettingsError("PORT must be at most 65535.")
         if self.workers > 1 and self.port == 0:
             raise SettingsError("PORT must be given when there are several WORKERS.")
+        if self.lease_seconds <= self.mongo_timeout:
+            raise SettingsError("LEASE_SECONDS must be greater than MONGO_TIMEOUT.")
         if not 0 < self.token_cache_seconds <= 4:
             raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
         if self.base_url and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", self.base_url):

@@ -1,24 +1,38 @@
-"""GET /v1/groups and GET /v1/groups/{group_id}/stats."""
+"""GET /v1/groups; PUT and DELETE /v1/groups/{group_id}; its stats, jobs and fields."""
+
+from __future__ import annotations
 
 from datetime import timedelta
 
 from aiohttp import web
 
-from schemas.groups import Group
+from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, Job
+from schemas.outputs import OutputsDeleted
 from service.http.endpoint import endpoint
+from service.http.errors import ApiError, problem
+from service.http.field_statistics import FieldStatistics
+from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
-from service.http.query import path_id
-from service.http.responses import json_response
-from service.store import now
+from service.http.offload import off_loop
+from service.http.query import QueryLoader, path_id
+from service.http.responses import json_array, json_response, stream_response
+from service.store import Query, now
 
 _LISTED_DAYS = timedelta(days=30)
+_FIELDS = QueryLoader(FieldsQuery())
+_SETTINGS = GroupSettings()
+_MAX_JOBS = 1000
+
+
+def _since() -> str:
+    return (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
 
 
 @endpoint("List groups", Group(many=True))
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the organization's groups, newest change first, each with its last 30 days."""
-    since = (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
-    return await json_response(request, await request.app[STORE].groups.all(request[ORGANIZATION], since))
+    groups = request.app[STORE].groups.all(request[ORGANIZATION], _since())
+    return await stream_response(request, json_array(groups))
 
 
 @endpoint("Get the counts of a group", Group())
@@ -26,3 +40,54 @@ async def stats(request: web.Request) -> web.StreamResponse:
     """Return what a group holds, and its items created and changed by day (UTC)."""
     group_id = path_id(request, "group_id")
     return await json_response(request, await request.app[STORE].groups.one(request[ORGANIZATION], group_id))
+
+
+@endpoint("Set the retention of a group", Group(), body=GroupSettings(), not_found=True)
+async def put(request: web.Request) -> web.StreamResponse:
+    """Let the service delete items that were not scraped for `retention_days`; null keeps them for good."""
+    group_id = path_id(request, "group_id")
+    days = (await read_object(request, _SETTINGS))["retention_days"]
+    groups = request.app[STORE].groups
+    if not await groups.set_retention(request[ORGANIZATION], group_id, days):
+        raise ApiError(404, [problem("not_found", "There is no such group", "path", "group_id")])
+    return await json_response(request, await groups.one(request[ORGANIZATION], group_id))
+
+
+@endpoint("Delete a group", OutputsDeleted())
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete all outputs, reviews and jobs of a group; its ids are never given again.
+
+    A large deletion ends after some seconds with `more`: send the same request again.
+    """
+    group_id = path_id(request, "group_id")
+    store, organization_id = request.app[STORE], request[ORGANIZATION]
+    deleted, more = await store.outputs.delete_matching(organization_id, group_id, Query())
+    if not more:
+        await store.reviews.remove(organization_id, group_id)
+        await store.groups.remove(organization_id, group_id)
+    return await json_response(request, {"deleted": deleted, "more": more})
+
+
+@endpoint("List the jobs of a group", Job(many=True))
+async def jobs(request: web.Request) -> web.StreamResponse:
+    """Return the newest 1000 jobs of a group: items now held, created, changed, unchanged, latest review."""
+    group_id = path_id(request, "group_id")
+    store, organization_id = request.app[STORE], request[ORGANIZATION]
+    found = await store.jobs.list(organization_id, group_id, _MAX_JOBS)
+    reviews = await store.reviews.latest_of(organization_id, group_id, [job["job_id"] for job in found])
+    return await json_response(request, [{**job, "review": reviews.get(job["job_id"])} for job in found])
+
+
+@endpoint("Describe the fields of a group's data", GroupFields(), query=FieldsQuery)
+async def fields(request: web.Request) -> web.StreamResponse:
+    """Return fill rate, types, smallest, largest and example values for each path in `data`.
+
+    Looks at the newest 1000 items that match.
+    """
+    group_id = path_id(request, "group_id")
+    loaded = _FIELDS.load(request)
+    query = Query(job_id=loaded["job_id"], newest_first=True, fields=("data",))
+    statistics = FieldStatistics()
+    async for page in request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, loaded["limit"]):
+        await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
+    return await json_response(request, statistics.result())

@@ -1,112 +1,169 @@
-"""GET and POST /v1/outputs/{group_id}."""
+"""GET, POST, PATCH and DELETE /v1/outputs/{group_id}."""
 
+from __future__ import annotations
+
+import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from typing import Any
 from urllib.parse import unquote
 
 from aiohttp import web
 
-from schemas.outputs import OutputInput, OutputsPage, OutputsPart, OutputsQuery, OutputsWritten
-from service.http import exports
+from schemas.outputs import (
+    DeleteQuery,
+    OutputInput,
+    OutputPatchOf,
+    OutputsDeleted,
+    OutputsPage,
+    OutputsPatched,
+    OutputsQuery,
+    OutputsWritten,
+)
 from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
-from service.http.keys import ORGANIZATION, SETTINGS, STORE
+from service.http.errors import ApiError, invalid, problem
+from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
+from service.http.limits import without_slot
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
-from service.http.responses import bytes_response, json_response, stream_response
-from service.store import Page, Query, documents, prepare
+from service.http.responses import bytes_response, json_response
+from service.store import Page, Patch, Query
 
 INPUT = Records(OutputInput)
+PATCHES = Records(OutputPatchOf)
 _QUERY = QueryLoader(OutputsQuery())
+_DELETE = QueryLoader(DeleteQuery())
 # A page may be kept by the client, but is asked for again each time.
-_CACHING = {"Cache-Control": "private, no-cache"}
+CACHING = {"Cache-Control": "private, no-cache"}
+_KINDS = ("created", "updated", "unchanged")
+_PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict")
+
+
+def query_of(loaded: dict[str, Any]) -> Query:
+    """Return the store's query for loaded parameters."""
+    newest_first = loaded.pop("order") == "desc"
+    return Query(fields=loaded.pop("kept"), newest_first=newest_first, **loaded)
 
 
 @endpoint(
     "Get outputs for a scraping group",
     OutputsPage(),
     query=OutputsQuery,
-    partial=OutputsPart(),
-    gives=[exports.NDJSON, exports.CSV],
-    responses={"304": {"description": "Nothing has changed since the ETag in If-None-Match"}},
+    etag=True,
+    responses={
+        "304": {"description": "Nothing has changed since the ETag in If-None-Match"},
+        "410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"},
+    },
 )
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one page of the group's outputs, in the order in which they were last changed.
 
     Pass `next_cursor` as `cursor` for the next page, or follow `next_url`; both are null when there
     is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
-    or changed since. `Accept: application/x-ndjson` or `text/csv` streams everything from the cursor on.
+    or changed since. A page may be shorter than `limit`, even empty, and still have a next one.
     """
     group_id = path_id(request, "group_id")
     loaded = _QUERY.load(request)
-    query = Query(fields=loaded.pop("kept"), **loaded)
-    accept = request.headers.get("Accept", "")
-    if exports.NDJSON in accept or exports.CSV in accept:
-        return await _export(request, group_id, query)
+    wait = loaded.pop("wait")
+    query = query_of(loaded)
     outputs = request.app[STORE].outputs
     seen = request.headers.get("If-None-Match")
-    if seen:
+    if seen and not wait:
         current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
         if current in map(str.strip, seen.split(",")):
-            return web.Response(status=304, headers={"ETag": current, **_CACHING})
+            return web.Response(status=304, headers={"ETag": current, **CACHING})
     page = await outputs.page(request[ORGANIZATION], group_id, query)
+    if wait and not page.documents and page.next_cursor is None:
+        page = await _wait(request, group_id, query, page, wait)
     request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     # A quarter of what reading in would take: 256 KB are about 3 ms.
-    body = await off_loop(documents.size(page.documents) // 4, lambda: _body(page, next_url))
-    return await bytes_response(request, body, {"ETag": _etag(request, page.version), **_CACHING})
+    body = await off_loop(page.size // 4, lambda: page.body(next_url))
+    return await bytes_response(request, body, {"ETag": _etag(request, page.version), **CACHING})
 
 
-@endpoint(
-    "Write outputs to a scraping group",
-    OutputsWritten(),
-    body=OutputInput(many=True),
-    takes=[NDJSON],
-)
+async def _wait(request: web.Request, group_id: str, query: Query, page: Page, seconds: float) -> Page:
+    """Return the first page with something in it, or the last empty one after some seconds."""
+    outputs, deadline = request.app[STORE].outputs, time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and not request.app[STOPPING].is_set():
+        with without_slot(request):
+            await outputs.wait(request[ORGANIZATION], group_id, max(query.cursor, page.version), min(left, 1.0))
+        page = await outputs.page(request[ORGANIZATION], group_id, query)
+        if page.documents or page.next_cursor is not None:
+            break
+    return page
+
+
+@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
 async def post(request: web.Request) -> web.StreamResponse:
     """Create, update or leave each output by its key_hash; answered when all of it is durable.
 
-    Also takes `application/x-ndjson`, one output a line.
+    Also takes `application/x-ndjson`, one output per line.
     """
     group_id = path_id(request, "group_id")
-    limit = request.app[SETTINGS].max_item_bytes
-    items = await INPUT.read(request, (JSON, NDJSON), lambda items: prepare(items, limit))
-    results = await request.app[STORE].outputs.write(request[ORGANIZATION], group_id, items)
+    outputs = request.app[STORE].outputs
+    items = await INPUT.read(request, (JSON, NDJSON), outputs.prepare)
+    results = await outputs.write(request[ORGANIZATION], group_id, items)
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
-    kinds = ("created", "updated", "unchanged")
-    for kind in kinds:
+    for kind in _KINDS:
         request.app[METRICS].items_in.labels(kind).inc(counts[kind])
-    return await json_response(request, {**{k: counts[k] for k in kinds}, "items": results})
+    return await json_response(request, {**{k: counts[k] for k in _KINDS}, "items": results})
 
 
-async def _export(request: web.Request, group_id: str, query: Query) -> web.StreamResponse:
-    """Stream the items as lines; `limit`, when given, is the most of them."""
-    most = query.limit if "limit" in request.query else None
-    pages = _counted(request, request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, most))
-    if exports.NDJSON in request.headers["Accept"]:
-        return await stream_response(request, exports.ndjson(pages), exports.NDJSON)
-    return await stream_response(request, exports.table(pages, query.fields), exports.CSV)
+@endpoint("Change approvals and tags of outputs", OutputsPatched(), body=OutputPatchOf(many=True))
+async def patch(request: web.Request) -> web.StreamResponse:
+    """Change `is_approved` and `tags` of outputs, each named by its output_id or its key_hash.
+
+    `tags` is a JSON merge patch. With `if_id` an output that has changed since is left as it is.
+    """
+    group_id = path_id(request, "group_id")
+    loaded = await PATCHES.read(request)
+    patches = [_patch(index, entry) for index, entry in enumerate(loaded)]
+    results = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, patches)
+    items = [
+        {"id": None, "output_id": entry.get("output_id"), "key_hash": entry.get("key_hash"), **result}
+        for entry, result in zip(loaded, results, strict=True)
+    ]
+    too_large = [index for index, item in enumerate(items) if item["result"] == "too_large"]
+    if too_large:
+        raise ApiError(
+            422,
+            [problem("too_large", "The tags would be too large", "body", str(index), "tags") for index in too_large],
+        )
+    counts = Counter({patch.key: item["result"] for patch, item in zip(patches, items, strict=True)}.values())
+    return await json_response(request, {**{k: counts[k] for k in _PATCH_KINDS}, "items": items})
 
 
-async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
-    async for page in pages:
-        request.app[METRICS].items_out.inc(len(page.documents))
-        yield page
+def _patch(index: int, entry: dict[str, Any]) -> Patch:
+    names = [name for name in ("output_id", "key_hash") if name in entry]
+    if len(names) != 1:
+        raise invalid("missing" if not names else "value_error", "Give output_id or key_hash", "body", str(index))
+    return Patch(names[0], entry[names[0]], entry.get("is_approved"), entry.get("tags"), entry.get("if_id"))
+
+
+@endpoint("Delete outputs of a scraping group", OutputsDeleted(), query=DeleteQuery)
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete the outputs that match the filters, of which there must be one; `all=true` deletes every output.
+
+    A large deletion ends after some seconds with `more`: send the same request again.
+    """
+    group_id = path_id(request, "group_id")
+    loaded = _DELETE.load(request)
+    everything = loaded.pop("all")
+    if not everything and all(value is None for value in loaded.values()):
+        raise invalid("missing", "Give at least one filter, or all=true", "query")
+    query = Query(**loaded)
+    deleted, more = await request.app[STORE].outputs.delete_matching(request[ORGANIZATION], group_id, query)
+    return await json_response(request, {"deleted": deleted, "more": more})
 
 
 def _etag(request: web.Request, version: int) -> str:
     # Weak: last_scraped_date may have moved, which is not a change. With the organization: a browser's
     # cache does not know tokens, and must not show one organization's page for another's.
     return f'W/"{request[ORGANIZATION]}-{version}"'
-
-
-def _body(page: Page, next_url: str | None) -> bytes:
-    metadata = documents.dump({"next_url": next_url, "next_cursor": page.next_cursor})
-    items = b",".join(documents.dump_documents(page.documents))
-    return b'{"metadata":%b,"items":[%b]}' % (metadata, items)
 
 
 def _next_url(request: web.Request, cursor: int) -> str:

@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from service.http.keys import REQUEST_ID, STREAMING
-from service.store import ItemTooLarge, StoreUnavailable
+from service.store import CursorExpired, ItemTooLarge, StoreUnavailable
 
 log = logging.getLogger("service")
 
@@ -83,6 +83,12 @@ _HTTP = {
     404: ("not_found", "There is nothing at this path", ("path",)),
     405: ("method_not_allowed", "This path does not take this method", ("method",)),
     408: ("timeout", "The request took too long to arrive", ()),
+    410: (
+        "cursor_expired",
+        "Deletion records after this cursor were removed: start again from cursor 0",
+        ("query", "cursor"),
+    ),
+    412: ("precondition_failed", "The output has changed meanwhile", ("header", "If-Match")),
     413: ("too_large", "The body is too large", ("body",)),
     414: ("too_large", "The path is too long", ("path",)),
     415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),
@@ -114,6 +120,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(431 if error.message.startswith("Too many headers") else 400)
         case StoreUnavailable():
             return http_error(503, {"Retry-After": "1"})
+        case CursorExpired():
+            return http_error(410)
         case ItemTooLarge():
             return invalid("too_large", "The item is too large", "body", str(error.index))
         case _:

@@ -15,7 +15,7 @@ import msgspec
 from marshmallow import Schema, missing
 from marshmallow.fields import Field
 
-from schemas.base import Date, Flag, JsonObject, ListOf, Text, parse_date
+from schemas.base import Date, Flag, JsonObject, ListOf, Text, WholeNumber, parse_date
 
 Convert = Callable[[Any], dict[str, Any]]
 
@@ -142,6 +142,9 @@ def _kind(field: Field[Any]) -> tuple[Any, Convert | None]:
             return Annotated[str, bounds], None
         case Date():
             return str | None if field.allow_none else str, None
+        case WholeNumber():
+            whole = Annotated[int, msgspec.Meta(ge=field.minimum, le=field.maximum)]
+            return whole | None if field.allow_none else whole, None
         case Flag():
             return bool, None
         case JsonObject():

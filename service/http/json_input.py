@@ -6,12 +6,30 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from schemas.base import INT64_MAX
+from service.http.body import read_body
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.fast_decoder import decode, lines_of
+from service.http.keys import SETTINGS
+from service.http.offload import off_loop
 from service.settings import Settings
+
+
+async def read_object(request: web.Request, schema: Schema) -> dict[str, Any]:
+    """Return the object in a request's body. Raises with all that is wrong with it."""
+    raw = await read_body(request)
+    settings = request.app[SETTINGS]
+
+    def work() -> dict[str, Any]:
+        value = parse(raw, settings)
+        check_storable([value], settings.max_depth)
+        loaded: dict[str, Any] = load(schema, value)
+        return loaded
+
+    return await off_loop(len(raw), work)
 
 
 def load(schema: Schema, value: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from service.settings import Settings
@@ -9,6 +11,9 @@ from service.store import Store, Token
 
 SETTINGS = web.AppKey("settings", Settings)
 STORE = web.AppKey("store", Store)
+
+# Set when the service is told to stop: streams that would go on for ever end.
+STOPPING = web.AppKey("stopping", asyncio.Event)
 
 REQUEST_ID = web.RequestKey("request_id", str)
 ORGANIZATION = web.RequestKey("organization_id", int)

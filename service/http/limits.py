@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -55,6 +57,17 @@ async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
         return await handler(request)  # type: ignore[no-any-return]
     finally:
         limits.in_flight -= 1
+
+
+@contextmanager
+def without_slot(request: web.Request) -> Iterator[None]:
+    """Wait for something without holding a place among the requests in flight."""
+    limits = request.app[LIMITS]
+    limits.in_flight -= 1
+    try:
+        yield
+    finally:
+        limits.in_flight += 1
 
 
 @web.middleware

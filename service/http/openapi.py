@@ -21,7 +21,7 @@ _LINES = {"type": "string"}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
-_OURS = ("schemas", "produces", "partial", "takes", "gives")
+_OURS = ("schemas", "produces", "etag", "takes", "gives", "not_found")
 
 _ERRORS = {
     400: "The request could not be read",
@@ -80,7 +80,12 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
             errors = {**errors, **_BODY_ERRORS}
         else:
             operation["parameters"].append({"in": "query", "schema": used["schema"]})
+    if said.get("not_found"):
+        errors = {**errors, 404: "There is no such record"}
     responses = {**said["responses"]}
+    for status in ("410", "412"):
+        if status in responses:
+            responses[status] = {"schema": Error(), **responses[status]}
     for code, text in errors.items():
         responses.setdefault(str(code), {"schema": Error(), "description": text})
     operation["responses"] = {
@@ -88,10 +93,10 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         for status, response in responses.items()
     }
     success = operation["responses"]["200"].setdefault("content", {})
-    if "partial" in said:
+    if said.get("etag"):
         for status in ("200", "304"):
-            operation["responses"][status]["headers"]["ETag"] = _TEXT
-        success["application/json"]["schema"] = {"anyOf": [success["application/json"]["schema"], said["partial"]]}
+            if status in operation["responses"]:
+                operation["responses"][status]["headers"]["ETag"] = _TEXT
     success.update((kind, {"schema": _LINES}) for kind in said.get("gives", ()))
     return operation
 

@@ -60,24 +60,27 @@ async def stream_response(
     pieces: AsyncIterator[bytes],
     content_type: str = "application/json",
     headers: dict[str, str] | None = None,
+    *,
+    at_once: bool = False,
 ) -> web.StreamResponse:
     """Answer with pieces as they come.
 
-    A small answer is whole before it begins, so that a database that fails is a 503; what is
-    larger can only be cut off.
+    A small response is whole before it begins, so that a database that fails is a 503; what is
+    larger can only be cut off. `at_once` sends every piece as it comes.
     """
     begun = bytearray()
-    async for piece in pieces:
-        begun += piece
-        if len(begun) > _WHOLE:
-            break
-    else:
-        return await bytes_response(request, bytes(begun), headers, content_type)
+    if not at_once:
+        async for piece in pieces:
+            begun += piece
+            if len(begun) > _WHOLE:
+                break
+        else:
+            return await bytes_response(request, bytes(begun), headers, content_type)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     response.headers["Vary"] = "Accept-Encoding"
     pieces = _after(bytes(begun), pieces)
-    if accepts_gzip(request):
+    if accepts_gzip(request) and not at_once:
         response.headers["Content-Encoding"] = "gzip"
         pieces = _gzip(pieces)
     await response.prepare(request)

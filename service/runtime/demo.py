@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from service.settings import Settings
-from service.store import Store, now, prepare
+from service.store import Store, now
 
 ORGANIZATION = 1
 GROUP = "demo-shop"
@@ -47,7 +47,7 @@ async def _write(store: Store, settings: Settings) -> None:
     dice = random.Random(1)
     for job in range(4):
         items = [item(dice, job * ITEMS // 4 + n, f"job-{job + 1}") for n in range(ITEMS // 4)]
-        await store.outputs.write(ORGANIZATION, GROUP, prepare(items, settings.max_item_bytes))
+        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(items))
     today = now()
     reviews = [
         ("job-1", "approved", "Prices and pictures match the site."),

@@ -1,4 +1,4 @@
-"""The only place that knows Motor and PyMongo; one file a resource."""
+"""The only place that knows Motor and PyMongo. Other code imports what this file names, never a submodule."""
 
 from __future__ import annotations
 
@@ -6,44 +6,58 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from pymongo.errors import PyMongoError
 
 from service.settings import Settings
-from service.store.browser_state import BrowserState, now
+from service.store.browser_state import BrowserState, Rotation, now
 from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
-from service.store.documents import dump as render_json
-from service.store.errors import StoreError, StoreUnavailable
+from service.store.counters import Counters
+from service.store.errors import CursorExpired, LayoutError, StoreError, StoreUnavailable
 from service.store.groups import Groups
-from service.store.items import ItemTooLarge, prepare
+from service.store.indexes import Indexes
+from service.store.jobs import Jobs
+from service.store.layout import Layout
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
-from service.store.outputs import Outputs, Page, Query
+from service.store.outputs import Outputs, Page, Patch, Query
+from service.store.outputs.documents import dump as render_json
+from service.store.outputs.items import SERVED as OUTPUT_FIELDS
+from service.store.outputs.items import ItemTooLarge
 from service.store.reviews import Reviews
-from service.store.sequences import InFlight, Sequences
 from service.store.time_budget import in_time, time_budget
 from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token
+from service.store.upkeep import Upkeep
 from service.store.vault import Vault
+from service.store.watch import Watch
 
 __all__ = [
+    "OUTPUT_FIELDS",
     "SCOPES",
     "TOKEN_PREFIX",
+    "BrowserState",
+    "CursorExpired",
     "InFlight",
     "ItemTooLarge",
+    "LayoutError",
     "Page",
+    "Patch",
     "Query",
+    "Rotation",
     "Store",
     "StoreError",
     "StoreUnavailable",
     "Token",
     "Tokens",
+    "Vault",
     "hash_token",
     "in_time",
     "is_token",
     "now",
-    "prepare",
     "render_json",
     "time_budget",
 ]
@@ -52,9 +66,15 @@ log = logging.getLogger("service.store")
 
 # A dead writer holds up its group for the lease and this at most.
 REAP_SECONDS = 2.0
-SWEEP_SECONDS = 3600.0
-RETRY_SECONDS = 1.0
-IN_FLIGHT_SECONDS = 1.0
+_RETRY_SECONDS = 1.0
+_IN_FLIGHT_SECONDS = 1.0
+
+
+class InFlight(NamedTuple):
+    """The batches in flight of all groups, and the age of the oldest."""
+
+    batches: int
+    oldest_seconds: float
 
 
 class Store:
@@ -63,21 +83,24 @@ class Store:
     def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None) -> None:
         database = client[settings.mongo_database]
         vault = Vault.parse(settings.secret_keys)
+        counters = Counters(database)
         self.client = client
         self.pool = pool or PoolUse()
         self.database = database
         self.encrypts = vault.active
-        self.sequences = Sequences(database, settings.lease_seconds)
-        self.groups = Groups(database)
-        self.outputs = Outputs(database, self.sequences, self.groups, settings)
+        self.indexes = Indexes(database)
+        self.layout = Layout(database, self.indexes)
+        self.watch = Watch(database)
+        self.jobs = Jobs(database)
+        self.groups = Groups(database, self.jobs)
+        self.outputs = Outputs(client, database, self.indexes, self.watch, settings)
         self.cookies = Cookies(database, vault)
-        self.local_storage = LocalStorage(database, vault, self.sequences)
+        self.local_storage = LocalStorage(database, vault, counters)
         self.origins = Origins(database, vault)
-        self.reviews = Reviews(database, self.sequences)
+        self.reviews = Reviews(database, counters)
         self.tokens = Tokens(database)
-        self.sealed = (self.cookies, self.local_storage, self.origins)
-        self._ready = False
-        self._upkeep: asyncio.Task[None] | None = None
+        self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
+        self._task: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(cls, settings: Settings, url: str) -> Store:
@@ -90,15 +113,10 @@ class Store:
             hint = "it is mongodb://host:port, with user name and password percent-encoded"
             raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}): {hint}") from None
 
-    @stored
     async def ensure_indexes(self) -> None:
-        """Make all indexes; costs nothing where they are there."""
-        part: Outputs | Groups | Reviews
-        for part in (self.outputs, self.groups, self.reviews):
-            await part.ensure_indexes()
-        for state in self.browser_state:
-            await state.ensure_indexes()
-        self._ready = True
+        """Check the layout and make all indexes; costs little where they are there."""
+        await self.layout.check()
+        await self.indexes.ensure()
 
     @property
     def browser_state(self) -> tuple[BrowserState, ...]:
@@ -109,44 +127,60 @@ class Store:
     async def ping(self) -> bool:
         """Return whether the database answers and all indexes are there."""
         await self.database.command("ping")
-        return self._ready
+        return self.indexes.are_ready
 
     async def in_flight(self) -> InFlight | None:
         """Return the batches in flight, or None if the database does not say within a second."""
         try:
-            with time_budget(IN_FLIGHT_SECONDS):
-                return await self.sequences.in_flight()
+            with time_budget(_IN_FLIGHT_SECONDS):
+                return await self._in_flight()
         except StoreError:
             return None
 
+    @stored
+    async def _in_flight(self) -> InFlight:
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {"open.0": {"$exists": True}}},
+            {"$unwind": "$open"},
+            {"$group": {"_id": None, "batches": {"$sum": 1}, "oldest": {"$min": "$open.date"}}},
+            {"$project": {"batches": 1, "millis": {"$subtract": ["$$NOW", "$oldest"]}}},
+        ]
+        for found in await self.database["groups"].aggregate(pipeline, hint="deadline").to_list(1):
+            return InFlight(found["batches"], max(0.0, found["millis"] / 1000))
+        return InFlight(0, 0.0)
+
+    async def upgrade(self, progress: Callable[[int, int], None]) -> None:
+        """Bring a database of an older version to the present layout."""
+        await self.layout.upgrade(progress)
+
     def start_upkeep(self) -> None:
-        """Make the indexes as soon as the database answers, then end dead writers' batches."""
-        self._upkeep = asyncio.create_task(self._keep_up())
+        """Make the indexes as soon as the database answers, then look after it."""
+        self._task = asyncio.create_task(self._keep_up())
 
     async def close(self) -> None:
         """Wait for the writes under way, then disconnect."""
-        if self._upkeep is not None:
-            self._upkeep.cancel()
+        if self._task is not None:
+            self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._upkeep
+                await self._task
+        await self.watch.close()
         await self.outputs.close()
         self.client.close()
 
     async def _keep_up(self) -> None:
-        loop = asyncio.get_running_loop()
-        next_sweep = loop.time() + random.uniform(0, SWEEP_SECONDS)
-        indexed = self._ready
+        indexed = False
         while True:
             try:
                 if not indexed:
                     await self.ensure_indexes()
                     indexed = True
-                ended = await self.outputs.reap()
+                ended = await self.outputs.recovery.reap()
                 if ended:
                     log.warning("ended batches of dead writers", extra={"batches": ended})
-                if loop.time() > next_sweep:
-                    next_sweep = loop.time() + SWEEP_SECONDS
-                    await self.sequences.sweep()
+                await self.upkeep.run()
+            except LayoutError as error:
+                log.error(str(error))
+                indexed = False
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
                 indexed = False  # what comes back may be another one, restored or new
@@ -154,5 +188,5 @@ class Store:
                 # Without upkeep a dead writer would hold up its group for good.
                 log.error("upkeep failed", extra={"error": type(error).__name__})
             # Apart from each other, so that processes do not all ask at once.
-            pause = REAP_SECONDS if indexed else RETRY_SECONDS
+            pause = REAP_SECONDS if indexed else _RETRY_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -12,7 +12,7 @@ from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
-from service.store.sequences import DUPLICATE_KEY
+from service.store.errors import DUPLICATE_KEY
 from service.store.vault import Vault, VaultError
 
 # Records of about 200 bytes: a batch is 200 KB, and the whole answer is never in memory.
@@ -51,11 +51,6 @@ class BrowserState:
     def __init__(self, database: Database, vault: Vault) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
         self._vault = vault
-
-    async def ensure_indexes(self) -> None:
-        """Make the index that holds each record once and gives the order of listing."""
-        keys = ["organization_id", *self.identity]
-        await self._records.create_index([(key, ASCENDING) for key in keys], name="identity", unique=True)
 
     @streamed
     async def records(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
@@ -105,3 +106,9 @@ def _motor(threads: int) -> Any:
     if given == str(threads):
         os.environ.pop(_THREADS, None)  # a process started by this one has its own number
     return motor_asyncio
+
+
+async def server_time(database: Database) -> datetime:
+    """Return what the clock of the database says."""
+    local: datetime = (await database.command("hello"))["localTime"]
+    return local.replace(tzinfo=UTC)

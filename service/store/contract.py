@@ -6,8 +6,12 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
+import pymongo
+
 from service.store.errors import driver_errors
 from service.store.time_budget import current_budget, in_time
+
+_A_DAY = 86_400.0
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,6 +25,17 @@ def stored(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         with driver_errors():
             async with in_time():
                 return await method(*args, **kwargs)
+
+    return wrapper
+
+
+def without_time_limit(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Let a method of the upkeep take as long as it takes: the driver's own limit is that of a request."""
+
+    @functools.wraps(method)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        with pymongo.timeout(_A_DAY):
+            return await method(*args, **kwargs)
 
     return wrapper
 

@@ -14,9 +14,13 @@ from pymongo.errors import (
     WTimeoutError,
 )
 
-# Server codes of a primary that is leaving or gone, a write concern not met in time, and
-# operations that a shutdown or a time limit ended.
-_PASSING_CODES = {50, 64, 91, 100, 189, 262, 10107, 11600, 11602, 13435, 13436}
+DUPLICATE_KEY = 11000
+# Server codes of a primary that is leaving or gone, a host that `mongos` cannot reach, a write concern not met in
+# time, a lost cursor, and operations that a shutdown or a time limit ended.
+_PASSING_CODES = {
+    *(6, 7, 43, 50, 64, 89, 91, 100, 133, 134, 189, 202, 211, 262, 365),
+    *(9001, 10107, 11600, 11601, 11602, 13435, 13436),
+}
 
 
 class StoreError(Exception):
@@ -25,6 +29,14 @@ class StoreError(Exception):
 
 class StoreUnavailable(StoreError):
     """The database did not answer, or not in time; the same request may work later."""
+
+
+class CursorExpired(StoreError):
+    """Deletion records after a reader's cursor were removed: its copy has to be made anew."""
+
+
+class LayoutError(StoreUnavailable):
+    """The database was written by another version of the service."""
 
 
 @contextmanager
@@ -36,12 +48,17 @@ def driver_errors() -> Iterator[None]:
         raise StoreUnavailable(type(error).__name__) from None
     except PyMongoError as error:
         code = getattr(error, "code", None)
-        if error.timeout or code in _PASSING_CODES or _passing_bulk(error):
+        passing = isinstance(error, BulkWriteError) and is_passing(error)
+        if error.timeout or code in _PASSING_CODES or passing:
             raise StoreUnavailable(type(error).__name__) from None
         raise StoreError(f"{type(error).__name__} {code}") from None
     except BSONError as error:
         raise StoreError(type(error).__name__) from None
 
 
-def _passing_bulk(error: PyMongoError) -> bool:
-    return isinstance(error, BulkWriteError) and bool(error.details.get("writeConcernErrors"))
+def is_passing(error: BulkWriteError) -> bool:
+    """Return whether a bulk write may work later: its outcome is unknown."""
+    details = error.details
+    return bool(details.get("writeConcernErrors")) or any(
+        failed["code"] in _PASSING_CODES for failed in details.get("writeErrors", ())
+    )

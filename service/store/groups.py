@@ -2,29 +2,106 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from datetime import datetime
 from typing import Any
 
-from pymongo import ASCENDING, DESCENDING, UpdateOne
-from pymongo.errors import DuplicateKeyError
+from pymongo import DESCENDING
 
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
-from service.store.contract import stored
-from service.store.sequences import Batch
+from service.store.contract import stored, streamed
+from service.store.jobs import Jobs
 
-# Known jobs need no upsert: 20,000 keys are about 4 MB.
-_REMEMBERED_JOBS = 20_000
-# Groups whose last batches a process remembers: 10,000 are about 4 MB.
-_REMEMBERED_GROUPS = 10_000
-# What a process leaves behind in `counted` when it ends; no batch is in flight for so long.
-_COUNTED_AGE = timedelta(days=1)
-
-_PROJECTION = {"_id": 0, "organization_id": 0, "counted": 0}
+# Groups listed at once, each with up to 30 days: about 1 MB.
+_BATCH = 500
+_FIELDS = (
+    *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days"),
+    *("day", "past", "pending_jobs", "moving"),
+)
 
 
-def _served(group: dict[str, Any], since: str = "") -> dict[str, Any]:
-    days = sorted((date, day) for date, day in group.get("days", {}).items() if date >= since)
+class Groups:
+    """The groups of an organization, with their counts."""
+
+    def __init__(self, database: Database, jobs: Jobs) -> None:
+        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._jobs = jobs
+
+    @streamed
+    async def all(
+        self, organization_id: int, since: str, after: tuple[datetime, str] | None = None, limit: int | None = None
+    ) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield an organization's groups, newest change first, with their days since a date, some at a time."""
+        where: dict[str, Any] = {"organization_id": organization_id, "last_change": {"$exists": True}}
+        if after is not None:
+            date, group_id = after
+            where["$or"] = [{"last_change": {"$lt": date}}, {"last_change": date, "group_id": {"$lt": group_id}}]
+        found = self._groups.find(where, _FIELDS, hint="recent", batch_size=_BATCH)
+        found = found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
+        if limit is not None:
+            found = found.limit(limit)
+        while groups := await found.to_list(_BATCH):
+            days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
+            yield [
+                _served(await self._gathered(organization_id, group), days.get(group["group_id"], []), since)
+                for group in groups
+            ]
+
+    @stored
+    async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:
+        """Return one group with all its days; one that does not exist has nothing in it."""
+        where = {"organization_id": organization_id, "group_id": group_id}
+        group = await self._groups.find_one(where, _FIELDS)
+        if group is None:
+            return _served({"group_id": group_id}, [], "")
+        days = await self._days_of(organization_id, [group_id], "")
+        return _served(await self._gathered(organization_id, group), days.get(group_id, []), "")
+
+    @stored
+    async def set_retention(self, organization_id: int, group_id: str, days: int | None) -> bool:
+        """Set after how many days without a scrape an item is deleted; return whether there is such a group."""
+        where = {"organization_id": organization_id, "group_id": group_id, "last_change": {"$exists": True}}
+        update: list[dict[str, Any]] = [
+            {"$set": {"retention_days": days, "due": {"$min": ["$due", "$$NOW"]}}},
+            {"$unset": ["retention_at", "retention_id"]},
+        ]
+        return bool((await self._groups.update_one(where, update)).matched_count)
+
+    @stored
+    async def remove(self, organization_id: int, group_id: str) -> None:
+        """Forget the jobs and the days of a group whose outputs are deleted; its ids go on where they were."""
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        await self._jobs.remove(organization_id, group_id)
+        await self._days.delete_many(owner)
+        gone = dict.fromkeys(("last_change", "retention_days", "past"), "")
+        await self._groups.update_one(owner, {"$unset": gone, "$set": {"day.created": 0, "day.changed": 0}})
+
+    async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
+        where = {
+            "organization_id": organization_id,
+            "group_id": groups[0] if len(groups) == 1 else {"$in": groups},
+            "date": {"$gte": since},
+        }
+        days: dict[str, list[dict[str, Any]]] = {}
+        async for day in self._days.find(where, {"_id": 0, "organization_id": 0}):
+            days.setdefault(day.pop("group_id"), []).append(day)
+        return days
+
+    async def _gathered(self, organization_id: int, group: dict[str, Any]) -> dict[str, Any]:
+        """Return a group with the number of its jobs up to date."""
+        if "pending_jobs" in group or "moving" in group:
+            await self._jobs.gather(organization_id, group["group_id"])
+            where = {"organization_id": organization_id, "group_id": group["group_id"]}
+            found = await self._groups.find_one(where, ["jobs"]) or {}
+            group["jobs"] = found.get("jobs", 0)
+        return group
+
+
+def _served(group: dict[str, Any], days: list[dict[str, Any]], since: str) -> dict[str, Any]:
+    # A day is in two places for a moment while it is moved: the one in the group is as good.
+    recent = [*group.get("past", ()), *([group["day"]] if "day" in group else ())]
+    by_date = {day["date"]: day for day in [*days, *recent] if "date" in day}
     return {
         "group_id": group["group_id"],
         "items": group.get("items", 0),
@@ -32,128 +109,10 @@ def _served(group: dict[str, Any], since: str = "") -> dict[str, Any]:
         "approved": group.get("approved", 0),
         "last_id": group.get("last_id", 0),
         "last_change": group.get("last_change"),
-        "days": [{"date": date, **day} for date, day in days],
+        "retention_days": group.get("retention_days"),
+        "days": [
+            {"date": date, "created": day.get("created", 0), "changed": day.get("changed", 0)}
+            for date, day in sorted(by_date.items())
+            if date >= since and (day.get("created") or day.get("changed"))
+        ],
     }
-
-
-class Change:
-    """What one batch changed in its group."""
-
-    def __init__(self, batch: Batch) -> None:
-        self.batch = batch
-        self.created = self.changed = self.approved = self.last_id = 0
-        self.jobs: set[str] = set()
-
-    def add(self, document: dict[str, Any], created: bool, was_approved: bool) -> None:
-        """Count one written document."""
-        self.created += created
-        self.changed += not created
-        self.approved += document["is_approved"] - was_approved
-        self.last_id = max(self.last_id, document["id"])
-        self.jobs.add(document["root_job_id"])
-
-
-class Groups:
-    """The groups of an organization, with their counts.
-
-    `counted` holds the batches in a group's counts that may still be in flight, so that neither a
-    batch of a dead writer nor a second try is counted twice. The next batch takes out those that
-    its process has seen released.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._known_jobs: OrderedDict[tuple[int, str, str], None] = OrderedDict()
-        self._released: OrderedDict[tuple[int, str], list[str]] = OrderedDict()
-
-    async def ensure_indexes(self) -> None:
-        """Make the indexes that hold each group and each job once."""
-        group = [("organization_id", ASCENDING), ("group_id", ASCENDING)]
-        await self._groups.create_index(group, name="group", unique=True)
-        await self._jobs.create_index([*group, ("job_id", ASCENDING)], name="job", unique=True)
-
-    @stored
-    async def apply(self, change: Change) -> None:
-        """Add a batch's changes to its group's counts, once, however often it is called."""
-        if not change.created and not change.changed:
-            return
-        batch = change.batch
-        group = {"organization_id": batch.organization_id, "group_id": batch.group_id}
-        new_jobs = await self._new_jobs(group, change)
-        day = batch.date.strftime("%Y-%m-%d")
-        counted = f"counted.{batch.token}"
-        released = await self._take_released(batch)
-        update: dict[str, Any] = {
-            "$inc": {
-                "items": change.created,
-                "approved": change.approved,
-                "jobs": new_jobs,
-                f"days.{day}.created": change.created,
-                f"days.{day}.changed": change.changed,
-            },
-            "$max": {"last_id": change.last_id, "last_change": batch.date},
-            "$set": {counted: batch.date},
-            "$unset": {f"counted.{token}": "" for token in released},
-        }
-        while True:
-            try:
-                await self._groups.update_one({**group, counted: {"$exists": False}}, update, upsert=True)
-                return
-            except DuplicateKeyError:
-                # Either this batch is in already, or another writer made the group just now.
-                if await self._groups.find_one({**group, counted: {"$exists": True}}, {"_id": 1}):
-                    return
-
-    def forget(self, batch: Batch) -> None:
-        """Let the group's next batch take this one, which is released, out of `counted`."""
-        self._released.setdefault((batch.organization_id, batch.group_id), []).append(batch.token)
-        while len(self._released) > _REMEMBERED_GROUPS:
-            self._released.popitem(last=False)
-
-    async def _take_released(self, batch: Batch) -> list[str]:
-        """Return the batches to take out of `counted`; clear it of old ones on the first call for a group."""
-        group = (batch.organization_id, batch.group_id)
-        if group not in self._released:
-            recent = {"$gt": ["$$this.v", batch.date - _COUNTED_AGE]}
-            kept = {"$filter": {"input": {"$objectToArray": {"$ifNull": ["$counted", {}]}}, "cond": recent}}
-            await self._groups.update_one(
-                {"organization_id": group[0], "group_id": group[1]},
-                [{"$set": {"counted": {"$arrayToObject": kept}}}],
-            )
-        released, self._released[group] = self._released.get(group, []), []
-        return released
-
-    @stored
-    async def all(self, organization_id: int, since: str) -> list[dict[str, Any]]:
-        """Return an organization's groups, newest change first, with their days since a date."""
-        found = self._groups.find({"organization_id": organization_id}, _PROJECTION)
-        return [_served(group, since) for group in await found.sort("last_change", DESCENDING).to_list(None)]
-
-    @stored
-    async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:
-        """Return one group with all its days; one that does not exist has nothing in it."""
-        where = {"organization_id": organization_id, "group_id": group_id}
-        return _served(await self._groups.find_one(where, _PROJECTION) or {"group_id": group_id})
-
-    async def _new_jobs(self, group: dict[str, Any], change: Change) -> int:
-        """Enter the jobs not seen before and return how many they are."""
-        where = (group["organization_id"], group["group_id"])
-        unknown = [job for job in change.jobs if (*where, job) not in self._known_jobs]
-        if not unknown:
-            return 0
-        # Whose batch made a job: a second try counts it, and another batch does not.
-        entry = {"$setOnInsert": {"create_date": change.batch.date, "batch": change.batch.token}}
-        done = await self._jobs.bulk_write(
-            [UpdateOne({**group, "job_id": job}, entry, upsert=True) for job in unknown],
-            ordered=False,
-        )
-        new = done.upserted_count
-        if new < len(unknown):
-            made = {**group, "job_id": {"$in": unknown}, "batch": change.batch.token}
-            new = await self._jobs.count_documents(made)
-        for job in unknown:
-            self._known_jobs[(*where, job)] = None
-        while len(self._known_jobs) > _REMEMBERED_JOBS:
-            self._known_jobs.popitem(last=False)
-        return new

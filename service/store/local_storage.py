@@ -9,7 +9,7 @@ from pymongo import UpdateOne
 from service.store.browser_state import BrowserState, Counts, now
 from service.store.connection import Database
 from service.store.contract import stored
-from service.store.sequences import Sequences
+from service.store.counters import Counters
 from service.store.vault import Vault
 
 # Entries belong to the whole organization: no group.
@@ -23,9 +23,9 @@ class LocalStorage(BrowserState):
     identity = ("domain", "path", "key")
     session = None
 
-    def __init__(self, database: Database, vault: Vault, sequences: Sequences) -> None:
+    def __init__(self, database: Database, vault: Vault, counters: Counters) -> None:
         super().__init__(database, vault)
-        self._sequences = sequences
+        self._counters = counters
 
     @stored
     async def set(self, organization_id: int, entries: list[dict[str, Any]]) -> Counts:
@@ -34,7 +34,7 @@ class LocalStorage(BrowserState):
         if not records:
             return Counts(0, 0)
         # Ids are taken for all; an entry that is there already does not use its one.
-        first = await self._sequences.count(organization_id, "local_storage", len(records))
+        first = await self._counters.take(organization_id, "local_storage", len(records))
         moment = now()
         operations = []
         for offset, entry in enumerate(records.values()):

@@ -5,12 +5,10 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from pymongo import ASCENDING, DESCENDING
-
 from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
-from service.store.sequences import Sequences
+from service.store.counters import Counters
 
 _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1, "comment": 1}
 
@@ -18,22 +16,9 @@ _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1,
 class Reviews:
     """The reviews of the jobs of a group."""
 
-    def __init__(self, database: Database, sequences: Sequences) -> None:
+    def __init__(self, database: Database, counters: Counters) -> None:
         self._reviews: Collection = database.get_collection("reviews", write_concern=DURABLE, read_concern=MAJORITY)
-        self._sequences = sequences
-
-    async def ensure_indexes(self) -> None:
-        """Make the index that leads to the latest review of each job."""
-        await self._reviews.create_index(
-            [
-                ("organization_id", ASCENDING),
-                ("group_id", ASCENDING),
-                ("job_id", ASCENDING),
-                ("review_date", DESCENDING),
-                ("order", DESCENDING),
-            ],
-            name="latest",
-        )
+        self._counters = counters
 
     @stored
     async def add(self, organization_id: int, group_id: str, reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -41,7 +26,7 @@ class Reviews:
         if not reviews:
             return []
         # Of two reviews of one job at one date, the one stored later is the latest.
-        first = await self._sequences.count(organization_id, "reviews", len(reviews))
+        first = await self._counters.take(organization_id, "reviews", len(reviews))
         moment = now()
         served = [
             {
@@ -71,3 +56,20 @@ class Reviews:
             {"$project": _SERVED},
         ]
         return await self._reviews.aggregate(pipeline).to_list(None)
+
+    @stored
+    async def latest_of(self, organization_id: int, group_id: str, jobs: list[str]) -> dict[str, dict[str, Any]]:
+        """Return the latest review of each of some jobs."""
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {"organization_id": organization_id, "group_id": group_id, "job_id": {"$in": jobs}}},
+            {"$sort": {"job_id": 1, "review_date": -1, "order": -1}},
+            {"$group": {"_id": "$job_id", "latest": {"$first": "$$ROOT"}}},
+            {"$replaceRoot": {"newRoot": "$latest"}},
+            {"$project": _SERVED},
+        ]
+        return {review["job_id"]: review async for review in self._reviews.aggregate(pipeline)}
+
+    @stored
+    async def remove(self, organization_id: int, group_id: str) -> None:
+        """Delete every review of a group."""
+        await self._reviews.delete_many({"organization_id": organization_id, "group_id": group_id})

@@ -1,11 +1,11 @@
-"""From BSON on the wire to JSON on the wire, and the hashes of JSON values."""
+"""From BSON on the wire to JSON on the wire: pages and how they are rendered; the hashes of JSON values."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 import orjson
@@ -19,9 +19,6 @@ _DATES = ("create_date", "update_date", "last_scraped_date")
 
 # Decoded documents take several times their encoded size: no more than this is decoded at once.
 _CHUNK_BYTES = 128 * 1024
-# Not worth finding out how large they are: 3 % of the time of a page.
-_FEW = 16
-
 # As it came over the wire, or decoded by the driver.
 Document = bytes | dict[str, Any]
 
@@ -33,10 +30,10 @@ def render_date(moment: datetime) -> str:
 
 def dump(value: Any) -> bytes:
     """Return JSON as the service answers it."""
-    return orjson.dumps(value, default=_odd, option=orjson.OPT_PASSTHROUGH_DATETIME)
+    return orjson.dumps(value, default=_default, option=orjson.OPT_PASSTHROUGH_DATETIME)
 
 
-def _odd(value: Any) -> Any:
+def _default(value: Any) -> Any:
     if isinstance(value, datetime):
         return render_date(value)
     if isinstance(value, DBRef):  # what the driver makes of {"$ref": "x", "$id": 1} in somebody's data
@@ -59,11 +56,51 @@ def decode(document: Document) -> dict[str, Any]:
     return document if isinstance(document, dict) else bson.decode(document, NAIVE)
 
 
-def size(documents: list[Document]) -> int:
-    """Return about how many bytes of documents these are: of many decoded ones, the first speaks for all."""
-    if documents and isinstance(documents[0], dict):
-        return len(dump(documents[0])) * len(documents) if len(documents) > _FEW else 0
-    return sum(map(len, documents))
+class Page(NamedTuple):
+    """Documents in the order of their ids, the cursor of the next page, the version shown."""
+
+    documents: list[Document]
+    next_cursor: int | None
+    version: int
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the documents are: of decoded ones, the first and the last speak for all."""
+        found = self.documents
+        if not found or isinstance(found[0], bytes):
+            return sum(map(len, found))
+        return (len(dump(found[0])) + len(dump(found[-1]))) * len(found) // 2
+
+    @property
+    def last_id(self) -> int:
+        """The id of the last document."""
+        return int(decode(self.documents[-1])["id"])
+
+    def events(self) -> bytes:
+        """Return the items as server-sent events, each with its id."""
+        seen: dict[datetime, str] = {}
+        events = []
+        for chunk in _chunks(self.documents):
+            _dates_to_text(chunk, seen)
+            events += [b"id: %d\ndata: %b\n\n" % (item["id"], dump(item)) for item in chunk]
+        return b"".join(events)
+
+    def items(self) -> list[dict[str, Any]]:
+        """Return the documents decoded, their dates naive UTC."""
+        return [decode(document) for document in self.documents]
+
+    def body(self, next_url: str | None) -> bytes:
+        """Return the page as the response of the outputs route."""
+        metadata = dump({"next_url": next_url, "next_cursor": self.next_cursor})
+        return b'{"metadata":%b,"items":[%b]}' % (metadata, b",".join(dump_documents(self.documents)))
+
+    def array(self) -> bytes:
+        """Return the items as the inside of a JSON array."""
+        return b",".join(dump_documents(self.documents))
+
+    def lines(self) -> bytes:
+        """Return the items as NDJSON."""
+        return b"".join(dump_lines(self.documents))
 
 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
@@ -100,7 +137,7 @@ def dump_documents(documents: list[Document]) -> Iterator[bytes]:
 
 
 def dump_lines(documents: list[Document]) -> Iterator[bytes]:
-    """Yield the JSON of documents in pieces, one line a document."""
+    """Yield the JSON of documents in pieces, one line per document."""
     seen: dict[datetime, str] = {}
     for chunk in _chunks(documents):
         _dates_to_text(chunk, seen)
@@ -123,7 +160,7 @@ def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
 
 def canonical(value: Any) -> bytes:
     """Return the one JSON text of a value: sorted keys, no spaces, UTF-8."""
-    return orjson.dumps(value, default=_odd, option=orjson.OPT_SORT_KEYS)
+    return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS)
 
 
 def sha256(*parts: bytes) -> str:

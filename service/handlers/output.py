@@ -1,0 +1,87 @@
+"""GET, PATCH and DELETE /v1/outputs/{group_id}/{output_id}."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from aiohttp import web
+
+from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult
+from service.handlers.outputs import CACHING
+from service.http.endpoint import endpoint
+from service.http.errors import ApiError, invalid, problem
+from service.http.json_input import read_object
+from service.http.keys import ORGANIZATION, STORE
+from service.http.query import path_id
+from service.http.responses import bytes_response, json_response
+from service.store import Patch
+
+_PATCH = OutputPatch()
+_ETAG = re.compile(r'"(\d{1,19})"')
+
+_PRECONDITION = {"412": {"description": "The output has changed since the ETag in If-Match"}}
+
+
+def _not_found() -> ApiError:
+    return ApiError(404, [problem("not_found", "There is no such output", "path", "output_id")])
+
+
+def _if_match(request: web.Request) -> int | None:
+    """Return the id that the output must still have; None where any will do."""
+    header = request.headers.get("If-Match")
+    if header is None or header.strip() == "*":
+        return None
+    match = _ETAG.fullmatch(header.strip())
+    return int(match[1]) if match else -1
+
+
+def _checked(result: dict[str, Any]) -> dict[str, Any]:
+    match result["result"]:
+        case "not_found":
+            raise _not_found()
+        case "conflict":
+            message = "The output has changed meanwhile: read it again"
+            raise ApiError(412, [problem("precondition_failed", message, "header", "If-Match")])
+        case "too_large":
+            raise invalid("too_large", "The tags would be too large", "body", "tags")
+    return result
+
+
+@endpoint("Get one output", Output(), etag=True, not_found=True)
+async def get(request: web.Request) -> web.StreamResponse:
+    """Return one output; its ETag is its id."""
+    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    page = await request.app[STORE].outputs.one(request[ORGANIZATION], group_id, output_id)
+    if page is None:
+        raise _not_found()
+    return await bytes_response(request, page.array(), {"ETag": f'"{page.version}"', **CACHING})
+
+
+@endpoint(
+    "Change the approval or the tags of an output",
+    OutputResult(),
+    body=OutputPatch(),
+    etag=True,
+    not_found=True,
+    responses=_PRECONDITION,
+)
+async def patch(request: web.Request) -> web.StreamResponse:
+    """Change `is_approved` and `tags` (a JSON merge patch); a change like any other, with a new id."""
+    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    loaded = await read_object(request, _PATCH)
+    change = Patch("output_id", output_id, loaded.get("is_approved"), loaded.get("tags"), _if_match(request))
+    (result,) = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, [change])
+    result = _checked(result)
+    response = await json_response(request, result)
+    response.headers["ETag"] = f'"{result["id"]}"'
+    return response
+
+
+@endpoint("Delete an output", OutputDeleted(), not_found=True, responses=_PRECONDITION)
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete one output; its record stays in the change order for those who ask with deleted=true."""
+    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    outputs = request.app[STORE].outputs
+    _checked(await outputs.delete(request[ORGANIZATION], group_id, output_id, _if_match(request)))
+    return await json_response(request, {"deleted": 1})

@@ -1,0 +1,94 @@
+"""What the fields of many JSON objects hold: how often, of which types, and between which values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+# Objects may have any number of keys: the first so many paths are described.
+_MAX_PATHS = 500
+_MAX_EXAMPLES = 3
+_MAX_TEXT = 200
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
+
+
+@dataclass
+class _Field:
+    count: int = 0
+    types: Counter[str] = field(default_factory=Counter)
+    min: Any = None
+    max: Any = None
+    examples: list[Any] = field(default_factory=list)
+
+    def add(self, value: Any) -> None:
+        kind = _TYPES.get(type(value), "other")
+        self.types["null" if value is None else kind] += 1
+        if value is None or value in ("", [], {}):
+            return
+        self.count += 1
+        if kind in ("integer", "number", "string"):
+            self._bound(value[:_MAX_TEXT] if isinstance(value, str) else value)
+        if kind not in ("array", "object") and len(self.examples) < _MAX_EXAMPLES:
+            example = value[:_MAX_TEXT] if isinstance(value, str) else value
+            if isinstance(value, datetime):
+                example = str(value)
+            if example not in self.examples:
+                self.examples.append(example)
+
+    def _bound(self, value: Any) -> None:
+        """Keep the smallest and the largest value of the kind that came first."""
+        if self.min is None:
+            self.min = self.max = value
+        elif isinstance(value, str) == isinstance(self.min, str):
+            self.min, self.max = min(self.min, value), max(self.max, value)
+
+
+class FieldStatistics:
+    """Collects values path by path; a path goes through objects, not into arrays."""
+
+    def __init__(self) -> None:
+        self._items = 0
+        self._fields: dict[str, _Field] = {}
+
+    def add(self, items: list[dict[str, Any]]) -> None:
+        """Take in the data of some items."""
+        for item in items:
+            self._items += 1
+            self._add(item.get("data") or {}, "")
+
+    def _add(self, data: dict[str, Any], prefix: str) -> None:
+        for name, value in data.items():
+            path = f"{prefix}{name}"
+            found = self._fields.get(path)
+            if found is None:
+                if len(self._fields) >= _MAX_PATHS:
+                    continue
+                found = self._fields[path] = _Field()
+            if isinstance(value, dict) and value:
+                found.types["object"] += 1
+                found.count += 1
+                self._add(value, f"{path}.")
+            else:
+                found.add(value)
+
+    def result(self) -> dict[str, Any]:
+        """Return the statistics, the fullest fields first."""
+        order = sorted(self._fields, key=lambda path: (-self._fields[path].count, path))
+        return {
+            "items": self._items,
+            "fields": [
+                {
+                    "path": path,
+                    "count": found.count,
+                    "fill_rate": round(found.count / self._items, 4) if self._items else 0.0,
+                    "types": dict(found.types),
+                    "min": found.min,
+                    "max": found.max,
+                    "examples": found.examples,
+                }
+                for path in order
+                for found in [self._fields[path]]
+            ],
+        }

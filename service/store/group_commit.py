@@ -1,0 +1,138 @@
+"""Writes to one group that arrive together share a round; rounds of one group run side by side.
+
+A round takes three round trips and two journal flushes, whether it writes one item or a thousand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, KeysView
+from dataclasses import dataclass, field
+from typing import Any, Generic, Protocol, TypeVar
+
+GroupKey = tuple[int, str]
+
+# Waiting writes that are looked at to fill one round: each costs a comparison of its keys.
+_MAX_LOOKED_AT = 64
+
+
+class Joinable(Protocol):
+    """A write of some bytes that can share a round with others, as long as no key is in both."""
+
+    @property
+    def keys(self) -> KeysView[str]: ...
+
+    @property
+    def size(self) -> int: ...
+
+    done: asyncio.Future[Any]
+
+
+W = TypeVar("W", bound=Joinable)
+
+
+@dataclass
+class _Group(Generic[W]):
+    """The writes of one group that wait, and the keys of those in flight."""
+
+    waiting: list[W] = field(default_factory=list)
+    busy: set[str] = field(default_factory=set)
+    rounds: int = 0
+
+
+@dataclass
+class GroupCommit(Generic[W]):
+    """Joins waiting writes into rounds and runs several rounds of one group at once.
+
+    Rounds in flight share no key. A write that shares a key with one in flight waits; those behind
+    it do not, unless they share a key with it.
+    """
+
+    commit: Callable[[GroupKey, list[W]], Awaitable[None]]
+    join: bool = True
+    max_rounds: int = 4
+    # A larger round gains nothing, and takes long enough to outlive its lease.
+    max_keys: int = 1000
+    max_bytes: int = 16 * 1024 * 1024
+
+    def __post_init__(self) -> None:
+        self._groups: dict[GroupKey, _Group[W]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def submit(self, key: GroupKey, write: W) -> Any:
+        """Return the write's result once its round is durable; go on if the caller is cancelled."""
+        if self.join:
+            self._groups.setdefault(key, _Group()).waiting.append(write)
+            self._start_rounds(key)
+        else:
+            self._start(self._run(key, [write]))
+        return await asyncio.shield(write.done)
+
+    async def close(self) -> None:
+        """Wait until every write under way is done."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._tasks)
+
+    def _start(self, work: Any) -> None:
+        # In a context of its own: a round must not end with the time of the request that began it.
+        task = asyncio.create_task(work, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _start_rounds(self, key: GroupKey) -> None:
+        group = self._groups[key]
+        while group.rounds < self.max_rounds and (writes := self._next_round(group)):
+            group.rounds += 1
+            self._start(self._round(key, group, writes))
+        if not group.rounds and not group.waiting:
+            del self._groups[key]
+
+    def _next_round(self, group: _Group[W]) -> list[W]:
+        """Take the writes of one round out of those that wait."""
+        chosen: list[W] = []
+        passed: set[str] = set()
+        keys = size = 0
+        for write in group.waiting[:_MAX_LOOKED_AT]:
+            if not (group.busy.isdisjoint(write.keys) and passed.isdisjoint(write.keys)):
+                passed.update(write.keys)
+                continue
+            keys, size = keys + len(write.keys), size + write.size
+            if chosen and (keys > self.max_keys or size > self.max_bytes):
+                break
+            chosen.append(write)
+            group.busy.update(write.keys)
+        if chosen:
+            taken = set(map(id, chosen))
+            group.waiting = [write for write in group.waiting if id(write) not in taken]
+        return chosen
+
+    async def _round(self, key: GroupKey, group: _Group[W], writes: list[W]) -> None:
+        try:
+            await self._run(key, writes)
+        finally:
+            for write in writes:
+                group.busy.difference_update(write.keys)
+            group.rounds -= 1
+            self._start_rounds(key)
+
+    async def _run(self, key: GroupKey, writes: list[W]) -> None:
+        try:
+            await self.commit(key, writes)
+        except Exception as error:
+            for write in writes:
+                fail(write.done, error)
+        finally:
+            for write in writes:
+                write.done.cancel()  # no effect on what is done
+
+
+def fail(done: asyncio.Future[Any], error: Exception) -> None:
+    """Let the caller of a write have an error, unless it has its result."""
+    if not done.done():
+        done.set_exception(error)
+        done.exception()  # the caller may be gone: no "never retrieved" noise

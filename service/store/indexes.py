@@ -1,0 +1,95 @@
+"""Every index of every collection, and how they are made.
+
+Index builds take as long as they take: they run in the upkeep, without the time limit of requests.
+A collection may be written only when its indexes are there: without the unique ones two writers
+could store one record twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pymongo import IndexModel
+from pymongo.errors import PyMongoError
+
+from service.store.connection import Database
+from service.store.contract import stored, without_time_limit
+from service.store.errors import StoreUnavailable
+
+log = logging.getLogger("service.store")
+
+_GROUP = ("organization_id", "group_id")
+
+
+def _index(name: str, *fields: str, **options: Any) -> IndexModel:
+    keys = [(field.removeprefix("-"), -1 if field.startswith("-") else 1) for field in fields]
+    return IndexModel(keys, name=name, **options)
+
+
+def _present(field: str) -> dict[str, Any]:
+    return {"partialFilterExpression": {field: {"$exists": True}}}
+
+
+INDEXES: dict[str, list[IndexModel]] = {
+    "outputs": [
+        _index("id", *_GROUP, "id", unique=True),
+        _index("key", *_GROUP, "key_hash", unique=True, **_present("key_hash")),  # tombstones have none
+        _index("output_id", *_GROUP, "output_id", **_present("output_id")),
+        _index("job", *_GROUP, "root_job_id", "id", **_present("root_job_id")),
+        _index("url", *_GROUP, "source_url", "id", **_present("source_url")),
+        _index("country", *_GROUP, "country", "id", **_present("country")),
+        _index("region", *_GROUP, "region", "id", **_present("region")),
+        _index("updated", *_GROUP, "update_date", "id", **_present("update_date")),
+        _index("approved", *_GROUP, "id", "is_approved", partialFilterExpression={"is_approved": True}),
+        _index("tombstone", *_GROUP, "tombstone", **_present("tombstone")),
+    ],
+    "groups": [
+        _index("group", *_GROUP, unique=True),
+        _index("recent", "organization_id", "last_change", "group_id", **_present("last_change")),
+        _index("deadline", "open.deadline", **_present("open.deadline")),
+        _index("due", "due", **_present("due")),
+    ],
+    "jobs": [
+        _index("job", *_GROUP, "job_id", unique=True),
+        _index("recent", *_GROUP, "-last_write", "-_id"),
+    ],
+    "days": [_index("day", *_GROUP, "date", unique=True)],
+    "reviews": [_index("latest", *_GROUP, "job_id", "-review_date", "-order")],
+    "cookies": [_index("identity", "organization_id", "domain", "path_key", "name", unique=True)],
+    "local_storage": [_index("identity", "organization_id", "domain", "path", "key", unique=True)],
+    "origins": [_index("identity", "organization_id", "origin", unique=True)],
+}
+
+
+class Indexes:
+    """Knows which collections have their indexes, and makes those that are missing."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ready: set[str] = set()
+
+    @property
+    def are_ready(self) -> bool:
+        return self._ready >= set(INDEXES)
+
+    def require(self, *collections: str) -> None:
+        """Raise StoreUnavailable while a collection has no indexes yet."""
+        if not self._ready.issuperset(collections):
+            raise StoreUnavailable("indexes are being built")
+
+    @stored
+    @without_time_limit
+    async def ensure(self) -> None:
+        """Make all indexes, each collection's in one command; costs little where they are there."""
+        for name, models in INDEXES.items():
+            try:
+                await self._database[name].create_indexes(models)
+                self._ready.add(name)
+            except PyMongoError as error:
+                self._ready.discard(name)
+                log.error(
+                    "indexes cannot be made: remove records that are stored twice, or the index that differs",
+                    extra={"collection": name, "code": getattr(error, "code", None), "error": type(error).__name__},
+                )
+                raise

@@ -1,0 +1,103 @@
+"""What each job of a group wrote and holds.
+
+A round adds its counts to `pending_jobs` in its group's document, in the step that finishes it. From
+there they are moved to one document per job in `jobs`. A move has a number: a job that has had it
+refuses it the second time, so a move that broke off is simply done again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymongo import ReturnDocument, UpdateOne
+from pymongo.errors import BulkWriteError
+
+from service.store.connection import COMMITTED, MAJORITY, Collection, Database
+from service.store.contract import stored
+from service.store.errors import DUPLICATE_KEY
+
+_COUNTS = ("items", "created", "changed", "unchanged")
+
+
+def _job_id(field: str) -> str:
+    return field.replace("%24", "$").replace("%2E", ".").replace("%25", "%")
+
+
+class Jobs:
+    """The jobs of the groups of an organization."""
+
+    def __init__(self, database: Database) -> None:
+        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
+
+    @stored
+    async def list(self, organization_id: int, group_id: str, limit: int) -> list[dict[str, Any]]:
+        """Return up to `limit` jobs of a group, newest first."""
+        await self.gather(organization_id, group_id)
+        where = {"organization_id": organization_id, "group_id": group_id}
+        found = self._jobs.find(where).sort([("last_write", -1), ("_id", -1)]).limit(limit)
+        return [
+            {
+                "job_id": job["job_id"],
+                **{name: job.get(name, 0) for name in _COUNTS},
+                "first_write": job.get("first_write"),
+                "last_write": job.get("last_write"),
+            }
+            for job in await found.to_list(None)
+        ]
+
+    @stored
+    async def gather(self, organization_id: int, group_id: str) -> None:
+        """Move the counts that wait in the group's document to the jobs' documents."""
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        while True:
+            move = await self._begun(owner) or await self._begin(owner)
+            if move is None:
+                return
+            await self._apply(owner, move)
+            count = await self._jobs.count_documents(owner)
+            await self._groups.update_one(
+                {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$set": {"jobs": count}}
+            )
+
+    async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
+        found = await self._groups.find_one({**owner, "moving": {"$exists": True}}, {"moving": 1})
+        return found["moving"] if found else None
+
+    async def _begin(self, owner: dict[str, Any]) -> dict[str, Any] | None:
+        """Set the counts that wait aside, under a new number."""
+        number = {"$add": [{"$ifNull": ["$moves", 0]}, 1]}
+        group = await self._groups.find_one_and_update(
+            {**owner, "moving": {"$exists": False}, "pending_jobs": {"$exists": True}},
+            [
+                {"$set": {"moving": {"number": number, "jobs": "$pending_jobs"}, "moves": number}},
+                {"$unset": "pending_jobs"},
+            ],
+            {"moving": 1},
+            return_document=ReturnDocument.AFTER,
+        )
+        return group["moving"] if group else None
+
+    async def _apply(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
+        number, operations = move["number"], []
+        for name, counts in move["jobs"].items():
+            update: dict[str, Any] = {"$set": {"move": number}, "$inc": {k: counts.get(k, 0) for k in _COUNTS}}
+            if "first_write" in counts:
+                update["$min"] = {"first_write": counts["first_write"]}
+                update["$max"] = {"last_write": counts["last_write"]}
+            where = {**owner, "job_id": _job_id(name), "move": {"$not": {"$gte": number}}}
+            operations.append(UpdateOne(where, update, upsert=True))
+        try:
+            await self._jobs.bulk_write(operations, ordered=False)
+        except BulkWriteError as error:
+            # A job that has had this move is not found, and cannot be made a second time.
+            failed = error.details["writeErrors"]
+            if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
+                raise
+
+    @stored
+    async def remove(self, organization_id: int, group_id: str) -> None:
+        """Forget the jobs of a group."""
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        await self._groups.update_one(owner, {"$unset": {"pending_jobs": "", "moving": ""}, "$set": {"jobs": 0}})
+        await self._jobs.delete_many(owner)

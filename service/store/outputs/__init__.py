@@ -1,0 +1,138 @@
+"""Outputs of the groups of an organization: one face for reading, writing and their life after that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from service.settings import Settings
+from service.store.connection import DURABLE, Client, Collection, Database
+from service.store.contract import stored
+from service.store.indexes import Indexes
+from service.store.outputs.documents import Page
+from service.store.outputs.ids import Ids, Watermark
+from service.store.outputs.items import prepare
+from service.store.outputs.reading import Query, Reading
+from service.store.outputs.recovery import Recovery
+from service.store.outputs.writing import Delete, Patch, Put, Result, Writing, in_order
+from service.store.watch import Watch
+
+__all__ = ["Ids", "Outputs", "Page", "Patch", "Query", "Recovery", "Result", "Watermark"]
+
+# Patches of tags that are looked up at once: tags may be 1 MiB each.
+_TAGS_AT_ONCE = 50
+_DELETED_AT_ONCE = 500
+# A deletion by filter ends with `more` after this long.
+_DELETE_SECONDS = 2.0
+# Far more ids than any group can have given out since a backup was made.
+RESTORED_GAP = 1_000_000_000
+
+
+class Outputs:
+    """Reads and writes outputs; every method takes the organization and the group."""
+
+    def __init__(self, client: Client, database: Database, indexes: Indexes, watch: Watch, settings: Settings) -> None:
+        self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
+        self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
+        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
+        self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
+        self._writing = Writing(database, self.ids, self.recovery, settings)
+        self._reading = Reading(client, database, self.ids, watch, settings)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
+        """Return the page after `query.cursor`, in the order of ids, without gaps."""
+        self._indexes.require("outputs", "groups")
+        return await self._reading.page(organization_id, group_id, query)
+
+    def pages(
+        self, organization_id: int, group_id: str, query: Query, max_items: int | None = None
+    ) -> AsyncIterator[Page]:
+        """Yield pages from the cursor to the present end, or `max_items` items of them."""
+        self._indexes.require("outputs", "groups")
+        return self._reading.pages(organization_id, group_id, query, max_items)
+
+    async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
+        """Return one item as a page of its own; None when there is none."""
+        self._indexes.require("outputs", "groups")
+        return await self._reading.one(organization_id, group_id, output_id)
+
+    async def version(self, organization_id: int, group_id: str) -> int:
+        """Return the version that a page read now would show."""
+        return await self._reading.version(organization_id, group_id)
+
+    async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
+        """Return as soon as something after a cursor may be readable, or after some seconds."""
+        await self._reading.wait(organization_id, group_id, cursor, seconds)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    def prepare(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Give validated items their hashes, in place; for a thread, where there are many. Raises ItemTooLarge."""
+        return prepare(items, self._max_item_bytes)
+
+    async def write(self, organization_id: int, group_id: str, items: list[dict[str, Any]]) -> list[Result]:
+        """Create, update or leave each prepared item by its key; return the results in order.
+
+        Returns when all of it is durable. The last of several items with one key wins.
+        """
+        self._indexes.require("outputs", "groups")
+        puts = [Put(item) for item in items]
+        return in_order(puts, await self._writing.apply(organization_id, group_id, puts))
+
+    async def patch(self, organization_id: int, group_id: str, patches: list[Patch]) -> list[Result]:
+        """Change approvals and tags; return the results in order.
+
+        A result is `updated`, `unchanged`, `not_found`, `conflict` (another id than `if_id`) or
+        `too_large`. The last of several patches of one item wins.
+        """
+        self._indexes.require("outputs", "groups")
+        results: dict[str, Result] = {}
+        of_tags = [patch for patch in patches if patch.tags is not None]
+        others = [patch for patch in patches if patch.tags is None]
+        for some in [others, *(of_tags[n : n + _TAGS_AT_ONCE] for n in range(0, len(of_tags), _TAGS_AT_ONCE))]:
+            results |= await self._writing.apply(organization_id, group_id, some)
+        return in_order(patches, results)
+
+    async def delete(self, organization_id: int, group_id: str, output_id: str, if_id: int | None = None) -> Result:
+        """Delete one item: `updated`, `not_found` or `conflict`."""
+        self._indexes.require("outputs", "groups")
+        delete = Delete("output_id", output_id, if_id)
+        return (await self._writing.apply(organization_id, group_id, [delete]))[delete.key]
+
+    async def delete_matching(self, organization_id: int, group_id: str, query: Query) -> tuple[int, bool]:
+        """Delete what a query selects, for a limited time; return how many, and whether there is more."""
+        self._indexes.require("outputs", "groups")
+        deadline, deleted, cursor = time.monotonic() + _DELETE_SECONDS, 0, 0
+        while time.monotonic() < deadline:
+            some = query._replace(cursor=cursor, limit=_DELETED_AT_ONCE)
+            count, next_cursor = await self.delete_some(organization_id, group_id, some)
+            deleted += count
+            if next_cursor is None:
+                return deleted, False
+            cursor = next_cursor
+        return deleted, True
+
+    async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:
+        """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
+        keys, next_cursor = await self._reading.keys(organization_id, group_id, query)
+        deletes = [Delete("key_hash", key, if_id=id) for key, id in keys]
+        results = await self._writing.apply(organization_id, group_id, deletes)
+        return sum(result["result"] == "updated" for result in results.values()), next_cursor
+
+    async def close(self) -> None:
+        """Wait for the writes under way."""
+        await self._writing.close()
+        await self.recovery.close()
+
+    @property
+    def rounds_in_flight(self) -> int:
+        return self._writing.rounds_in_flight
+
+    @stored
+    async def skip_ids(self, count: int = RESTORED_GAP) -> int:
+        """Raise every group's next id after a backup was restored; return how many groups there are."""
+        done = await self._groups.update_many({"next": {"$exists": True}}, {"$inc": {"next": count}})
+        return done.matched_count

@@ -1,0 +1,303 @@
+"""An output item on its way into the database: its hashes, its document, what becomes of it."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pymongo import InsertOne, UpdateOne
+
+from service.store.outputs import documents
+from service.store.outputs.ids import Batch
+
+SERVED = (
+    "source_url",
+    "data",
+    "id",
+    "output_id",
+    "root_job_id",
+    "create_date",
+    "update_date",
+    "last_scraped_date",
+    "key_hash",
+    "value_hash",
+    "is_approved",
+    "tags",
+    "files",
+)
+# What a deletion leaves of what it takes away: the shape of an item. Identity and filter fields stay.
+_EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
+# Tags that are filters have a copy outside of `tags`: an array there would be indexed element by element.
+FILTER_TAGS = ("country", "region")
+KNOWN_FIELDS = {
+    "_id": 0,
+    "key_hash": 1,
+    "content_hash": 1,
+    "id": 1,
+    "output_id": 1,
+    "root_job_id": 1,
+    "is_approved": 1,
+    "last_scraped_date": 1,
+    "country": 1,
+    "region": 1,
+    "deleted": 1,
+}
+
+# One message to the database: the driver would send a larger one in parts, one after the other.
+_MESSAGE_BYTES = 3 * 1024 * 1024
+# Hex digits of each part of `content_hash`: 128 bits.
+_PART = 32
+
+
+class ItemTooLarge(Exception):
+    """Raised for an item larger than one may be."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class Known(NamedTuple):
+    """What is stored under a key when a round begins."""
+
+    id: int
+    output_id: str
+    key_hash: str
+    root_job_id: str
+    content_hash: str
+    is_approved: bool
+    scraped: datetime
+    filters: dict[str, str]
+    deleted: bool
+    tags: dict[str, Any] | None  # only where a patch needs them
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Known:
+        return cls(
+            document["id"],
+            document["output_id"],
+            document["key_hash"],
+            document["root_job_id"],
+            document.get("content_hash", ""),
+            document.get("is_approved", False),
+            document["last_scraped_date"],
+            {name: document[name] for name in FILTER_TAGS if name in document},
+            document.get("deleted", False),
+            document.get("tags"),
+        )
+
+
+def content_hash(data: bytes, tags: bytes, rest: bytes) -> str:
+    """Return one text over all content whose parts can be compared and replaced alone."""
+    return "".join(documents.sha256(part)[:_PART] for part in (data, tags, rest))
+
+
+def same_data(one: str, other: str) -> bool:
+    return one[:_PART] == other[:_PART]
+
+
+def with_tags(hashed: str, tags: dict[str, Any]) -> str:
+    """Return a content hash with the part of the tags replaced."""
+    return hashed[:_PART] + documents.sha256(documents.canonical(tags))[:_PART] + hashed[2 * _PART :]
+
+
+def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
+    """Return the copies of the tags that can be filtered by."""
+    return {name: tags[name] for name in FILTER_TAGS if isinstance(tags.get(name), str)}
+
+
+def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, Any]]:
+    """Give every item its hashes, its size and its files' ids, in place, and return the items."""
+    for index, item in enumerate(items):
+        data, tags = documents.canonical(item["data"]), documents.canonical(item["tags"])
+        files = documents.canonical(item["files"]) if item["files"] else b"[]"
+        item["size"] = len(data) + len(tags) + len(files) + len(item["source_url"])
+        if item["size"] > max_item_bytes:
+            raise ItemTooLarge(index)
+        source_url = item["source_url"].encode()
+        if "value_hash" not in item:
+            item["value_hash"] = documents.sha256(data)
+        if "key_hash" not in item:
+            item["key_hash"] = documents.sha256(source_url, data)
+        rest = b"\n".join((source_url, item["value_hash"].encode(), files))
+        item["content_hash"] = content_hash(data, tags, rest)
+        _give_file_ids(item["key_hash"], item["files"])
+    return items
+
+
+def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:
+    """Give each file without one an id by its content: the same file of the same item keeps it."""
+    seen: Counter[str] = Counter()
+    for file in files:
+        if "id" not in file:
+            digest = documents.sha256(key_hash.encode(), documents.canonical(file))
+            # The same file listed twice has two ids, the same two every time.
+            again = f" {seen[digest]}" if seen[digest] else ""
+            seen[digest] += 1
+            file["id"] = str(uuid.uuid5(uuid.NAMESPACE_OID, digest + again))
+
+
+class Row(NamedTuple):
+    """One change of a batch: what was there, what comes, and the operation that does it."""
+
+    key: str
+    id: int
+    output_id: str
+    key_hash: str
+    known: Known | None
+    root_job_id: str
+    is_approved: bool
+    deleted: bool
+    operation: InsertOne[dict[str, Any]] | UpdateOne
+    size: int
+
+    @property
+    def result(self) -> str:
+        return "created" if self.known is None or (self.known.deleted and not self.deleted) else "updated"
+
+
+def put_row(
+    batch: Batch, id: int, key: str, item: dict[str, Any], known: Known | None, dates: dict[str, datetime]
+) -> Row:
+    """Return the row that stores an item; `dates` are those of its files that are known."""
+    approved = _approval(item, known)
+    output_id = known.output_id if known else str(uuid.uuid4())
+    scraped = item.get("last_scraped_date") or batch.date
+    document = {
+        "source_url": item["source_url"],
+        "data": item["data"],
+        "id": id,
+        "root_job_id": item["root_job_id"],
+        "update_date": batch.date,
+        "value_hash": item["value_hash"],
+        "is_approved": approved,
+        "tags": item["tags"],
+        "files": [_file(file, dates.get(file["id"]) or batch.date) for file in item["files"]],
+        "content_hash": item["content_hash"],
+        **filter_tags(item["tags"]),
+    }
+    operation: InsertOne[dict[str, Any]] | UpdateOne
+    if known is None:
+        document |= {
+            "output_id": output_id,
+            "create_date": batch.date,
+            "last_scraped_date": scraped,
+            "key_hash": item["key_hash"],
+        }
+        # In the order of the contract, which is the order in which it is served.
+        ordered = {name: document[name] for name in SERVED}
+        operation = InsertOne({**batch.owner, **ordered, **document, "first_id": id})
+    else:
+        missing = [name for name in FILTER_TAGS if name not in document]
+        operation = _guarded(
+            batch,
+            known,
+            {"$set": document, "$max": {"last_scraped_date": scraped}},
+            unset=[*missing, "deleted"] if known.deleted else missing,
+        )
+    return Row(
+        key,
+        id,
+        output_id,
+        item["key_hash"],
+        known,
+        item["root_job_id"],
+        approved,
+        deleted=False,
+        operation=operation,
+        size=item["size"],
+    )
+
+
+def patch_row(batch: Batch, id: int, key: str, known: Known, approved: bool, tags: dict[str, Any] | None) -> Row:
+    """Return the row that changes an item's approval, its tags or both."""
+    changes: dict[str, Any] = {"id": id, "update_date": batch.date, "is_approved": approved}
+    unset: list[str] = []
+    if tags is not None:
+        copies = filter_tags(tags)
+        changes |= {"tags": tags, "content_hash": with_tags(known.content_hash, tags), **copies}
+        unset = [name for name in FILTER_TAGS if name not in copies]
+    size = 0 if tags is None else len(documents.canonical(tags))
+    operation = _guarded(batch, known, {"$set": changes}, unset)
+    return Row(key, id, known.output_id, known.key_hash, known, known.root_job_id, approved, False, operation, size)
+
+
+def delete_row(batch: Batch, id: int, key: str, known: Known) -> Row:
+    """Return the row that turns an item into a deletion record."""
+    changes = {**_EMPTIED, "id": id, "update_date": batch.date, "deleted": True, "tags": known.filters}
+    operation = _guarded(batch, known, {"$set": changes}, [])
+    return Row(key, id, known.output_id, known.key_hash, known, known.root_job_id, False, True, operation, 0)
+
+
+def touch(batch: Batch, item: dict[str, Any], known: Known) -> UpdateOne:
+    """Return the operation that says that an unchanged item was seen again, by its newest job."""
+    scraped = item.get("last_scraped_date") or batch.date
+    update = {"$max": {"last_scraped_date": scraped}, "$set": {"root_job_id": newest_job(batch, item, known)}}
+    return UpdateOne({**_guard(batch, known), "root_job_id": known.root_job_id}, update, hint="key")
+
+
+def newest_job(batch: Batch, item: dict[str, Any], known: Known) -> str:
+    """Return the job that scraped an unchanged item last."""
+    scraped = item.get("last_scraped_date") or batch.date
+    return str(item["root_job_id"]) if scraped >= known.scraped else known.root_job_id
+
+
+def is_changed(item: dict[str, Any], known: Known) -> bool:
+    return (
+        known.deleted
+        or known.content_hash != item["content_hash"]
+        or item.get("is_approved", known.is_approved) != known.is_approved
+    )
+
+
+def _approval(item: dict[str, Any], known: Known | None) -> bool:
+    """Return the approval sent, else the one that is known and still means the same data."""
+    if "is_approved" in item:
+        return bool(item["is_approved"])
+    return known is not None and known.is_approved and same_data(known.content_hash, item["content_hash"])
+
+
+def _guard(batch: Batch, known: Known) -> dict[str, Any]:
+    return {**batch.owner, "key_hash": known.key_hash, "id": known.id}
+
+
+def _guarded(batch: Batch, known: Known, update: dict[str, Any], unset: list[str]) -> UpdateOne:
+    """Return an update that does nothing when somebody else has changed the item meanwhile."""
+    if unset:
+        update["$unset"] = dict.fromkeys(unset, "")
+    return UpdateOne(_guard(batch, known), update, hint="key")
+
+
+def _file(file: dict[str, Any], date: datetime) -> dict[str, Any]:
+    return {
+        "id": file["id"],
+        "field": file["field"],
+        "url_etag_hash": file["url_etag_hash"],
+        "blob_key": file["blob_key"],
+        "blob_url": file["blob_url"],
+        "source_url": file["source_url"],
+        "create_date": file.get("create_date") or date,
+        "file_url": file["file_url"],
+        "file_type": file["file_type"],
+        "file_checksum": file["file_checksum"],
+        "file_metadata": file["file_metadata"],
+    }
+
+
+def messages(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts, each one kind of operation and small enough for one message."""
+    for kind in (InsertOne, UpdateOne):
+        part: list[Row] = []
+        size = 0
+        for row in rows:
+            if not isinstance(row.operation, kind):
+                continue
+            size += row.size
+            if part and size > _MESSAGE_BYTES:
+                yield part
+                part, size = [], row.size
+            part.append(row)
+        if part:
+            yield part

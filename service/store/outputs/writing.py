@@ -1,0 +1,436 @@
+"""Writing: changes of one group become rounds, each looked up, written and finished as `ids.py` says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, KeysView, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pymongo import UpdateOne
+from pymongo.errors import BulkWriteError
+
+from service.settings import Settings
+from service.store.connection import DURABLE, Collection, Database
+from service.store.contract import stored
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing
+from service.store.group_commit import GroupCommit, GroupKey, fail
+from service.store.outputs.ids import Batch, Change, Ids
+from service.store.outputs.items import (
+    KNOWN_FIELDS,
+    Known,
+    Row,
+    delete_row,
+    is_changed,
+    messages,
+    newest_job,
+    patch_row,
+    put_row,
+    touch,
+)
+from service.store.outputs.merge_patch import merge_patch
+from service.store.outputs.recovery import Recovery
+from service.store.time_budget import time_budget
+
+log = logging.getLogger("service.store")
+
+# Each lost round means that another writer changed the same keys: 20 losses in a row are a stuck
+# database, not a race.
+_MAX_ROUNDS = 20
+# Items whose files' dates are looked up at once: each may have 1000 files.
+_DATES_AT_ONCE = 50
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Put:
+    """Store an item under its key."""
+
+    item: dict[str, Any]
+
+    @property
+    def key(self) -> str:
+        return f"key_hash:{self.item['key_hash']}"
+
+    @property
+    def size(self) -> int:
+        return int(self.item["size"])
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Change an item's approval, its tags (a JSON merge patch) or both, if it still has the id `if_id`."""
+
+    by: str  # "output_id" or "key_hash"
+    value: str
+    is_approved: bool | None = None
+    tags: dict[str, Any] | None = None
+    if_id: int | None = None
+    size: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.by}:{self.value}"
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Turn an item into a deletion record, if it still has the id `if_id`."""
+
+    by: str
+    value: str
+    if_id: int | None = None
+    size: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"{self.by}:{self.value}"
+
+
+Pending = Put | Patch | Delete
+
+
+@dataclass(eq=False)
+class Write:
+    """One request's changes by key, the last of each key, and who waits for them."""
+
+    changes: dict[str, Pending]
+    deadline: float
+    done: asyncio.Future[dict[str, Result]] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def keys(self) -> KeysView[str]:
+        return self.changes.keys()
+
+    @property
+    def size(self) -> int:
+        return sum(change.size for change in self.changes.values())
+
+
+class Writing:
+    """Writes the changes of groups, several rounds of each at once."""
+
+    def __init__(self, database: Database, ids: Ids, recovery: Recovery, settings: Settings) -> None:
+        self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
+        self._ids, self._recovery = ids, recovery
+        self._seconds = settings.mongo_timeout
+        self._max_item_bytes = settings.max_item_bytes
+        self._commits = GroupCommit[Write](self._commit, settings.group_commit)
+
+    @stored
+    async def apply(self, organization_id: int, group_id: str, changes: Iterable[Pending]) -> dict[str, Result]:
+        """Make the changes, the last of each key; return their results by key once they are durable."""
+        write = Write({change.key: change for change in changes}, time.monotonic() + self._seconds)
+        if not write.changes:
+            return {}
+        results: dict[str, Result] = await self._commits.submit((organization_id, group_id), write)
+        return results
+
+    async def close(self) -> None:
+        """Wait for the writes under way."""
+        await self._commits.close()
+
+    @property
+    def rounds_in_flight(self) -> int:
+        return self._commits.in_flight
+
+    async def _commit(self, group: GroupKey, writes: list[Write]) -> None:
+        now = time.monotonic()
+        for write in [write for write in writes if write.deadline < now]:
+            # The client has had its 503 by now, and may have sent the same again.
+            fail(write.done, StoreUnavailable("out of time"))
+            writes.remove(write)
+        if writes:
+            with time_budget(self._seconds):
+                await self._rounds(group, writes)
+
+    @stored
+    async def _rounds(self, group: GroupKey, writes: list[Write]) -> None:
+        pending = {key: change for write in writes for key, change in write.changes.items()}
+        results: dict[str, Result] = {}
+        errors: dict[str, StoreError] = {}
+        for _ in range(_MAX_ROUNDS):
+            round_ = _Round(self, group, pending)
+            await round_.run()
+            results |= round_.results
+            errors |= round_.errors
+            pending = {key: change for key, change in pending.items() if key not in results and key not in errors}
+            if not pending:
+                break
+        errors |= dict.fromkeys(pending, StoreUnavailable("lost every race"))
+        for write in writes:
+            failed = next((errors[key] for key in write.changes if key in errors), None)
+            if failed is not None:
+                fail(write.done, failed)
+            elif not write.done.done():
+                write.done.set_result({key: results[key] for key in write.changes})
+
+
+class _Round:
+    """Tries to make all pending changes once.
+
+    What is in neither `results` nor `errors` afterwards met a writer that changed the same item
+    meanwhile, or a tombstone, and goes again.
+    """
+
+    def __init__(self, writing: Writing, group: GroupKey, pending: dict[str, Pending]) -> None:
+        self._ids, self._recovery, self._outputs = writing._ids, writing._recovery, writing._outputs
+        self._max_item_bytes = writing._max_item_bytes
+        self._group, self._pending = group, pending
+        self._owner = {"organization_id": group[0], "group_id": group[1]}
+        self.results: dict[str, Result] = {}
+        self.errors: dict[str, StoreError] = {}
+        self._rows: list[Row] = []
+        self._touches: dict[str, tuple[UpdateOne, Known, str]] = {}
+        self._recount = False
+
+    async def run(self) -> None:
+        known, batch = await self._begin()
+        try:
+            await self._plan(batch, known)
+            if self._rows:
+                await self._write(batch)
+            else:
+                await self._touch_and_finish(batch)
+        except BaseException:
+            # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
+            self._recovery.recover_soon(batch)
+            raise
+
+    async def _begin(self) -> tuple[dict[str, Known], Batch]:
+        """Look up what is known and allocate ids, at the same time."""
+        allocating = asyncio.ensure_future(self._ids.allocate(*self._group, len(self._pending)))
+        try:
+            known = await self._look_up(self._pending.values())
+        except BaseException:
+            allocating.add_done_callback(self._abandon)
+            raise
+        return known, await allocating
+
+    def _abandon(self, allocating: asyncio.Future[Batch]) -> None:
+        if not allocating.cancelled() and allocating.exception() is None:
+            self._recovery.recover_soon(allocating.result())
+
+    # -- looking up ---------------------------------------------------------------------------
+
+    async def _look_up(self, changes: Iterable[Pending]) -> dict[str, Known]:
+        """Return what is stored of the changes' items, by their keys.
+
+        Read as the primary has it now, committed or not: the write that follows is guarded by what
+        was read here, and is answered only when it is committed, and with it what it was built on.
+        """
+        wanted: dict[tuple[str, bool], list[str]] = {}
+        for change in changes:
+            if isinstance(change, Put):
+                wanted.setdefault(("key_hash", False), []).append(change.item["key_hash"])
+            else:
+                with_tags = isinstance(change, Patch) and change.tags is not None
+                wanted.setdefault((change.by, with_tags), []).append(change.value)
+        found = await asyncio.gather(*(self._find(*which, values) for which, values in wanted.items()))
+        return {key: known for part in found for key, known in part.items()}
+
+    async def _find(self, by: str, with_tags: bool, values: list[str]) -> dict[str, Known]:
+        fields = {**KNOWN_FIELDS, "tags": 1} if with_tags else KNOWN_FIELDS
+        found = self._outputs.find(
+            {**self._owner, by: {"$in": values}},
+            fields,
+            hint="key" if by == "key_hash" else by,
+            batch_size=len(values) + 1,
+        )
+        return {f"{by}:{document[by]}": Known.of(document) for document in await found.to_list(None)}
+
+    async def _file_dates(self, keys: list[str]) -> dict[str, datetime]:
+        """Return the dates of the stored files of some items."""
+        dates: dict[str, datetime] = {}
+        for start in range(0, len(keys), _DATES_AT_ONCE):
+            some = {"$in": keys[start : start + _DATES_AT_ONCE]}
+            fields = {"_id": 0, "files.id": 1, "files.create_date": 1}
+            async for document in self._outputs.find({**self._owner, "key_hash": some}, fields, hint="key"):
+                dates |= {file["id"]: file["create_date"] for file in document.get("files", ())}
+        return dates
+
+    # -- planning -----------------------------------------------------------------------------
+
+    async def _plan(self, batch: Batch, known: dict[str, Known]) -> None:
+        """Decide what becomes of each change: a row with an id, a touch, or nothing at all."""
+        puts = {key: change.item for key, change in self._pending.items() if isinstance(change, Put)}
+        undated = [
+            item["key_hash"]
+            for key, item in puts.items()
+            if key in known
+            and is_changed(item, known[key])
+            and any("create_date" not in file for file in item["files"])
+        ]
+        dates = await self._file_dates(undated) if undated else {}
+        for key, change in self._pending.items():
+            there = known.get(key)
+            id = batch.first + len(self._rows)
+            match change:
+                case Put(item):
+                    if there is None or is_changed(item, there):
+                        self._rows.append(put_row(batch, id, key, item, there, dates))
+                    else:
+                        job = newest_job(batch, item, there)
+                        self._touches[key] = touch(batch, item, there), there, job
+                case Patch() if there is not None and not there.deleted:
+                    self._plan_patch(batch, id, key, change, there)
+                case Delete() if there is not None and not there.deleted:
+                    if change.if_id is not None and change.if_id != there.id:
+                        self._skip(key, there, "conflict")
+                    else:
+                        self._rows.append(delete_row(batch, id, key, there))
+                case _:
+                    self.results[key] = {"result": "not_found"}
+
+    def _plan_patch(self, batch: Batch, id: int, key: str, patch: Patch, there: Known) -> None:
+        if patch.if_id is not None and patch.if_id != there.id:
+            self._skip(key, there, "conflict")
+            return
+        approved = there.is_approved if patch.is_approved is None else patch.is_approved
+        tags = None
+        if patch.tags is not None:
+            merged = merge_patch(there.tags or {}, patch.tags)
+            tags = merged if merged != there.tags else None
+        if tags is None and approved == there.is_approved:
+            self._skip(key, there, "unchanged")
+            return
+        row = patch_row(batch, id, key, there, approved, tags)
+        if row.size > self._max_item_bytes:
+            self._skip(key, there, "too_large")
+        else:
+            self._rows.append(row)
+
+    def _skip(self, key: str, there: Known, result: str) -> None:
+        self.results[key] = _result(there.id, there.output_id, there.key_hash, result)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _write(self, batch: Batch) -> None:
+        await self._ids.step("before write")
+        parts = list(messages(self._rows))
+        await asyncio.gather(*(self._write_part(part) for part in parts), self._touch())
+        await self._ids.step("written")
+        change = Change()
+        if self.errors:
+            # Behind `mongos` such a write may still land: not after the fence.
+            change.tombstones = await self._recovery.fence(batch)
+        self._count_rows(change)
+        self._count_touches(change)
+        change.recount = self._recount
+        await self._ids.finish(batch, change)
+
+    async def _write_part(self, part: list[Row]) -> None:
+        """Write some rows durably and enter the results of those that were not lost to another writer.
+
+        Raises when the outcome is unknown.
+        """
+        lost: set[str] = set()
+        try:
+            matched = (await self._outputs.bulk_write([row.operation for row in part], ordered=False)).matched_count
+        except BulkWriteError as error:
+            if is_passing(error):
+                raise
+            matched = error.details["nMatched"]
+            for failed in error.details["writeErrors"]:
+                key = part[failed["index"]].key
+                if failed["code"] == DUPLICATE_KEY:
+                    lost.add(key)
+                else:
+                    log.error("the database refused an item", extra={"code": failed["code"]})
+                    self.errors[key] = StoreError(f"write error {failed['code']}")
+        updates = [row for row in part if isinstance(row.operation, UpdateOne)]
+        kept = [row for row in updates if row.key not in lost and row.key not in self.errors]
+        if matched < len(kept):
+            lost |= await self._lost(kept, len(kept) - matched)
+        for row in part:
+            if row.key not in lost and row.key not in self.errors:
+                self.results[row.key] = _result(row.id, row.output_id, row.key_hash, row.result)
+
+    async def _lost(self, rows: list[Row], count: int) -> set[str]:
+        """Return which rows, `count` of them, had another id than when they were looked up."""
+        now = await self._find("key_hash", False, [row.key_hash for row in rows])
+        ids = {row.key: now[f"key_hash:{row.key_hash}"].id if f"key_hash:{row.key_hash}" in now else 0 for row in rows}
+        lost = {row.key for row in rows if ids[row.key] < row.id}
+        # Changed again since, by somebody who saw this row or by somebody who was faster.
+        unsure = {row.key for row in rows if ids[row.key] > row.id}
+        if len(lost) < count:
+            self._recount |= len(lost) + len(unsure) > count
+            lost |= unsure
+        return lost
+
+    async def _touch(self) -> None:
+        """Say that unchanged items were seen again, all of them in one bulk write; forget those that changed."""
+        if not self._touches:
+            return
+        operations = [operation for operation, _, _ in self._touches.values()]
+        done = await self._outputs.bulk_write(operations, ordered=False)
+        if done.matched_count < len(operations):
+            now = await self._find("key_hash", False, [known.key_hash for _, known, _ in self._touches.values()])
+            touched = len(self._touches)
+            self._touches = {
+                key: (operation, known, job)
+                for key, (operation, known, job) in self._touches.items()
+                if key in now and (now[key].id, now[key].root_job_id) == (known.id, job)
+            }
+            self._recount |= touched - len(self._touches) < touched - done.matched_count
+        for key, (_, known, _) in self._touches.items():
+            self._skip(key, known, "unchanged")
+
+    async def _touch_and_finish(self, batch: Batch) -> None:
+        """Finish a round without changes while its items are touched: one round trip less."""
+        expected = Change()
+        self._count_touches(expected)
+        await self._ids.step("before write")
+        await asyncio.gather(self._touch(), self._ids.finish(batch, expected))
+        actual = Change(recount=self._recount)
+        self._count_touches(actual)
+        if actual != expected:
+            await self._ids.correct(self._group, expected, actual)
+
+    # -- counting -----------------------------------------------------------------------------
+
+    def _count_rows(self, change: Change) -> None:
+        for row in self._rows:
+            if row.key not in self.results:
+                continue
+            known = row.known
+            before = 0 if known is None or known.deleted else 1
+            after = 0 if row.deleted else 1
+            change.last_id = max(change.last_id, row.id)
+            change.items += after - before
+            change.approved += row.is_approved - (known is not None and known.is_approved)
+            change.deleted += row.deleted - (known is not None and known.deleted)
+            if before:
+                assert known is not None
+                change.job(known.root_job_id)["items"] -= 1
+            if after:
+                change.job(row.root_job_id)["items"] += 1
+            if row.deleted:
+                continue
+            kind = "created" if row.result == "created" else "changed"
+            change.created += kind == "created"
+            change.changed += kind == "changed"
+            if isinstance(self._pending[row.key], Put):  # a patch is nothing that the job did
+                change.job(row.root_job_id)[kind] += 1
+
+    def _count_touches(self, change: Change) -> None:
+        for key, (_, known, job) in self._touches.items():
+            pending = self._pending[key]
+            assert isinstance(pending, Put)
+            change.job(pending.item["root_job_id"])["unchanged"] += 1
+            if job != known.root_job_id:
+                change.job(known.root_job_id)["items"] -= 1
+                change.job(job)["items"] += 1
+
+
+def _result(id: int, output_id: str, key_hash: str, result: str) -> Result:
+    return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}
+
+
+def in_order(changes: Sequence[Pending], results: dict[str, Result]) -> list[Result]:
+    """Return the results of changes in the order in which they were asked for."""
+    return [results[change.key] for change in changes]
