@@ -9,27 +9,30 @@ from typing import Any
 
 import pytest
 
-from service.store import outputs as store_outputs
+from service.store.outputs import reading
 from tests.support.api import Api, make_output
-
-NDJSON = {"Accept": "application/x-ndjson"}
-CSV = {"Accept": "text/csv"}
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stream of a few dozen items have many pages."""
-    monkeypatch.setattr(store_outputs, "STREAMED", 7)
+    monkeypatch.setattr(reading, "_FIRST_STREAMED", 7)
+    monkeypatch.setattr(reading, "_MAX_STREAMED", 7)
+
+
+def export(path: str, format: str) -> str:
+    path, _, query = path.partition("?")
+    return f"{path}/export?format={format}&{query}"
 
 
 async def lines(api: Api, path: str) -> list[dict[str, Any]]:
-    answer = await api.get(path, headers=NDJSON)
+    answer = await api.get(export(path, "ndjson"))
     assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-ndjson")
     return [json.loads(line) for line in answer.body.splitlines()]
 
 
 async def rows(api: Api, path: str) -> list[dict[str, str]]:
-    answer = await api.get(path, headers=CSV)
+    answer = await api.get(export(path, "csv"))
     assert (answer.status, answer.headers["Content-Type"].split(";")[0]) == (200, "text/csv")
     return list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
 
@@ -95,7 +98,7 @@ async def test_csv_survives_separators_quotes_and_line_breaks(api: Api) -> None:
 
 
 async def test_csv_of_an_empty_group_has_only_its_header(api: Api) -> None:
-    answer = await api.get("/v1/outputs/nothing", headers=CSV)
+    answer = await api.get(export("/v1/outputs/nothing", "csv"))
     assert answer.body.decode().splitlines()[0].startswith("source_url,data,id,")
 
 
@@ -108,7 +111,7 @@ async def test_fields_keeps_only_those_and_the_id(fifty: Api) -> None:
 
 
 async def test_fields_are_the_columns_of_a_csv_in_their_order(fifty: Api) -> None:
-    answer = await fifty.get("/v1/outputs/shop?limit=1&fields=data.title,source_url", headers=CSV)
+    answer = await fifty.get(export("/v1/outputs/shop?limit=1&fields=data.title,source_url", "csv"))
     assert answer.body.decode() == "id,data.title,source_url,other\r\n1,Lamp 0,https://shop.example/p/0,\r\n"
 
 
@@ -130,6 +133,6 @@ async def test_paths_that_cannot_be_are_refused(fifty: Api, fields: str) -> None
 
 
 async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
-    answer = await fifty.get("/v1/outputs/shop", headers={**NDJSON, "Accept-Encoding": "gzip"})
+    answer = await fifty.get(export("/v1/outputs/shop", "ndjson"), headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert len(answer.body.splitlines()) == 50

@@ -55,8 +55,6 @@ WRITES: dict[tuple[str, str], Write] = {
     ("POST", "/v1/reviews/{group_id}"): add_reviews,
     ("POST", "/v1/outputs/{group_id}"): write_outputs,
 }
-LINES = {"Accept": "application/x-ndjson"}
-TABLE = {"Accept": "text/csv"}
 # Each way to ask, whether it shows what was written, and its headers.
 READS: dict[tuple[str, str], list[tuple[str, dict[str, str]]]] = {
     ("GET", "/v1/cookies"): [
@@ -82,8 +80,9 @@ READS: dict[tuple[str, str], list[tuple[str, dict[str, str]]]] = {
         ("/v1/outputs/group-1?country=Germany", {}),
         ("/v1/outputs/group-1?region=DE-BE", {}),
         ("/v1/outputs/group-1?fields=data.mark", {}),
-        ("/v1/outputs/group-1", LINES),
-        ("/v1/outputs/group-1", TABLE),
+    ],
+    ("GET", "/v1/outputs/{group_id}/export"): [
+        (f"/v1/outputs/group-1/export?format={format}", {}) for format in ("ndjson", "csv", "json")
     ],
 }
 # These show numbers, not what was written.

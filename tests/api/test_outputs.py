@@ -18,7 +18,6 @@ from pytest_aiohttp.plugin import AiohttpClient
 from service.app import create_app
 from service.settings import Settings
 from service.store import Store
-from service.store.items import prepare
 from tests.conftest import MakeApi
 from tests.support.api import Answer, Api, make_file, make_output, walk
 from tests.support.contract import HeldApi
@@ -302,13 +301,42 @@ async def test_a_new_key_creates_an_output(api: Api) -> None:
 CHANGES: list[dict[str, Any]] = [
     {"source_url": "https://shop.example/moved"},
     {"data": {"title": "Lamp"}},
-    {"root_job_id": "job-2"},
     {"value_hash": "other"},
     {"is_approved": True},
     {"tags": {"country": "France"}},
     {"files": []},
     {"files": [make_file(file_checksum="other")]},
 ]
+
+
+async def test_the_same_content_under_a_new_job_is_unchanged_and_moves_to_that_job(api: Api) -> None:
+    first = await stored(api)
+    await tick(first)
+    written = await api.ok(PATH, [make_output(root_job_id="job-2")])
+    assert (written["created"], written["updated"], written["unchanged"]) == (0, 0, 1)
+    (second,) = await items(api)
+    assert (second["id"], second["update_date"]) == (first["id"], first["update_date"])
+    assert second["root_job_id"] == "job-2"
+    assert second["last_scraped_date"] > first["last_scraped_date"]
+    assert (await api.ok(f"{PATH}?job_id=job-1"))["items"] == []
+    assert (await api.ok(f"{PATH}?job_id=job-2"))["items"] == [second]
+
+
+async def test_a_late_delivery_of_an_older_scrape_does_not_take_the_item_back_to_its_job(api: Api) -> None:
+    await stored(api)
+    await api.ok(PATH, [make_output(root_job_id="job-0", last_scraped_date="2020-01-01")])
+    (item,) = await items(api)
+    assert item["root_job_id"] == "job-1"
+
+
+async def test_an_approval_stays_while_the_data_is_the_same_and_ends_when_it_changes(api: Api) -> None:
+    await api.ok(PATH, [make_output(is_approved=True)])
+    await api.ok(PATH, [make_output()])
+    assert (await items(api))[0]["is_approved"] is True
+    await api.ok(PATH, [make_output(tags={"country": "France"})])
+    assert (await items(api))[0]["is_approved"] is True
+    await api.ok(PATH, [make_output(data={"title": "Other"})])
+    assert (await items(api))[0]["is_approved"] is False
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: "-".join(change))
@@ -766,7 +794,7 @@ class Loaded:
         await store.ensure_indexes()
         for start in range(0, MANY, 1000):
             batch = [{"is_approved": False, **output} for output in self.outputs[start : start + 1000]]
-            await store.outputs.write(self.organization_id, "group-1", prepare(batch, settings.max_item_bytes))
+            await store.outputs.write(self.organization_id, "group-1", store.outputs.prepare(batch))
         found = store.database["outputs"].find({"organization_id": self.organization_id})
         async for document in found:
             self.dates[document["key_hash"]] = document["update_date"].isoformat(timespec="milliseconds")
@@ -836,7 +864,7 @@ class TestVeryLargePages:
         assert first["metadata"]["next_cursor"] == first["items"][-1]["id"]
         found = await walk(api, f"{PATH}?limit=1000")
         assert [item["data"]["n"] for item in found] == list(range(40))
-        lines = await api.get(PATH, headers={"Accept": "application/x-ndjson"})
+        lines = await api.get(f"{PATH}/export?format=ndjson")
         assert [json.loads(line)["data"]["n"] for line in lines.body.splitlines()] == list(range(40))
 
 
