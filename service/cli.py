@@ -104,6 +104,18 @@ def _parser() -> argparse.ArgumentParser:
     new_key.set_defaults(command=secrets_new_key)
     rotate = secrets.add_parser("rotate", parents=[settings], help="seal all values with the first key of SECRET_KEYS")
     rotate.set_defaults(command=secrets_rotate)
+    upgrade_ = commands.add_parser(
+        "upgrade", parents=[settings], help="bring the database of an older version to the present layout"
+    )
+    upgrade_.set_defaults(command=upgrade)
+    restored_ = commands.add_parser(
+        "restored", parents=[settings], help="after restoring a backup: let no new id be one that was given before"
+    )
+    restored_.set_defaults(command=restored)
+    clock_ = commands.add_parser(
+        "clock", parents=[settings], help="after a database clock was ahead: bring the dates of groups back"
+    )
+    clock_.set_defaults(command=clock)
     client_commands.add(commands)
     return parser
 
@@ -228,6 +240,31 @@ def secrets_rotate(settings: Settings) -> int:
         return 0
 
     return int(_with_store(settings, run))
+
+
+def upgrade(settings: Settings) -> int:
+    """Upgrade the database; show how far it is, as a bar on a terminal."""
+    width, bar = 30, sys.stdout.isatty()
+
+    def progress(done: int, total: int) -> None:
+        if bar:
+            print(f"\routputs [{'#' * (width * done // total):<{width}}] {done / total:4.0%}", end="", flush=True)
+
+    _with_store(settings, lambda store: store.upgrade(progress))
+    print(f"{chr(13) + chr(27) + '[K' if bar else ''}the database has the present layout")
+    return 0
+
+
+def restored(settings: Settings) -> int:
+    groups = _with_store(settings, lambda store: store.outputs.skip_ids())
+    print(f"raised the next id of {groups} groups; start the service now")
+    return 0
+
+
+def clock(settings: Settings) -> int:
+    groups = _with_store(settings, lambda store: store.outputs.set_clocks_back())
+    print(f"brought the dates of {groups} groups back to the present")
+    return 0
 
 
 async def _rotate(part: BrowserState) -> Rotation:

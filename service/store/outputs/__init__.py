@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from service.settings import Settings
-from service.store.connection import DURABLE, Client, Collection, Database
+from service.store.connection import DURABLE, Client, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.indexes import Indexes
 from service.store.outputs.documents import Page
@@ -33,7 +34,9 @@ class Outputs:
     """Reads and writes outputs; every method takes the organization and the group."""
 
     def __init__(self, client: Client, database: Database, indexes: Indexes, watch: Watch, settings: Settings) -> None:
+        self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
+        self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
@@ -130,6 +133,23 @@ class Outputs:
     @property
     def rounds_in_flight(self) -> int:
         return self._writing.rounds_in_flight
+
+    @stored
+    async def set_clocks_back(self) -> int:
+        """Bring groups that a database clock has dated into the future back to the present; return how many.
+
+        Items dated later than now get the present date: they stay in order, all being the newest.
+        """
+        present = min(await server_time(self._database), datetime.now(UTC))
+        groups = 0
+        ahead = {"now": {"$gt": present + timedelta(minutes=1)}}
+        async for group in self._groups.find(ahead, ["organization_id", "group_id"]):
+            owner = {"organization_id": group["organization_id"], "group_id": group["group_id"]}
+            late = {**owner, "update_date": {"$gt": present}}
+            await self._outputs.update_many(late, {"$set": {"update_date": present}}, hint="updated")
+            await self._groups.update_one(owner, {"$set": {"now": present}, "$min": {"last_change": present}})
+            groups += 1
+        return groups
 
     @stored
     async def skip_ids(self, count: int = RESTORED_GAP) -> int:
