@@ -167,7 +167,7 @@ def _upgraded(item: dict[str, Any]) -> UpdateOne:
     # As a scraper sends them: without what the service has given them.
     sent = [{k: v for k, v in file.items() if k not in ("id", "create_date")} for file in item["files"]]
     files = documents.canonical(sent) if sent else b"[]"
-    rest = b"\n".join((item["source_url"].encode(), item["value_hash"].encode(), files))
-    changes = {"content_hash": content_hash(data, tags, rest), **filter_tags(item["tags"])}
+    rest = (item["source_url"].encode(), item["value_hash"].encode(), files)
+    changes = {"content_hash": content_hash(documents.sha256(data), tags, rest), **filter_tags(item["tags"])}
     where = {"_id": item["_id"], "organization_id": item["organization_id"], "group_id": item["group_id"]}
     return UpdateOne({**where, "id": item["id"]}, {"$set": changes})

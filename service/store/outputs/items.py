@@ -89,9 +89,9 @@ class Known(NamedTuple):
         )
 
 
-def content_hash(data: bytes, tags: bytes, rest: bytes) -> str:
+def content_hash(data_digest: str, tags: bytes, rest: tuple[bytes, ...]) -> str:
     """Return one text over all content whose parts can be compared and replaced alone."""
-    return "".join(documents.sha256(part)[:_PART] for part in (data, tags, rest))
+    return data_digest[:_PART] + documents.sha256(tags)[:_PART] + documents.sha256(*rest)[:_PART]
 
 
 def same_data(one: str, other: str) -> bool:
@@ -116,13 +116,11 @@ def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, 
         item["size"] = len(data) + len(tags) + len(files) + len(item["source_url"])
         if item["size"] > max_item_bytes:
             raise ItemTooLarge(index)
-        source_url = item["source_url"].encode()
-        if "value_hash" not in item:
-            item["value_hash"] = documents.sha256(data)
+        source_url, digest = item["source_url"].encode(), documents.sha256(data)
+        item.setdefault("value_hash", digest)
         if "key_hash" not in item:
             item["key_hash"] = documents.sha256(source_url, data)
-        rest = b"\n".join((source_url, item["value_hash"].encode(), files))
-        item["content_hash"] = content_hash(data, tags, rest)
+        item["content_hash"] = content_hash(digest, tags, (source_url, item["value_hash"].encode(), files))
         _give_file_ids(item["key_hash"], item["files"])
     return items
 
