@@ -24,7 +24,7 @@ test-cold: $(DEV) ## Download the database engine into an empty cache, as a newc
 test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
 	@$(E2E)/bin/pytest tests/e2e
 
-bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI with Beanie, Eve and the floor (10 minutes; BENCH=--quick: 2)
+bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (15 minutes; BENCH=--quick: 3)
 	@$(BIN)/python -m scripts.bench $(BENCH)
 
 check: $(DEV) ## Run the linter, the formatter and the type checker
@@ -50,10 +50,11 @@ $(E2E)/.installed: setup.cfg
 	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e]'
 	@touch $@
 
-$(PEERS)/.installed: scripts/bench/peers/requirements.txt
+$(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/package.json
 	@echo "setting up $(PEERS)"
 	@$(PYTHON) -m venv $(PEERS)
 	@$(PEERS)/bin/pip $(PIP) -r $<
+	@npm install --prefix scripts/bench/peers --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
 # Without it the benchmark makes its load in Python.

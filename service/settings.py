@@ -85,6 +85,7 @@ class Settings(_Loaded):
     lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
+    write_rounds: int = _setting(4, "Rounds of one group that a process has under way at once.")
     cors_origins: str = _setting("", "Origins allowed to call from a browser, comma between.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
 

@@ -1,4 +1,4 @@
-"""Measure the service: without a word, beside its peers."""
+"""Measure the service; without an argument, beside its peers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "overload": (50_000, 10_000, 10, 4),
 }
 _HELP = {
-    "compare": "this service beside FastAPI with Beanie, Eve and the floor",
+    "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
     "deep": "pages at 99 %% of the items against the first, for each filter",
     "compression": "what compressing costs",
     "workers": "more processes, with the database's share",
@@ -34,7 +34,7 @@ def main() -> None:
         description=__doc__,
         epilog="; ".join(f"{name}: {text}" for name, text in _HELP.items()).replace("%%", "%"),
     )
-    names = [compare.OURS, compare.FLOOR, compare.FLOOR_UVLOOP, compare.FASTAPI, compare.EVE]
+    names = [compare.OURS, compare.FLOOR, compare.FLOOR_UVLOOP, compare.FASTAPI, compare.FASTIFY, compare.EVE]
     parser.add_argument("measurement", nargs="?", choices=_SIZES, default="compare")
     parser.add_argument("--quick", action="store_true", help="less data and shorter runs")
     parser.add_argument("--items", type=int, help="in the database")

@@ -16,7 +16,6 @@ from scripts.bench.machine import DATABASE, Engine
 from service.runtime import demo
 from service.settings import Settings
 from service.store import Store
-from service.store.items import prepare
 
 ORGANIZATION = 1
 GROUP = "shop"
@@ -63,9 +62,9 @@ async def _load(engine: Engine, items: int) -> Loaded:
     for first in range(0, items, BATCH):
         batch = [_item(made, number) for number in range(first, min(first + BATCH, items))]
         # A second group lies between, as in a real collection: one item in fifty.
-        await store.outputs.write(ORGANIZATION, GROUP, prepare(batch, settings.max_item_bytes))
+        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(batch))
         beside = [_item(made, items + first + n) for n in range(len(batch) // 50)]
-        await store.outputs.write(ORGANIZATION, "beside", prepare(beside, settings.max_item_bytes))
+        await store.outputs.write(ORGANIZATION, "beside", store.outputs.prepare(beside))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
     token = await store.tokens.create(ORGANIZATION, ["read", "write"], "bench")

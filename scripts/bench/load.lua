@@ -1,5 +1,5 @@
 -- Sends a fixed number of requests over wrk's connections, so that none is under way at the end.
--- Arguments: how many, and for a POST: the file of item templates, items in a body, first number.
+-- Arguments: how many, and for a POST: the file of item templates, items in a body, first number, groups.
 
 local calls, limit, number, batch = 0, 0, 0, 0
 local items = {}
@@ -8,6 +8,7 @@ function init(args)
   limit = tonumber(args[1])
   if args[2] then
     batch, number = tonumber(args[3]), tonumber(args[4])
+    local groups, turn = tonumber(args[5]), 0
     for line in io.lines(args[2]) do
       local pieces, at = {}, 1
       while true do
@@ -26,7 +27,9 @@ function init(args)
         number = number + 1
         body[n] = table.concat(items[number % #items + 1], tostring(number))
       end
-      return wrk.format(nil, nil, nil, "[" .. table.concat(body, ",") .. "]")
+      turn = turn + 1
+      local path = groups > 1 and (wrk.path .. "-" .. turn % groups) or nil
+      return wrk.format(nil, path, nil, "[" .. table.concat(body, ",") .. "]")
     end
   end
 end

@@ -38,6 +38,7 @@ class Requests:
     connections: int = 16
     templates: Path | None = None  # of items to post; without it the request is a GET
     batch: int = 100
+    groups: int = 1  # with more than one, their numbers go behind the path
 
 
 @dataclass
@@ -79,7 +80,7 @@ def send(what: Requests, count: int) -> Result:
 
 def _wrk(what: Requests, count: int) -> tuple[Result, int]:
     headers = [word for name, value in what.headers.items() for word in ("-H", f"{name}: {value}")]
-    post = [str(what.templates), str(what.batch), str(next(_numbers))] if what.templates else []
+    post = _post(what)
     connections = str(what.connections)
     command = ["wrk", "-t1", "-c", connections, "-d", str(_MOST_SECONDS), "--timeout", "60", "-s", str(_LUA)]
     process = subprocess.Popen(
@@ -112,7 +113,7 @@ def _wrk(what: Requests, count: int) -> tuple[Result, int]:
 
 def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
     arguments = [json.dumps(what.headers), what.url, str(what.connections), str(count)]
-    post = [str(what.templates), str(what.batch), str(next(_numbers))] if what.templates else []
+    post = _post(what)
     done = subprocess.run(
         [sys.executable, "-m", "scripts.bench.load", *arguments, *post],
         stdout=subprocess.PIPE,
@@ -125,12 +126,18 @@ def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
     return Result(**report), failed
 
 
+def _post(what: Requests) -> list[str]:
+    return [str(what.templates), str(what.batch), str(next(_numbers)), str(what.groups)] if what.templates else []
+
+
 def percentile(values: list[float], share: float) -> float:
     """Return the value below which a share of the values lies."""
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-async def _send(headers: dict[str, str], url: str, connections: int, bodies: Iterator[bytes | None]) -> dict[str, Any]:
+async def _send(
+    headers: dict[str, str], url: str, connections: int, bodies: Iterator[tuple[int, bytes | None]], groups: int
+) -> dict[str, Any]:
     import aiohttp
 
     times: list[float] = []
@@ -138,9 +145,10 @@ async def _send(headers: dict[str, str], url: str, connections: int, bodies: Ite
 
     async def one(session: aiohttp.ClientSession) -> None:
         nonlocal size, failed
-        for body in bodies:
+        for number, body in bodies:
+            path = f"{url}-{number % groups}" if groups > 1 else url
             began = time.perf_counter()
-            async with session.request("GET" if body is None else "POST", url, data=body) as response:
+            async with session.request("GET" if body is None else "POST", path, data=body) as response:
                 size += len(await response.read())
                 failed += response.status != 200
             times.append(time.perf_counter() - began)
@@ -154,15 +162,15 @@ async def _send(headers: dict[str, str], url: str, connections: int, bodies: Ite
     return {"requests": len(times), "seconds": seconds, "p50": p50, "p99": p99, "bytes": size, "failed": failed}
 
 
-def _bodies(count: int, templates: str = "", batch: str = "0", first: str = "0") -> Iterator[bytes | None]:
+def _bodies(count: int, templates: str = "", batch: str = "0", first: str = "0") -> Iterator[tuple[int, bytes | None]]:
     items = Path(templates).read_text().splitlines() if templates else []
     number = int(first)
-    for _ in range(count):
+    for request in range(count):
         if not items:
-            yield None
+            yield request, None
             continue
         numbers = range(number, number := number + int(batch))
-        yield b"[%b]" % b",".join(items[n % len(items)].replace("@@", str(n)).encode() for n in numbers)
+        yield request, b"[%b]" % b",".join(items[n % len(items)].replace("@@", str(n)).encode() for n in numbers)
 
 
 @contextmanager
@@ -177,4 +185,5 @@ def template_file(templates: list[str]) -> Iterator[Path]:
 if __name__ == "__main__":
     _headers, _url, _connections, _count, *_post = sys.argv[1:]
     _headers = json.loads(_headers) | ({"Content-Type": "application/json"} if _post else {})
-    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_post)))))
+    _groups = int(_post.pop()) if _post else 1
+    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_post), _groups))))

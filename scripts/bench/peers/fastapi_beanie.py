@@ -1,5 +1,7 @@
 """FastAPI with Beanie: keyset paging, response model; validated models in, insert_many."""
 
+import hashlib
+import json
 import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -9,7 +11,7 @@ from uuid import uuid4
 from beanie import Document, init_beanie
 from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, Field
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, WriteConcern
 
 
 class FileIn(BaseModel):
@@ -77,13 +79,6 @@ class Stored(Document):
         name = "outputs"
 
 
-class Ingested(Document):
-    """What is written."""
-
-    class Settings:
-        name = "ingest_fastapi"
-
-
 class Written(BaseModel):
     created: int
 
@@ -91,13 +86,21 @@ class Written(BaseModel):
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> Any:
     client = AsyncMongoClient(os.environ["MONGO_URL"])
-    app.state.database = client[os.environ["MONGO_DATABASE"]]
-    await init_beanie(database=app.state.database, document_models=[Stored, Ingested])
+    database = client[os.environ["MONGO_DATABASE"]]
+    await init_beanie(database=database, document_models=[Stored])
+    majority = WriteConcern("majority")
+    app.state.ingest = database.get_collection(os.environ["INGEST"], write_concern=majority)
+    app.state.counters = database.get_collection("counters_fastapi", write_concern=majority)
     yield
     await client.close()
 
 
 app = FastAPI(lifespan=lifespan)
+
+
+def key_hash(item: OutputIn) -> str:
+    text = json.dumps([item.source_url, item.data], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @app.get("/v1/outputs/{group_id}", response_model=Page)
@@ -118,8 +121,8 @@ async def get(
 
 @app.post("/v1/outputs/{group_id}", response_model=Written)
 async def post(group_id: str, items: list[OutputIn]) -> Any:
-    counted = await app.state.database["counters"].find_one_and_update(
-        {"_id": "outputs"}, {"$inc": {"next": len(items)}}, upsert=True, return_document=True
+    counted = await app.state.counters.find_one_and_update(
+        {"_id": group_id}, {"$inc": {"next": len(items)}}, upsert=True, return_document=True
     )
     now, last = datetime.now(UTC), counted["next"]
     documents = [
@@ -129,11 +132,14 @@ async def post(group_id: str, items: list[OutputIn]) -> Any:
             "group_id": group_id,
             "id": last - offset,
             "output_id": str(uuid4()),
+            "key_hash": item.key_hash or key_hash(item),
+            "country": item.tags.get("country"),
+            "region": item.tags.get("region"),
             "create_date": now,
             "update_date": now,
         }
         for offset, item in enumerate(reversed(items))
     ]
     # Past Beanie's own insert_many, whose encoder in Python would more than double the cost.
-    await Ingested.get_pymongo_collection().insert_many(documents)
+    await app.state.ingest.insert_many(documents, ordered=False)
     return Written(created=len(documents))

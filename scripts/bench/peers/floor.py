@@ -3,12 +3,22 @@
 import asyncio
 import os
 import sys
+import uuid
 
 import orjson
 from aiohttp import web
 from motor.motor_asyncio import AsyncIOMotorClient
+from pymongo import ReturnDocument, WriteConcern
 
-PROJECTION = {"_id": 0, "organization_id": 0, "group_id": 0, "content_hash": 0}
+PROJECTION = {
+    "_id": 0,
+    "organization_id": 0,
+    "group_id": 0,
+    "content_hash": 0,
+    "country": 0,
+    "region": 0,
+    "first_id": 0,
+}
 
 
 async def get(request: web.Request) -> web.Response:
@@ -20,15 +30,25 @@ async def get(request: web.Request) -> web.Response:
 
 
 async def post(request: web.Request) -> web.Response:
-    items = orjson.loads(await request.read())
-    await request.app["ingest"].insert_many(items)
+    items, group_id = orjson.loads(await request.read()), request.match_info["group_id"]
+    counter = await request.app["counters"].find_one_and_update(
+        {"_id": group_id}, {"$inc": {"next": len(items)}}, upsert=True, return_document=ReturnDocument.AFTER
+    )
+    for number, item in enumerate(items, counter["next"] - len(items)):
+        tags = item["tags"]
+        item |= {"organization_id": 1, "group_id": group_id, "id": number, "key_hash": uuid.uuid4().hex}
+        item |= {"output_id": uuid.uuid4().hex, "country": tags["country"], "region": tags["region"]}
+    await request.app["ingest"].insert_many(items, ordered=False)
     return web.Response(body=orjson.dumps({"created": len(items)}), content_type="application/json")
 
 
 async def serve() -> None:
     database = AsyncIOMotorClient(os.environ["MONGO_URL"])[os.environ["MONGO_DATABASE"]]
     app = web.Application(client_max_size=16 * 1024 * 1024)
-    app["outputs"], app["ingest"] = database["outputs"], database["ingest_floor"]
+    majority = WriteConcern("majority")
+    app["outputs"] = database["outputs"]
+    app["ingest"] = database.get_collection(os.environ["INGEST"], write_concern=majority)
+    app["counters"] = database.get_collection("counters_floor", write_concern=majority)
     app.router.add_get("/v1/outputs/{group_id}", get)
     app.router.add_post("/v1/outputs/{group_id}", post)
     runner = web.AppRunner(app, access_log=None)

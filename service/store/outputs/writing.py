@@ -119,7 +119,7 @@ class Writing:
         self._ids, self._recovery = ids, recovery
         self._seconds = settings.mongo_timeout
         self._max_item_bytes = settings.max_item_bytes
-        self._commits = GroupCommit[Write](self._commit, settings.group_commit)
+        self._commits = GroupCommit[Write](self._commit, settings.group_commit, settings.write_rounds)
 
     @stored
     async def apply(self, organization_id: int, group_id: str, changes: Iterable[Pending]) -> dict[str, Result]:
