@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     settings = _Parser(add_help=False)
-    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "secret_keys"))
+    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "local_mongo_cache_gb", "secret_keys"))
 
     serve_ = commands.add_parser("serve", help="serve the HTTP interface")
     _add_settings(serve_)
@@ -134,7 +134,7 @@ def _mongo_url(settings: Settings) -> Iterator[str]:
     if settings.mongo_url:
         yield settings.mongo_url
     else:
-        with local_mongo(settings.data_path) as mongo:
+        with local_mongo(settings.data_path, cache_gb=settings.local_mongo_cache_gb) as mongo:
             yield mongo.url
 
 
