@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from pymongo import MongoClient
-from pymongo.errors import OperationFailure, PyMongoError
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 Say = Callable[[str], None]
 
@@ -343,13 +343,11 @@ def _set_up(process: subprocess.Popen[bytes], folder: _Folder, port: int) -> str
     login = {"username": USER, "password": folder.password} if known else {}
     deadline = time.monotonic() + START_SECONDS
     with _client(port, ANSWER_SECONDS, **login) as client:
-        while not (hello := client.admin.command("hello"))["isWritablePrimary"]:
+        while not _is_primary(client, folder, port):
             if time.monotonic() > deadline or process.poll() is not None:
                 raise LocalMongoError(
                     f"MongoDB does not become ready; the end of {folder.log}:\n{_tail(folder.logged())}"
                 )
-            if "setName" not in hello:
-                _name_member(client, folder, port)
             time.sleep(POLL_SECONDS)
         if not known:
             try:
@@ -357,6 +355,17 @@ def _set_up(process: subprocess.Popen[bytes], folder: _Folder, port: int) -> str
             except OperationFailure as error:
                 raise _refused(folder, error) from None
     return folder.address(port)
+
+
+def _is_primary(client: MongoClient[dict[str, Any]], folder: _Folder, port: int) -> bool:
+    """Return whether the server takes writes; see to it that its replica set has it as a member."""
+    try:
+        hello = client.admin.command("hello")
+        if "setName" not in hello:
+            _name_member(client, folder, port)
+        return bool(hello["isWritablePrimary"])
+    except AutoReconnect:  # it closes all connections when its state changes
+        return False
 
 
 def _name_member(client: MongoClient[dict[str, Any]], folder: _Folder, port: int) -> None:
