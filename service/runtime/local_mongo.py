@@ -301,6 +301,8 @@ def _command(program: _Program, folder: _Folder, port: int, cache_gb: float) -> 
         *("--networkMessageCompressors", "snappy,zstd"),
         # Up to 200 MB of measurements that nobody reads here.
         *("--setParameter", "diagnosticDataCollectionEnabled=false"),
+        # Up to 15 s for another member to take over, where there is none.
+        *("--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"),
     ]
 
 
