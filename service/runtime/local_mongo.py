@@ -110,7 +110,7 @@ def local_mongo(
         if running:
             yield running
             return
-        program = _find_program()
+        program = find_program()
         folder.check()
         say(f"starting MongoDB {program.version} on {folder.path}")
         process, port = _start(program, folder, log, cache_gb, options)
@@ -226,7 +226,7 @@ def _client(port: int, seconds: float, **login: Any) -> MongoClient[dict[str, An
     return MongoClient(HOST, port, directConnection=True, serverSelectionTimeoutMS=int(seconds * 1000), **login)
 
 
-def _find_program() -> _Program:
+def find_program() -> _Program:
     """Return the mongod on the PATH, else the one of the extra `local`."""
     on_path = shutil.which("mongod")
     path = on_path or _wheel()
@@ -269,7 +269,7 @@ def _start(
     port = before.get("port", 0)
     for _ in range(PORT_ATTEMPTS):
         if not _is_free(port):
-            port = _free_port()
+            port = free_port()
         # Written first: whoever waits for the lock must not take the state of an earlier run for this one's.
         folder.save(port, None, before.get("version", program.version))
         log.truncate(0)
@@ -316,7 +316,7 @@ def _is_free(port: int) -> bool:
     return port > 0
 
 
-def _free_port() -> int:
+def free_port() -> int:
     for port in random.sample(PORTS, len(PORTS)):
         if _is_free(port):
             return port

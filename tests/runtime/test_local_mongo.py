@@ -24,6 +24,7 @@ from pymongo.errors import OperationFailure
 
 from service.runtime import local_mongo as module
 from service.runtime.local_mongo import LocalMongoError, local_mongo
+from tests.support.mongod import standalone
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -260,23 +261,10 @@ def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, monkeypatch: pyt
 # -- folders in other states
 
 
-def run_plain_mongod(folder: Path) -> tuple[subprocess.Popen[bytes], MongoClient[dict[str, Any]]]:
-    """Start a standalone server without authentication, as version 1 did with the mongod of the PATH."""
-    port = module._free_port()
-    command = [module._find_program().path, "--dbpath", str(folder), "--bind_ip", "127.0.0.1", "--port", str(port)]
-    process = subprocess.Popen([*command, "--nounixsocket"], stdout=subprocess.DEVNULL)
-    return process, MongoClient("127.0.0.1", port, directConnection=True)
-
-
 def test_the_folder_of_a_standalone_mongod_is_taken_over_with_its_data(tmp_path: Path) -> None:
     (tmp_path / "mongod").mkdir()
-    process, db = run_plain_mongod(tmp_path / "mongod")
-    try:
+    with standalone(tmp_path / "mongod") as url, client(url) as db:  # what version 1 left with the PATH's mongod
         db.db.items.insert_one({"_id": 1})
-    finally:
-        db.close()
-        process.terminate()
-        process.wait()
     with local_mongo(tmp_path) as mongo, client(mongo.url) as taken:
         assert taken.db.items.count_documents({}) == 1
         assert taken.admin.command("hello")["setName"] == "local"
@@ -316,14 +304,8 @@ def test_a_password_that_is_not_the_databases_is_an_error_that_names_the_file(tm
 
 def test_a_folder_that_another_mongod_uses_is_an_error_that_says_so(tmp_path: Path) -> None:
     (tmp_path / "mongod").mkdir()
-    process, db = run_plain_mongod(tmp_path / "mongod")
-    try:
-        db.admin.command("ping")
+    with standalone(tmp_path / "mongod"):
         assert f"Another mongod uses {tmp_path}/mongod" in errors(tmp_path)
-    finally:
-        db.close()
-        process.terminate()
-        process.wait()
 
 
 # -- which mongod, and why it cannot run
