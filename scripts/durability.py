@@ -1,7 +1,7 @@
 """Count the acknowledged writes that are lost when the database is killed at once.
 
-`python -m scripts.durability --times 200`. Each time: one write through a running service, `kill -9` of mongod as soon as the response is there, a restart of
-mongod, and a read through the service of everything acknowledged so far in that group.
+`python -m scripts.durability --times 200`. Each time: one write through a running service, `kill -9` of mongod as soon
+as the response is there, a restart of mongod, and a read through the service of everything acknowledged in that group.
 """
 
 from __future__ import annotations

@@ -178,5 +178,9 @@ def welcome(address: str, access: Access) -> str:
     else:
         lines += ["Make a token: python -m service token create --organization 1 --scope read --scope write", ""]
     if access.analyst:
-        lines += ["For analysts, read-only, with mongosh or any MongoDB driver:", f"  {access.analyst}", ""]
+        lines += [
+            "For analysts, read-only (any MongoDB driver takes the address):",
+            f"  mongosh '{access.analyst}'",
+            "",
+        ]
     return "\n".join(lines)

@@ -257,7 +257,7 @@ class Demo:
     def welcome(self) -> str:
         """Return what is printed for people, once all of it is there."""
         deadline = time.monotonic() + SECONDS
-        while "Try:" not in self.service.log() or "\n  mongodb://" not in self.service.log():
+        while "Try:" not in self.service.log() or "\n  mongosh " not in self.service.log():
             assert self.service.process.poll() is None, self.service.log()
             assert time.monotonic() < deadline, self.service.log()
             time.sleep(0.05)
@@ -269,7 +269,7 @@ class Demo:
         return found[1]
 
     def analyst(self) -> str:
-        found = re.search(r"^  (mongodb://\S+)$", self.welcome(), re.MULTILINE)
+        found = re.search(r"^  mongosh '(mongodb://\S+)'$", self.welcome(), re.MULTILINE)
         assert found
         return found[1]
 
