@@ -289,6 +289,7 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
     with Demo(tmp_path) as demo:
         welcome = demo.welcome()
         assert f"{demo.service.url}/docs" in welcome
+        demo.service.wait_until_ready()
         # The lines to paste answer with data.
         commands = re.findall(r"^  (curl .+)$", welcome, re.MULTILINE)
         assert len(commands) == 2
