@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-cold test-e2e chromium bench wrk fuzz check clean help
+.PHONY: run test test-e2e chromium bench wrk fuzz check clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -17,9 +17,6 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 
 test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 2 --dist loadgroup
-
-test-cold: $(DEV) ## Download the database engine into an empty cache, as a newcomer's machine does
-	@$(BIN)/pytest -m cold
 
 test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
 	@$(E2E)/bin/pytest tests/e2e
@@ -36,18 +33,18 @@ $(INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip $(PIP) -e .
+	@$(BIN)/pip $(PIP) -e '.[local]'
 	@touch $@
 
 $(DEV): $(INSTALLED)
 	@echo "adding the tools for tests and checks to $(VENV), once"
-	@$(BIN)/pip $(PIP) -e '.[dev]'
+	@$(BIN)/pip $(PIP) -e '.[dev,local]'
 	@touch $@
 
 $(E2E)/.installed: setup.cfg
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
-	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e]'
+	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e,local]'
 	@touch $@
 
 $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/package.json

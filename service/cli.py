@@ -64,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     settings = _Parser(add_help=False)
-    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "secret_keys"))
+    _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "local_mongo_cache_gb", "secret_keys"))
 
     serve_ = commands.add_parser("serve", help="serve the HTTP interface")
     _add_settings(serve_)
@@ -93,6 +93,17 @@ def _parser() -> argparse.ArgumentParser:
     revoke = tokens.add_parser("revoke", parents=[settings], help="end a token")
     revoke.add_argument("token", help="the id from `token list`, or the token itself")
     revoke.set_defaults(command=token_revoke)
+
+    analyst = commands.add_parser("analyst", help="make, list and remove users who may read the database")
+    analysts = analyst.add_subparsers(required=True, metavar="ACTION")
+    create = analysts.add_parser("create", parents=[settings], help="make a read-only user and show its address once")
+    create.add_argument("--name", default="analyst", help="who it is; default: analyst")
+    create.set_defaults(command=analyst_create)
+    list_ = analysts.add_parser("list", parents=[settings], help="list the names of the analysts")
+    list_.set_defaults(command=analyst_list)
+    remove = analysts.add_parser("remove", parents=[settings], help="remove an analyst")
+    remove.add_argument("name", help="the name from `analyst list`")
+    remove.set_defaults(command=analyst_remove)
 
     show = commands.add_parser("settings", help="list every setting with its default")
     show.add_argument("--markdown", action="store_true", help="as a table for the README")
@@ -134,7 +145,7 @@ def _mongo_url(settings: Settings) -> Iterator[str]:
     if settings.mongo_url:
         yield settings.mongo_url
     else:
-        with local_mongo(settings.data_path) as mongo:
+        with local_mongo(settings.data_path, cache_gb=settings.local_mongo_cache_gb) as mongo:
             yield mongo.url
 
 
@@ -159,8 +170,8 @@ def serve(settings: Settings, demo: bool) -> int:
         if demo and settings.mongo_url:
             print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
         elif demo:
-            token = asyncio.run(demo_data.fill(settings, url))
-            welcome = lambda address: print(demo_data.welcome(address, token), flush=True)
+            access = asyncio.run(demo_data.fill(settings, url))
+            welcome = lambda address: print(demo_data.welcome(address, access), flush=True)
         return run(settings, url, welcome)
 
 
@@ -207,6 +218,30 @@ def token_revoke(settings: Settings, token: str) -> int:
         print("revoked; it stops working within 5 seconds")
         return 0
     print("error: no such token, or revoked already", file=sys.stderr)
+    return 1
+
+
+def analyst_create(settings: Settings, name: str) -> int:
+    async def create(store: Store) -> str:
+        return await store.analysts.address(name, await store.analysts.create(name))
+
+    address = _with_store(settings, create)
+    print("The address, with its password shown only this once:", file=sys.stderr)
+    print(address)
+    return 0
+
+
+def analyst_list(settings: Settings) -> int:
+    for name in _with_store(settings, lambda store: store.analysts.list()):
+        print(name)
+    return 0
+
+
+def analyst_remove(settings: Settings, name: str) -> int:
+    if _with_store(settings, lambda store: store.analysts.remove(name)):
+        print("removed")
+        return 0
+    print("error: no such analyst; `python -m service analyst list` names them", file=sys.stderr)
     return 1
 
 

@@ -62,6 +62,7 @@ class Settings(_Loaded):
     mongo_timeout: float = _setting(5.0, "Seconds the database may take over one request; 503 follows.")
     mongo_pool: int = _setting(64, "Connections (and threads) to the database, a process.")
     data_dir: str = _setting(".data", "Folder of the database started on this machine.")
+    local_mongo_cache_gb: float = _setting(0.25, "Cache of the database started on this machine, in GB; at least 0.25.")
     secret_keys: str = _setting(
         "",
         "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, comma between. "
@@ -116,6 +117,8 @@ class Settings(_Loaded):
             raise SettingsError("LEASE_SECONDS must be greater than MONGO_TIMEOUT.")
         if not 0 < self.token_cache_seconds <= 4:
             raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
+        if self.local_mongo_cache_gb < 0.25:
+            raise SettingsError("LOCAL_MONGO_CACHE_GB must be at least 0.25.")
         if self.base_url and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", self.base_url):
             raise SettingsError("BASE_URL must be like https://data.example.com.")
         if self.mongo_url and not re.match(r"mongodb(\+srv)?://.", self.mongo_url):

@@ -36,17 +36,19 @@ hypothesis_settings.load_profile("suite")
 
 _organizations = itertools.count(os.getpid() * 10_000)
 
+FAIL_POINTS = ("--setParameter", "enableTestCommands=1")
+
 MakeApi = Callable[..., Awaitable[Api]]
 
 
 @pytest.fixture(scope="session")
 def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Start the real engine on a temporary folder; `TEST_MONGO_URL` names another one."""
+    """Start a replica set of one on a temporary folder; `TEST_MONGO_URL` names another database."""
     given = os.environ.get("TEST_MONGO_URL")
     if given:
         yield given
         return
-    with local_mongo(Path(tmp_path_factory.mktemp("mongo"))) as mongo:
+    with local_mongo(Path(tmp_path_factory.mktemp("mongo")), options=FAIL_POINTS) as mongo:
         yield mongo.url
 
 

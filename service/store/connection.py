@@ -81,10 +81,6 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
             timeoutMS=int(limit * 1000),
             serverSelectionTimeoutMS=int(limit * 1000),
             connectTimeoutMS=int(min(limit, _CONNECT_SECONDS) * 1000),
-            # A server reached directly is one without sessions, as a rule. Before it gives up retrying
-            # there, PyMongo 4.19 raises the old error on a new connection and so drops all of them,
-            # which other threads retry: 64 of them kept a healthy database away for 5 to 10 s.
-            retryWrites="directconnection=true" not in url.lower(),
             heartbeatFrequencyMS=int(_HEARTBEAT_SECONDS * 1000),
             event_listeners=[pool],
             appname="scraping-data-service",

@@ -15,12 +15,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from pytest_aiohttp.plugin import AiohttpClient
 
+from service.app import create_app
 from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.tokens import new_secret
-from tests.conftest import MakeApi
+from tests.conftest import MakeApi, Server
 from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
 from tests.support.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
 from tests.support.processes import ServiceProcess, make_token
@@ -351,7 +353,7 @@ async def test_a_stop_under_load_answers_every_request_that_was_accepted(
 
 
 async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_load(
-    proxy: FaultProxy, make_api: MakeApi, store: Store, tmp_path: Path
+    settings: Settings, aiohttp_client: AiohttpClient, tmp_path: Path
 ) -> None:
     acknowledged: dict[str, int] = {}
     followed: dict[str, int] = {}
@@ -380,19 +382,18 @@ async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_lo
 
     with ExitStack() as engines:
         mongo = await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))
-        proxy.target = mongo.url
-        async with proxy.faulty("refused"):  # what is connected to the other database ends
-            await asyncio.sleep(0)
+        store = Store.connect(settings, mongo.url)
         await until_ready(store)
-        api = await make_api()
+        client = await aiohttp_client(Server(create_app(settings, store)))
+        api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
         work = [asyncio.create_task(write(api, number)) for number in range(6)]
         work.append(asyncio.create_task(follow(api)))
         await asyncio.sleep(1.5)
         before = len(acknowledged)
         os.kill(mongo.pid, signal.SIGKILL)
         await asyncio.to_thread(engines.close)
-        mongo = await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))
-        proxy.target, back = mongo.url, time.monotonic()
+        await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))  # on the port it had before
+        back = time.monotonic()
         while len(acknowledged) < before + 30:
             assert time.monotonic() - back < 2 * RECOVERY
             await asyncio.sleep(0.05)
@@ -400,5 +401,5 @@ async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_lo
         await asyncio.wait_for(asyncio.gather(*work), 2 * RECOVERY)
         stored = {item["key_hash"]: item["id"] for item in await walk(api, "/v1/outputs/killed?limit=1000")}
         assert acknowledged == stored == followed
-        await store.close()  # while its database is there
+        await client.close()  # while its database is there
     assert before > 20

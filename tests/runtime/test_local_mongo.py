@@ -1,20 +1,30 @@
-"""Really starts, shares and kills the database; needs npm (and apt-get on an old Debian) the first time."""
+"""Really starts, shares and kills the database; fakes of mongod only where it cannot start."""
 
+from __future__ import annotations
+
+import fcntl
 import json
 import os
 import shutil
 import signal
+import socketserver
 import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 from pymongo import MongoClient, WriteConcern
+from pymongo.errors import OperationFailure
 
+from service.runtime import local_mongo as module
 from service.runtime.local_mongo import LocalMongoError, local_mongo
+from tests.support.mongod import standalone
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -43,7 +53,7 @@ class Holder:
             start_new_session=True,
         )
 
-    def ready(self) -> "Holder":
+    def ready(self) -> Holder:
         started, pid, self.url = self.line().split()
         self.started, self.pid = started == "True", int(pid)
         return self
@@ -60,23 +70,114 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone_after(pid: int, limit: float = 5) -> None:
+def gone_after(pid: int, limit: float = 10) -> None:
     start = time.monotonic()
     while alive(pid):
         assert time.monotonic() - start < limit, f"{pid} still runs after {limit} s"
         time.sleep(0.01)
 
 
-def client(url: str) -> "MongoClient[dict[str, Any]]":
+def client(url: str) -> MongoClient[dict[str, Any]]:
     return MongoClient(url, serverSelectionTimeoutMS=3000)
 
 
-def test_restart_keeps_the_data(tmp_path: Path) -> None:
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2].partition("/")[0])
+
+
+@contextmanager
+def occupied(port: int) -> Iterator[None]:
+    """Serve something else on a port. (A program that accepts and says nothing costs mongod 30 s.)"""
+    with socketserver.TCPServer(("127.0.0.1", port), socketserver.BaseRequestHandler) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield
+        server.shutdown()
+
+
+def errors(data_dir: Path) -> str:
+    with pytest.raises(LocalMongoError) as raised, local_mongo(data_dir):
+        pass
+    assert "MONGO_URL" in str(raised.value)
+    return str(raised.value)
+
+
+# -- what runs
+
+
+def test_it_is_a_replica_set_of_one_on_loopback_with_authentication(tmp_path: Path) -> None:
+    with local_mongo(tmp_path, cache_gb=0.5) as mongo, client(mongo.url) as db:
+        hello = db.admin.command("hello")
+        assert hello["setName"] == "local"
+        assert hello["hosts"] == [f"127.0.0.1:{port_of(mongo.url)}"]
+        parsed = db.admin.command("getCmdLineOpts")["parsed"]
+        assert parsed["net"]["bindIp"] == "127.0.0.1"
+        assert parsed["net"]["unixDomainSocket"] == {"enabled": False}
+        assert "zlib" not in parsed["net"]["compression"]["compressors"]
+        assert parsed["storage"]["wiredTiger"]["engineConfig"]["cacheSizeGB"] == 0.5
+        with (
+            client(f"mongodb://127.0.0.1:{port_of(mongo.url)}/?directConnection=true") as nobody,
+            pytest.raises(OperationFailure) as refused,
+        ):
+            nobody.db.items.find_one()
+        assert refused.value.code == 13
+
+
+def test_what_it_leaves_in_its_folder_is_readable_by_its_owner_only(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with local_mongo(folder) as mongo:
+        files = [folder / name for name in ("mongo.key", "mongo.password", "mongo.json", "mongo.log")]
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 4
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        command = Path(f"/proc/{mongo.pid}/cmdline").read_text()
+        assert not any((folder / name).read_text() in command for name in ("mongo.key", "mongo.password"))
+    (folder / "mongo.key").chmod(0o644)
+    (folder / "mongo.password").chmod(0o644)
+    with local_mongo(folder):
+        assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600] * 4
+
+
+def test_a_restart_keeps_the_data_and_the_address(tmp_path: Path) -> None:
+    urls = set()
     for count in range(3):
-        with local_mongo(tmp_path) as mongo, client(mongo.url) as mongo_client:
-            assert mongo_client.db.items.count_documents({}) == count
-            mongo_client.db.items.insert_one({})
+        with local_mongo(tmp_path) as mongo, client(mongo.url) as db:
+            assert db.db.items.count_documents({}) == count
+            db.db.items.insert_one({})
         assert not alive(mongo.pid)
+        urls.add(mongo.url)
+    assert len(urls) == 1
+
+
+def test_a_port_that_was_taken_meanwhile_is_changed_for_a_free_one(tmp_path: Path) -> None:
+    with local_mongo(tmp_path) as mongo, client(mongo.url) as db:
+        db.db.items.insert_one({"_id": 1})
+    with occupied(port_of(mongo.url)), local_mongo(tmp_path) as moved, client(moved.url) as db:
+        assert port_of(moved.url) != port_of(mongo.url)
+        assert db.admin.command("hello")["hosts"] == [f"127.0.0.1:{port_of(moved.url)}"]
+        db.db.items.insert_one({"_id": 2})
+    with local_mongo(tmp_path) as again, client(again.url) as db:
+        assert again.url == moved.url
+        assert db.db.items.count_documents({}) == 2
+
+
+def test_a_deep_data_folder_works(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 100) / ("e" * 100)
+    with local_mongo(deep) as mongo, client(mongo.url) as db:
+        assert db.admin.command("ping")["ok"]
+
+
+@pytest.mark.parametrize("state", ['{"run_dir": "%s", "pid": 1, "kind": "engine"}', '{"port": 99999999}', "torn", ""])
+def test_no_state_file_leads_it_to_touch_another_folder(tmp_path: Path, state: str) -> None:
+    other, folder = tmp_path / "other", tmp_path / "data"
+    for path in (other, folder):
+        path.mkdir()
+    (other / "precious").touch()
+    (folder / "mongo.json").write_text(state.replace("%s", str(other)))
+    with local_mongo(folder) as mongo:
+        assert mongo.started
+    assert (other / "precious").exists()
+
+
+# -- how it ends, and what survives
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
@@ -96,25 +197,30 @@ def test_ctrl_c_leaves_the_database_to_the_draining_service(tmp_path: Path) -> N
     gone_after(holder.pid)
 
 
-def test_after_kill_9_of_the_database_it_starts_again(tmp_path: Path) -> None:
+def test_what_was_acknowledged_survives_kill_9_of_the_database(tmp_path: Path) -> None:
     holder = Holder(tmp_path).ready()
-    with client(holder.url) as mongo_client:
-        mongo_client.db.items.insert_one({"_id": 1})
-        durable = mongo_client.db.items.with_options(write_concern=WriteConcern(w="majority", j=True))
-        durable.insert_one({"_id": 2})
-        # The engine may answer a moment before its journal is written: killed in that very moment, 13 of
-        # 240 times on a busy machine the document was gone. After one more answer none was, of 90.
-        mongo_client.admin.command("serverStatus")
-    run_dir = Path(json.loads((tmp_path / "mongo.json").read_text())["run_dir"])
-    os.kill(holder.pid, signal.SIGKILL)
+    with client(holder.url) as db:
+        durable = db.db.items.with_options(write_concern=WriteConcern(w="majority", j=True))
+        for number in range(20):
+            durable.insert_one({"_id": number})
+        os.kill(holder.pid, signal.SIGKILL)
     gone_after(holder.pid)
-    with local_mongo(tmp_path) as mongo, client(mongo.url) as mongo_client:
+    with local_mongo(tmp_path) as mongo, client(mongo.url) as db:
         assert mongo.started
-        assert 2 in [document["_id"] for document in mongo_client.db.items.find()]
-        assert not run_dir.exists()
+        assert db.db.items.count_documents({}) == 20
         holder.process.terminate()
         holder.process.wait()
-        assert 2 in [document["_id"] for document in mongo_client.db.items.find()]
+        assert db.db.items.count_documents({}) == 20  # its first starter does not end the new one
+
+
+def test_a_database_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    with local_mongo(tmp_path) as mongo:
+        os.kill(mongo.pid, signal.SIGSTOP)
+    assert not alive(mongo.pid)
+
+
+# -- sharing
 
 
 def test_of_racing_starters_one_starts_and_the_others_find_it(tmp_path: Path) -> None:
@@ -144,20 +250,65 @@ def test_starters_race_a_stopping_one(tmp_path: Path) -> None:
         gone_after(second.pid)
 
 
-@pytest.mark.cold
-def test_racing_installs_share_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    holders = [Holder(tmp_path / str(number)) for number in range(3)]
-    assert all(holder.ready().started for holder in holders)
-    for holder in holders:
-        holder.process.terminate()
-    assert not list((tmp_path / "cache/scraping-data-service").glob("*.part"))
+def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.1)
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    with (tmp_path / "mongo.log").open("ab") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        assert f"{tmp_path}/mongo.log is locked" in errors(tmp_path)
 
 
-def fake(folder: Path, name: str, script: str) -> None:
-    path = folder / name
-    path.write_text(script)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+# -- folders in other states
+
+
+def test_the_folder_of_a_standalone_mongod_is_taken_over_with_its_data(tmp_path: Path) -> None:
+    (tmp_path / "mongod").mkdir()
+    with standalone(tmp_path / "mongod") as url, client(url) as db:  # what version 1 left with the PATH's mongod
+        db.db.items.insert_one({"_id": 1})
+    with local_mongo(tmp_path) as mongo, client(mongo.url) as taken:
+        assert taken.db.items.count_documents({}) == 1
+        assert taken.admin.command("hello")["setName"] == "local"
+
+
+def test_a_first_start_that_was_killed_half_way_is_completed_on_any_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def initiate_only(process: Any, folder: Any, port: int) -> str:
+        with module._client(port, 5) as db:
+            module._name_member(db, folder, port)
+        raise LocalMongoError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_set_up", initiate_only)
+        assert "killed" in errors(tmp_path)
+    port = json.loads((tmp_path / "mongo.json").read_text())["port"]
+    with occupied(port), local_mongo(tmp_path) as mongo, client(mongo.url) as db:
+        assert port_of(mongo.url) != port
+        assert db.db.items.insert_one({}).acknowledged
+
+
+def test_a_folder_of_the_old_engine_alone_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "engine").mkdir()
+    text = errors(tmp_path)
+    assert "earlier version" in text
+    assert "DATA_DIR" in text
+    assert (tmp_path / "engine").exists()
+
+
+def test_a_password_that_is_not_the_databases_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    with local_mongo(tmp_path):
+        pass
+    (tmp_path / "mongo.password").write_text("another")
+    assert f"{tmp_path}/mongo.password is not the password" in errors(tmp_path)
+
+
+def test_a_folder_that_another_mongod_uses_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "mongod").mkdir()
+    with standalone(tmp_path / "mongod"):
+        assert f"Another mongod uses {tmp_path}/mongod" in errors(tmp_path)
+
+
+# -- which mongod, and why it cannot run
 
 
 @pytest.fixture
@@ -165,90 +316,109 @@ def bin_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A PATH of our own: only what the test puts there, and sh."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in ("sh", "env", "cat"):
-        (folder / tool).symlink_to(str(shutil.which(tool)))
+    (folder / "sh").symlink_to(str(shutil.which("sh")))
     monkeypatch.setenv("PATH", str(folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return folder
 
 
-FAKE_MONGOD = f"""#!{sys.executable}
-import signal, socket, sys, time
-path = sys.argv[sys.argv.index("--bind_ip") + 1]
-server = socket.socket(socket.AF_UNIX); server.bind(path); server.listen()
-def end(*_):
-    open(sys.argv[sys.argv.index("--dbpath") + 1] + "/clean", "w"); sys.exit(0)
-signal.signal(signal.SIGTERM, end)
-while True:
-    client = server.accept()[0]; client.recv(51); client.send(b'x'); client.close()
-"""
+def fake(folder: Path, script: str, version: str = "echo db version v6.0.5; exit 0") -> None:
+    path = folder / "mongod"
+    path.write_text(f'#!/bin/sh\n[ "$1" = --version ] && {{ {version}; }}\n{script}\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-def test_mongod_on_the_path_comes_first_and_is_ended_cleanly(tmp_path: Path, bin_dir: Path) -> None:
-    fake(bin_dir, "mongod", FAKE_MONGOD)
-    with local_mongo(tmp_path / "data") as mongo:
-        assert mongo.kind == "mongod"
-        assert alive(mongo.pid)
-    assert (tmp_path / "data/mongod/clean").exists()
-    assert not alive(mongo.pid)
+def test_mongod_on_the_path_comes_before_the_wheels(tmp_path: Path, bin_dir: Path) -> None:
+    real = module._wheel()
+    assert real
+    fake(bin_dir, f'echo > {tmp_path}/used; exec {real} "$@"', f"exec {real} --version")
+    with local_mongo(tmp_path / "data"):
+        assert (tmp_path / "used").exists()
 
 
-def test_mongod_ends_with_a_killed_starter_and_can_be_killed_itself(tmp_path: Path, bin_dir: Path) -> None:
-    fake(bin_dir, "mongod", FAKE_MONGOD)
-    holder = Holder(tmp_path / "data").ready()
-    holder.process.kill()
-    gone_after(holder.pid)
-    assert (tmp_path / "data/mongod/clean").exists()
-    holder = Holder(tmp_path / "data").ready()
-    os.kill(holder.pid, signal.SIGKILL)
-    gone_after(holder.pid)
-    with local_mongo(tmp_path / "data") as mongo:
-        assert mongo.started
-    holder.process.kill()
-
-
-def errors(data_dir: Path) -> str:
-    with pytest.raises(LocalMongoError) as raised, local_mongo(data_dir):
-        pass
-    return str(raised.value)
-
-
-def test_errors_tell_the_three_ways(tmp_path: Path, bin_dir: Path) -> None:
-    text = errors(tmp_path / "data")
-    for way in ("MONGO_URL", "mongod on the PATH", "Node >= 20"):
-        assert way in text
-    fake(bin_dir, "npm", "#!/bin/sh\necho no network >&2; exit 1")
-    fake(bin_dir, "node", "#!/bin/sh\necho 18.1.0 /bin/node")
-    assert "Node is only 18.1.0" in errors(tmp_path / "data")
-    fake(bin_dir, "node", "#!/bin/sh\necho 20.1.0 /bin/node")
-    assert "npm ended with 1:\nno network" in errors(tmp_path / "data")
-    fake(bin_dir, "mongod", "#!/bin/sh\necho bad data files; exit 62")
-    text = errors(tmp_path / "data")
-    assert "ended with 62" in text
-    assert "bad data files" in text
-
-
-def test_a_database_that_hangs_is_killed(tmp_path: Path, bin_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.runtime.local_mongo.STOP_SECONDS", 0.5)
-    fake(
-        bin_dir,
-        "mongod",
-        FAKE_MONGOD.replace("signal.SIGTERM, end", "signal.SIGTERM, signal.SIG_IGN"),
-    )
-    with local_mongo(tmp_path / "data") as mongo:
-        pass
-    assert not alive(mongo.pid)
-
-
-def test_a_deep_data_folder_works(tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 100) / ("e" * 100)
-    with local_mongo(deep) as mongo, client(mongo.url) as mongo_client:
-        assert mongo_client.admin.command("ping")["ok"]
-
-
-def test_a_cache_that_cannot_be_written_is_an_error_with_the_three_ways(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_any_mongod_the_error_names_the_extra(
+    tmp_path: Path, bin_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert "Cannot install into" in errors(tmp_path / "data")
+    monkeypatch.setattr(module, "WHEELS", ("no-such-distribution",))
+    text = errors(tmp_path / "data")
+    assert "pip install 'scraping-data-service[local]'" in text
+    assert "mongod 5.0 or newer on the PATH" in text
+
+
+def test_an_old_mongod_on_the_path_is_an_error_with_its_version(tmp_path: Path, bin_dir: Path) -> None:
+    fake(bin_dir, "exit 1", "echo db version v4.4.29; exit 0")
+    text = errors(tmp_path / "data")
+    assert f"{bin_dir}/mongod is MongoDB 4.4.29" in text
+    assert "5.0 or newer" in text
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (
+            "echo 'mongod: error while loading shared libraries: libcurl.so.4: cannot open shared object file' >&2; "
+            "exit 127",
+            ["libcurl.so.4", "apt-get install libcurl4"],
+        ),
+        (
+            "echo 'mongod: error while loading shared libraries: libssl.so.3: cannot open shared object file' >&2; "
+            "exit 127",
+            ["libssl.so.3", "apt-get install libssl3"],
+        ),
+        (
+            "echo 'mongod: error while loading shared libraries: libodd.so.1: cannot open shared object file' >&2; "
+            "exit 127",
+            ["libodd.so.1", "Install the package"],
+        ),
+        (
+            'echo "mongod: /lib/libc.so.6: version \\`GLIBC_2.34\' not found (required by mongod)" >&2; exit 1',
+            ["GLIBC_2.34", "Debian 12"],
+        ),
+        ("kill -ILL $$", ["AVX"]),
+    ],
+    ids=["libcurl", "libssl", "another library", "glibc", "AVX"],
+)
+@pytest.mark.parametrize("when", ["asked for its version", "started"])
+def test_what_the_machine_lacks_is_named_with_the_fix(
+    tmp_path: Path, bin_dir: Path, script: str, words: list[str], when: str
+) -> None:
+    if when == "started":
+        fake(bin_dir, script)
+    else:
+        fake(bin_dir, "exit 1", script)
+    text = errors(tmp_path / "data")
+    assert all(word in text for word in words), text
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        'echo \'{"s":"F","msg":"Wrong mongod version","attr":{"error":"UPGRADE PROBLEM: Found an invalid '
+        "featureCompatibilityVersion document\"}}'; exit 62",
+        'echo \'{"s":"E","msg":"WiredTiger error","attr":{"message":"unsupported WiredTiger file version"}}\'; exit 14',
+    ],
+    ids=["compatibility version", "file version"],
+)
+def test_data_of_another_version_is_an_error_with_both_versions(tmp_path: Path, bin_dir: Path, script: str) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/mongo.json").write_text('{"port": 27100, "pid": null, "version": "8.0.1"}')
+    fake(bin_dir, script)
+    text = errors(tmp_path / "data")
+    assert f"{tmp_path}/data/mongod was written by MongoDB 8.0.1" in text
+    assert "is MongoDB 6.0.5" in text
+    assert "8.0.1" in errors(tmp_path / "data")  # a failed start does not forget who wrote it
+
+
+def test_a_port_lost_to_another_program_is_tried_again_and_then_an_error(tmp_path: Path, bin_dir: Path) -> None:
+    fake(bin_dir, f"echo >> {tmp_path}/starts; exit 48")
+    text = errors(tmp_path / "data")
+    assert "Port " in text
+    assert "is in use by another program" in text
+    assert len((tmp_path / "starts").read_text().splitlines()) == module.PORT_ATTEMPTS
+
+
+def test_any_other_end_shows_what_it_logged(tmp_path: Path, bin_dir: Path) -> None:
+    fake(bin_dir, 'echo \'{"s":"I","msg":"hello"}\'; echo \'{"s":"F","msg":"no space left"}\'; exit 3')
+    text = errors(tmp_path / "data")
+    assert "ended with 3" in text
+    assert "no space left" in text
+    assert "hello" not in text

@@ -257,7 +257,7 @@ class Demo:
     def welcome(self) -> str:
         """Return what is printed for people, once all of it is there."""
         deadline = time.monotonic() + SECONDS
-        while "Try:" not in self.service.log() or "/v1/reviews/" not in self.service.log():
+        while "Try:" not in self.service.log() or "\n  mongosh " not in self.service.log():
             assert self.service.process.poll() is None, self.service.log()
             assert time.monotonic() < deadline, self.service.log()
             time.sleep(0.05)
@@ -265,6 +265,11 @@ class Demo:
 
     def token(self) -> str:
         found = re.search(r"^Token of organization 1: (\S+)$", self.welcome(), re.MULTILINE)
+        assert found
+        return found[1]
+
+    def analyst(self) -> str:
+        found = re.search(r"^  mongosh '(mongodb://\S+)'$", self.welcome(), re.MULTILINE)
         assert found
         return found[1]
 
@@ -284,6 +289,7 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
     with Demo(tmp_path) as demo:
         welcome = demo.welcome()
         assert f"{demo.service.url}/docs" in welcome
+        demo.service.wait_until_ready()
         # The lines to paste answer with data.
         commands = re.findall(r"^  (curl .+)$", welcome, re.MULTILINE)
         assert len(commands) == 2
@@ -296,6 +302,9 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         assert {review["job_id"] for review in answers[1]} == {"job-1", "job-2", "job-3"}
         with urllib.request.urlopen(f"{demo.service.url}/docs", timeout=SECONDS) as page:
             assert b"swagger" in page.read()
+        analyst = demo.analyst()
+        with MongoClient[dict[str, Any]](analyst) as client:
+            assert client.get_default_database().outputs.count_documents({"group_id": "demo-shop"}) == 1000
         outputs, reviews, cookies, entries = first = everything(demo)
         assert len(outputs["items"]) == 1000
         assert reviews and cookies and entries
@@ -305,18 +314,21 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         assert below
         assert demo.interrupt() == 0
         assert not any(alive(pid) for pid in below)
-    assert (tmp_path / "demo-token").stat().st_mode & 0o777 == 0o600
+    for name in ("demo-token", "demo-analyst"):
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
     with Demo(tmp_path) as demo:
         assert demo.token() == token
+        assert demo.analyst() == analyst
         outputs, reviews, cookies, entries = everything(demo)
         assert [outputs, reviews, entries] == [first[0], first[1], first[3]]
         assert len(cookies) == len(first[2]) + 1
         tokens = run_command("", "token", "list", DATA_DIR=str(tmp_path), MONGO_DATABASE="scraping")
         assert tokens.stdout.count("demo") == 1
-        # A token that no longer works is not shown.
-        revoked = run_command("", "token", "revoke", token, DATA_DIR=str(tmp_path), MONGO_DATABASE="scraping")
-        assert revoked.returncode == 0
+        # A token and an analyst that no longer work are not shown.
+        for words in (["token", "revoke", token], ["analyst", "remove", "analyst"]):
+            done = run_command("", *words, DATA_DIR=str(tmp_path), MONGO_DATABASE="scraping")
+            assert done.returncode == 0
         assert demo.service.stop() == 0
 
     with Demo(tmp_path) as demo:
@@ -326,6 +338,7 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
             time.sleep(0.05)
         assert token not in demo.service.log()
         assert "curl" not in demo.service.log()
+        assert "mongodb://" not in demo.service.log()
         assert demo.interrupt() == 0
 
 

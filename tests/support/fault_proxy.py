@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from service.store import Store, StoreUnavailable
 
@@ -65,7 +65,9 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        return f"mongodb://127.0.0.1:{self.port}/?directConnection=true"
+        """The address of the proxy, with the user and the password of the target."""
+        login, at, _ = urlsplit(self.target).netloc.rpartition("@")
+        return f"mongodb://{login}{at}127.0.0.1:{self.port}/?directConnection=true"
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
@@ -124,12 +126,8 @@ class FaultProxy:
             _reset(writer)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        address = urlsplit(self.target).netloc
-        if address.endswith(".sock"):
-            up_reader, up_writer = await asyncio.open_unix_connection(unquote(address))
-        else:
-            host, _, port = address.partition(":")
-            up_reader, up_writer = await asyncio.open_connection(host, int(port or 27017))
+        target = urlsplit(self.target)
+        up_reader, up_writer = await asyncio.open_connection(target.hostname, target.port or 27017)
         last = [Command("hello", "")]
         ways = [
             asyncio.create_task(self._pump(reader, up_writer, last, asks=True)),

@@ -1,0 +1,199 @@
+"""Analysts, on a server with authentication: what they may read, and that they may do nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure
+
+from service.cli import main
+from service.runtime.local_mongo import local_mongo
+from service.settings import Settings
+from service.store import Store
+from service.store.analysts import READABLE, Analysts
+from tests.support.mongod import standalone
+
+DATABASE = "test"
+UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server with authentication, whatever TEST_MONGO_URL names."""
+    with local_mongo(Path(tmp_path_factory.mktemp("analysts"))) as mongo:
+        yield mongo.url
+
+
+@pytest.fixture
+def environment(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONGO_URL", url)
+    monkeypatch.setenv("MONGO_DATABASE", DATABASE)
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Any]:
+    with MongoClient[dict[str, Any]](url) as client:
+        for user in client[DATABASE].command("usersInfo", 1)["users"]:
+            client[DATABASE].command("dropUser", user["user"])
+        yield client[DATABASE]
+
+
+@pytest.fixture
+def address(environment: None, database: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """The address that `analyst create` prints."""
+    assert main(["analyst", "create", "--name", "ada"]) == 0
+    return capsys.readouterr().out.strip()
+
+
+def code(address: str, work: Any) -> int | None:
+    """Return the code of the server's refusal."""
+    with MongoClient[dict[str, Any]](address, serverSelectionTimeoutMS=5000) as client:
+        try:
+            work(client)
+        except OperationFailure as error:
+            return error.code
+    return None
+
+
+def test_the_address_opens_the_database_with_its_replica_set_and_user(address: str) -> None:
+    assert re.fullmatch(r"mongodb://ada:[\w-]{32}@127\.0\.0\.1:\d+/test\?authSource=test&replicaSet=local", address)
+    with MongoClient[dict[str, Any]](address) as client:
+        assert client.get_default_database().name == DATABASE
+        assert client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"] == [
+            {"user": "ada", "db": DATABASE}
+        ]
+
+
+@pytest.mark.parametrize("name", ["outputs", "reviews", "groups", "jobs", "days"])
+def test_an_analyst_reads_and_aggregates(address: str, database: Any, name: str) -> None:
+    database[name].insert_one({"organization_id": 1})
+
+    def read(client: Any) -> None:
+        found = client.get_default_database()[name]
+        assert found.find_one({"organization_id": 1})
+        assert list(found.aggregate([{"$group": {"_id": "$organization_id", "n": {"$sum": 1}}}]))
+        assert found.find({"organization_id": 1}).explain()
+        assert found.index_information()
+        assert name in client.get_default_database().list_collection_names(authorizedCollections=True)
+
+    assert code(address, read) is None
+
+
+@pytest.mark.parametrize("name", ["cookies", "local_storage", "origins", "tokens", "sequences", "anything"])
+def test_an_analyst_reads_nothing_else(address: str, name: str) -> None:
+    assert code(address, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
+    look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
+    assert code(address, lambda client: list(client[DATABASE].outputs.aggregate([look_up]))) == UNAUTHORIZED
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_an_analyst_writes_nothing(address: str, name: str) -> None:
+    writes = (
+        lambda client: client[DATABASE][name].insert_one({}),
+        lambda client: client[DATABASE][name].update_one({}, {"$set": {"a": 1}}),
+        lambda client: client[DATABASE][name].delete_many({}),
+        lambda client: client[DATABASE][name].drop(),
+        lambda client: client[DATABASE][name].create_index("a"),
+        lambda client: list(client[DATABASE].outputs.aggregate([{"$out": name}])),
+        lambda client: client[DATABASE].command("createUser", "eve", pwd="x", roles=[]),
+        lambda client: client.other[name].find_one(),
+    )
+    assert [code(address, write) for write in writes] == [UNAUTHORIZED] * len(writes)
+
+
+@pytest.mark.usefixtures("environment")
+def test_analysts_are_listed_and_removed_by_name(
+    address: str, database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyst", "create"]) == 0
+    assert main(["analyst", "create", "--name", "ada"]) == 1
+    said = capsys.readouterr()
+    assert "There is a user ada already" in said.err
+    assert main(["analyst", "list"]) == 0
+    assert capsys.readouterr().out == "ada\nanalyst\n"
+    assert main(["analyst", "remove", "ada"]) == 0
+    assert main(["analyst", "remove", "ada"]) == 1
+    assert "no such analyst" in capsys.readouterr().err
+    assert main(["analyst", "list"]) == 0
+    assert capsys.readouterr().out == "analyst\n"
+    assert code(address, lambda client: client.admin.command("ping")) == AUTHENTICATION_FAILED
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_user_that_is_no_analyst_is_neither_listed_nor_removed(
+    database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    database.command("createUser", "other", pwd="x", roles=["readWrite"])
+    assert main(["analyst", "list"]) == 0
+    assert main(["analyst", "remove", "other"]) == 1
+    assert capsys.readouterr().out == ""
+    assert database.command("usersInfo", "other")["users"]
+
+
+@pytest.mark.usefixtures("environment")
+@pytest.mark.parametrize("name", ["", "a b", "a@b", "a/b", "x" * 65])
+def test_a_name_that_cannot_be_one_is_one_clear_line(
+    database: Any, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert main(["analyst", "create", "--name", name]) == 1
+    assert capsys.readouterr().err.startswith("error: The name of an analyst is 1 to 64 letters")
+
+
+@pytest.mark.parametrize("arguments", [["create"], ["list"], ["remove", "ada"]], ids=lambda words: words[0])
+def test_a_user_who_may_not_manage_users_is_told_what_to_do(
+    url: str,
+    database: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    database.command("createUser", "weak", pwd="x", roles=["readWrite"])
+    hosts = url.partition("@")[2].partition("/")[0]
+    monkeypatch.setenv("MONGO_URL", f"mongodb://weak:x@{hosts}/?authSource={DATABASE}&replicaSet=local")
+    monkeypatch.setenv("MONGO_DATABASE", DATABASE)
+    assert main(["analyst", *arguments]) == 1
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"role userAdmin on the database {DATABASE}" in said.err
+    monkeypatch.setenv("MONGO_URL", f"mongodb://weak:wrong@{hosts}/?authSource={DATABASE}&replicaSet=local")
+    assert main(["analyst", *arguments]) == 1
+    assert "correct them" in capsys.readouterr().err
+
+
+def test_a_server_without_authentication_gets_no_analyst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with standalone(tmp_path) as plain, MongoClient[dict[str, Any]](plain) as client:
+        monkeypatch.setenv("MONGO_URL", plain)
+        assert main(["analyst", "create"]) == 1
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert "Start it with authentication" in said.err
+        assert client.scraping.command("usersInfo", 1)["users"] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("mongodb://u:p@a,b:2/?replicaSet=rs&authSource=admin", "a,b:2/scraping?authSource=scraping&replicaSet=rs"),
+        ("mongodb://u:p@a/x?directConnection=true", "a/scraping?authSource=scraping&directConnection=true"),
+        (
+            "mongodb://a/?replicaSet=rs&tls=true&tlsCAFile=/ca.pem&tlsCertificateKeyFilePassword=secret&w=1",
+            "a/scraping?authSource=scraping&replicaSet=rs&tls=true&tlsCAFile=/ca.pem",
+        ),
+    ],
+    ids=["replica set", "direct", "TLS"],
+)
+async def test_the_address_keeps_how_to_reach_the_server_and_nothing_else_of_the_services(
+    given: str, expected: str
+) -> None:
+    store = Store.connect(Settings(), "mongodb://127.0.0.1:1")
+    for scheme in ("mongodb://", "mongodb+srv://"):
+        analysts = Analysts(Settings(), store.database, given.replace("mongodb://", scheme))
+        assert await analysts.address("ada", "p@/ß") == f"{scheme}ada:p%40%2F%C3%9F@{expected}"
+    await store.close()
