@@ -7,6 +7,7 @@ import signal
 import sys
 
 from scripts.bench import checks, compare
+from scripts.bench.latency import latency
 
 # Items in the database and seconds of one run: full, and with --quick.
 _SIZES: dict[str, tuple[int, int, float, float]] = {
@@ -16,6 +17,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "workers": (200_000, 20_000, 6, 2),
     "fair": (100_000, 20_000, 15, 4),
     "overload": (50_000, 10_000, 10, 4),
+    "latency": (20_000, 5_000, 10, 3),
 }
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
@@ -23,6 +25,7 @@ _HELP = {
     "compression": "what compressing costs",
     "workers": "more processes, with the database's share",
     "fair": "/healthz and memory while 16 readers take pages of 1000",
+    "latency": "with the database 5 ms away in each direction",
     "overload": "up to three times what the service can carry",
 }
 
@@ -50,6 +53,8 @@ def main() -> None:
     seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
     if options.measurement == "compare":
         compare.run(items, seconds, options.repeats, options.servers, options.save)
+    elif options.measurement == "latency":
+        latency(items, seconds)
     elif options.measurement in ("deep", "compression"):
         getattr(checks, options.measurement)(items)
     else:
