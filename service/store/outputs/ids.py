@@ -116,7 +116,10 @@ class Change:
     jobs: dict[str, Counter[str]] = field(default_factory=dict)
 
     def job(self, job_id: str) -> Counter[str]:
-        return self.jobs.setdefault(job_id, Counter())
+        counts = self.jobs.get(job_id)
+        if counts is None:
+            counts = self.jobs[job_id] = Counter()
+        return counts
 
 
 def job_field(job_id: str) -> str:
