@@ -140,7 +140,8 @@ def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:
 def new_uuid() -> str:
     """Return a random UUID as text; `str(uuid4())` takes 4 % of all CPU when writing."""
     digits = os.urandom(16).hex()
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{'89ab'[int(digits[16], 16) & 3]}{digits[17:20]}-{digits[20:]}"
+    variant = "89ab"[int(digits[16], 16) & 3]
+    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 class Row(NamedTuple):
