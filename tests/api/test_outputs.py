@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import pytest
 from pytest_aiohttp.plugin import AiohttpClient
+from service.store.items import prepare
 
 from service.app import create_app
 from service.settings import Settings
