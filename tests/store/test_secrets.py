@@ -20,7 +20,7 @@ from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.browser_state import BrowserState
-from service.store.vault import Vault, VaultError
+from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
 from tests.support.processes import ServiceProcess
 
@@ -57,7 +57,7 @@ async def test_the_database_holds_no_value_that_can_be_read(api: Api, store: Sto
     assert len(documents) == 4
     for document in documents:
         assert type(document["value"]) is bytes
-        assert document["value"].startswith(b"\x03old")
+        assert document["value"].startswith(b"\x83old")
         assert VALUE.encode() not in bson.encode(document)
     assert [cookie["value"] for cookie in await api.ok("/v1/cookies")] == [VALUE, VALUE]
     assert [entry["value"] for entry in await api.ok("/v1/local-storage")] == [VALUE]
@@ -106,8 +106,8 @@ def vault_parts() -> list[tuple[str | int, ...]]:
 def test_a_value_opens_only_where_it_belongs(number: int) -> None:
     vault = Vault.parse(OLD)
     home, elsewhere = vault_parts()[0], vault_parts()[number]
-    sealed = vault.seal(VALUE, *home)
-    assert vault.open(sealed, *home) == VALUE
+    sealed = vault.seal(Sealed(VALUE, {"a": 1}), *home)
+    assert vault.open(sealed, *home) == (VALUE, {"a": 1})
     with pytest.raises(VaultError):
         vault.open(sealed, *elsewhere)
 
@@ -120,7 +120,7 @@ def test_what_nobody_sealed_does_not_open(damage: str) -> None:
 
 def test_a_changed_bit_does_not_open() -> None:
     vault = Vault.parse(OLD)
-    sealed = bytearray(vault.seal(VALUE, "x"))  # type: ignore[arg-type]
+    sealed = bytearray(vault.seal(Sealed(VALUE, {}), "x"))
     for at in range(len(sealed)):
         changed = bytes(sealed[:at]) + bytes([sealed[at] ^ 1]) + bytes(sealed[at + 1 :])
         with pytest.raises(VaultError):
@@ -172,7 +172,7 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
     await fill(api)
     other = Store.connect(replace(settings, secret_keys=keys), mongo_url)
     with pytest.raises(VaultError):
-        await anext(other.cookies.records(api.organization_id))
+        (await anext(other.cookies.records(api.organization_id))).open()
     await other.close()
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "SECRET_KEYS" in record.getMessage() and record.__dict__["key_id"] == "old"
@@ -204,7 +204,7 @@ async def set_cookies(store: Store, count: int, value: str = VALUE) -> None:
 
 async def values(store: Store, part: BrowserState | None = None) -> list[str]:
     batches = (part or store.cookies).records(1)
-    return [record["value"] async for batch in batches for record in batch]
+    return [record["value"] async for batch in batches for record in batch.open()]
 
 
 async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> None:
@@ -218,7 +218,7 @@ async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> 
     done = [[rotation async for rotation in part.rotate()][-1] for part in both.sealed]
     assert done == [(1200, 1200, 0), (1, 1, 0), (1, 0, 0)]
     assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.sealed] == [0, 0, 0]
-    assert all(document["value"].startswith(b"\x03new") for document in await raw(new, 1))
+    assert all(document["value"].startswith(b"\x83new") for document in await raw(new, 1))
     assert await values(new) == [VALUE] * 1200
     assert await values(new, new.local_storage) == await values(new, new.origins) == [VALUE]
     for store in (plain, old, both, new):
@@ -245,11 +245,12 @@ async def test_rotation_never_takes_back_what_a_running_service_writes(
     client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
     records, vault = client[apart.mongo_database]["cookies"], both.cookies._vault
 
-    def open_slowly(value: str | bytes, *belongs_to: str | int) -> str:
+    def open_slowly(value: bytes, *belongs_to: Any) -> Sealed:
         """Open a value; before it is sealed again, a service that has only the old key sets a newer one."""
-        newer = Vault.parse(OLD).seal("newer", *belongs_to)
-        if belongs_to[-2] in ("3", "7"):
-            records.update_one({"name": belongs_to[-2]}, {"$set": {"value": newer}})
+        newer = Vault.parse(OLD).seal(Sealed("newer", {}), *belongs_to)
+        for name in ("3", "7"):
+            if f"text {name}" in belongs_to:
+                records.update_one({"name": name}, {"$set": {"value": newer}})
         return Vault.open(vault, value, *belongs_to)
 
     with monkeypatch.context() as patch:
