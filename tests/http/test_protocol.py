@@ -100,7 +100,7 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
     ("path", "allowed"),
     [
         ("/v1/cookies", {"GET", "HEAD", "POST", "DELETE"}),
-        ("/v1/outputs/g", {"GET", "HEAD", "POST"}),
+        ("/v1/outputs/g", {"GET", "HEAD", "POST", "PATCH", "DELETE"}),
         ("/v1/groups", {"GET", "HEAD"}),
         ("/healthz", {"GET", "HEAD"}),
         ("/metrics", {"GET", "HEAD"}),
@@ -341,6 +341,16 @@ async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -
         assert await connection.closed()
         assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
         dripping.cancel()
+
+
+async def test_a_refused_body_without_a_length_ends_the_connection_at_once(api: Api) -> None:
+    async with connect(api) as connection:
+        await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n")
+        started = time.monotonic()
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        assert await connection.closed()
+        assert time.monotonic() - started < RECEIVE_TIMEOUT / 2
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api) -> None:

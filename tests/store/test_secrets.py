@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pymongo import MongoClient
 
 from service.cli import main
@@ -20,6 +23,7 @@ from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.browser_state import BrowserState
+from service.store.cookies import Cookies
 from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
 from tests.support.processes import ServiceProcess
@@ -46,7 +50,7 @@ async def fill(api: Api) -> None:
 async def raw(store: Store, organization: int) -> list[dict[str, Any]]:
     """Return what an analyst with a Mongo shell sees of an organization's sealed records."""
     found = []
-    for part in store.sealed:
+    for part in store.browser_state:
         found += await store.database[part.name].find({"organization_id": organization}).to_list(None)
     return found
 
@@ -178,6 +182,146 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
     assert "SECRET_KEYS" in record.getMessage() and record.__dict__["key_id"] == "old"
 
 
+# -- the record around the value ---------------------------------------------------------------------
+
+SAVED = {
+    "cookies": [
+        {
+            "name": "sid",
+            "value": VALUE,
+            "domain": "shop.example",
+            "path": "/",
+            "secure": True,
+            "partitionKey": "canary-x",
+        }
+    ],
+    "origins": [{"origin": "https://shop.example:8443", "localStorage": [{"name": "k", "value": VALUE}]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("collection", "change"),
+    [
+        ("cookies", {"domain": "evil.example"}),
+        ("cookies", {"secure": False}),
+        ("cookies", {"http_only": True}),
+        ("cookies", {"path": "/x"}),
+        ("cookies", {"expires": 4102444800}),
+        ("local_storage", {"domain": "evil.example"}),
+        ("local_storage", {"expires": datetime(2100, 1, 1, tzinfo=UTC)}),
+        ("local_storage", {"update_date": datetime(2100, 1, 1, tzinfo=UTC)}),
+    ],
+)
+async def test_a_record_that_was_changed_in_the_database_does_not_open(
+    api: Api, store: Store, collection: str, change: dict[str, Any]
+) -> None:
+    await api.ok("/v1/storage-state", SAVED)
+    await store.database[collection].update_one({"organization_id": api.organization_id}, {"$set": change})
+    assert (await api.get(f"/v1/{collection.replace('_', '-')}")).status == 500
+    assert (await api.get("/v1/storage-state")).status == 500
+
+
+async def test_members_that_only_the_browser_knows_are_sealed_too(api: Api, store: Store) -> None:
+    await api.ok("/v1/storage-state", SAVED)
+    for document in await raw(store, api.organization_id):
+        assert b"canary-x" not in bson.encode(document) and b":8443/" not in bson.encode(document)
+    state = await api.ok("/v1/storage-state")
+    assert state["cookies"][0]["partitionKey"] == "canary-x"
+    assert state["origins"][0]["origin"] == "https://shop.example:8443"
+
+
+async def test_extra_never_redirects_a_value(api: Api, store: Store) -> None:
+    """Neither beside a sealed value, where it is not looked at, nor beside a plain one."""
+    for keys in (OLD, ""):
+        await api.ok("/v1/storage-state", SAVED)
+        mine = {"organization_id": api.organization_id}
+        if not keys:
+            plain = {"value": VALUE}
+            await store.database["cookies"].update_one(mine, {"$set": plain})
+            await store.database["local_storage"].update_one(mine, {"$set": plain})
+        evil = {
+            "domain": "evil.example",
+            "name": "x",
+            "secure": False,
+            "expires": 1.5,
+            "origin": "https://evil.example",
+        }
+        await store.database["cookies"].update_one(mine, {"$set": {"extra": evil}})
+        await store.database["local_storage"].update_one(mine, {"$set": {"extra": evil}})
+        state = await api.ok("/v1/storage-state")
+        (cookie,), (origin,) = state["cookies"], state["origins"]
+        assert (cookie["domain"], cookie["name"], cookie["secure"]) == ("shop.example", "sid", True)
+        assert cookie["expires"] == -1
+        assert origin["origin"] == "https://shop.example:8443"
+
+
+def sealed_as_before(keys: str, value: str, *owner: Any) -> bytes:
+    """Return a value sealed by version 1: bound to the identity only, `extra` beside it in plain text."""
+    id, _, key = keys.partition(":")
+    nonce = os.urandom(12)
+    context = b"".join(b"%d:%b" % (len(p), p) for p in (str(part).encode() for part in owner))
+    return (
+        bytes([len(id)]) + id.encode() + nonce + AESGCM(base64.b64decode(key)).encrypt(nonce, value.encode(), context)
+    )
+
+
+async def test_values_sealed_by_older_versions_open_until_they_are_rotated(apart: Settings) -> None:
+    store = opened(apart, OLD)
+    await store.cookies.set(1, [make_cookie(expires=None)])
+    owner = (1, "cookies", ".shop.example", "/", "session", "value")
+    old = {"value": sealed_as_before(OLD, VALUE, *owner), "extra": {"sameSite": "None"}}
+    await store.database["cookies"].update_one({}, {"$set": old})
+    assert await values(store) == [VALUE]
+    strict = Cookies(store.database, Vault.parse(OLD, sealed_only=True))
+    with pytest.raises(VaultError):
+        await values(store, strict)
+    assert [rotation async for rotation in store.cookies.rotate()][-1] == (1, 1, 0)
+    assert await values(store, strict) == [VALUE]
+    batch = await anext(strict.records(1, extra=True))
+    assert batch.open()[0]["extra"] == {"sameSite": "None"}
+    await store.close()
+
+
+async def test_plain_values_are_refused_once_only_sealed_ones_are_allowed(
+    apart: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = opened(apart, "")
+    await set_cookies(plain, 1)
+    strict = Cookies(plain.database, Vault.parse(OLD, sealed_only=True))
+    with pytest.raises(VaultError):
+        await values(plain, strict)
+    assert "secrets rotate" in caplog.text and VALUE not in caplog.text
+    await plain.close()
+
+
+def test_only_sealed_values_without_a_key_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="SEALED_ONLY needs SECRET_KEYS"):
+        Vault.parse("", sealed_only=True)
+
+
+async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(
+    apart: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, both = opened(apart, ""), opened(apart, NEW)
+    await set_cookies(plain, 1)
+    client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
+    seal = both.cookies._vault.seal
+
+    def change_first(*arguments: Any) -> bytes:
+        """A service without keys writes the same value with another expiry before the sealed one is stored."""
+        client[apart.mongo_database]["cookies"].update_one({}, {"$set": {"expires": 4102444800}})
+        return seal(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(both.cookies._vault, "seal", change_first)
+        assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 0, 0)
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
+    assert await values(both) == [VALUE]
+    client.close()
+    await plain.close()
+    await both.close()
+
+
 # -- rotation: on databases of their own, because it touches every organization ---------------------
 
 
@@ -185,8 +329,7 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
 async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
     apart = replace(settings, mongo_url=mongo_url, mongo_database=f"rotate{organization}")
     store = Store.connect(apart, mongo_url)
-    for part in store.sealed:
-        await part.ensure_indexes()
+    await store.ensure_indexes()
     yield apart
     await store.client.drop_database(apart.mongo_database)
     await store.close()
@@ -215,9 +358,9 @@ async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> 
     await both.origins.set(1, [{"origin": "https://a.example", "domain": "a.example", "value": VALUE}])
     assert await values(both) == [VALUE] * 1200
     assert await values(both, both.local_storage) == [VALUE]
-    done = [[rotation async for rotation in part.rotate()][-1] for part in both.sealed]
+    done = [[rotation async for rotation in part.rotate()][-1] for part in both.browser_state]
     assert done == [(1200, 1200, 0), (1, 1, 0), (1, 0, 0)]
-    assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.sealed] == [0, 0, 0]
+    assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.browser_state] == [0, 0, 0]
     assert all(document["value"].startswith(b"\x83new") for document in await raw(new, 1))
     assert await values(new) == [VALUE] * 1200
     assert await values(new, new.local_storage) == await values(new, new.origins) == [VALUE]
