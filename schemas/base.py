@@ -216,6 +216,24 @@ class ListOf(fields.Nested):
         return super()._deserialize(value, attr, data, *args, **kwargs)
 
 
+class PageQuery(Schema):
+    """The parameters of a list that can be read page by page; the whole list comes without them."""
+
+    limit = Digits(
+        minimum=1,
+        maximum=10_000,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Records per page; the Link header of the response leads to the next page"},
+    )
+    cursor = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=8192,
+        metadata={"description": "From the Link header of the page before"},
+    )
+
+
 class Base(Schema):
     """A schema that refuses what it does not know: a typo must not lose a flag silently."""
 

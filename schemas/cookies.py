@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Date, Flag, QueryFlag, Text
+from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text
 
 
 class CookieInput(Base):
@@ -32,7 +32,7 @@ class Cookie(Base):
     secure = fields.Boolean(required=True, dump_default=False)
 
 
-class StateQuery(Base):
+class StateQuery(Base, PageQuery):
     """The filters of both cookies and local storage."""
 
     domain = Text(
@@ -46,6 +46,34 @@ class StateQuery(Base):
         allow_none=True,
         metadata={"description": "true: only what has not expired"},
     )
+
+
+class StateDeletion(Base):
+    """What a deletion of cookies and of local storage can be limited to."""
+
+    domain = Text(
+        load_default=None,
+        allow_none=True,
+        max_length=255,
+        metadata={"description": "Only this exact domain"},
+    )
+    path = Text(load_default=None, allow_none=True, max_length=4096, metadata={"description": "Only this exact path"})
+    expired = QueryFlag(load_default=False, allow_none=True, metadata={"description": "true: only what has expired"})
+    # Named apart from the builtin.
+    every = QueryFlag(
+        data_key="all",
+        load_default=False,
+        allow_none=True,
+        metadata={"description": "true: everything, if no other filter is given"},
+    )
+
+
+class CookiesDeletion(StateDeletion):
+    name = Text(load_default=None, allow_none=True, max_length=4096, metadata={"description": "Only this name"})
+
+
+class Deleted(Base):
+    deleted = fields.Integer(required=True)
 
 
 class Counted(Base):

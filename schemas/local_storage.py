@@ -3,6 +3,7 @@
 from marshmallow import fields
 
 from schemas.base import Base, Date, Text
+from schemas.cookies import StateDeletion
 
 
 class LocalStorageInput(Base):
@@ -25,3 +26,7 @@ class LocalStorageEntry(Base):
     path = fields.String(required=True)
     create_date = fields.DateTime(required=True)
     update_date = fields.DateTime(required=True)
+
+
+class LocalStorageDeletion(StateDeletion):
+    key = Text(load_default=None, allow_none=True, max_length=8192, metadata={"description": "Only this key"})

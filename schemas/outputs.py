@@ -94,19 +94,26 @@ class Output(Base):
 class Paths(Text):
     """Paths into an output, a comma between: `data.title,source_url`."""
 
-    most_names = 65  # no value is nested deeper, and MongoDB stops at 200
+    max_paths = 100
+    max_names = 65  # no value is nested deeper, and MongoDB stops at 200
+    nested = ("data", "tags", "files")  # what has something below it
 
     def _deserialize(  # type: ignore[override]
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
     ) -> tuple[str, ...]:
-        paths = list(dict.fromkeys(super()._deserialize(value, attr, data, **kwargs).split(",")))
+        paths = dict.fromkeys(super()._deserialize(value, attr, data, **kwargs).split(","))
+        if len(paths) > self.max_paths:
+            raise ValidationError([problem("too_many", f"Must be at most {self.max_paths} paths")])
+        kept = []
         for path in paths:
             names = path.split(".")
             odd = names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names)
-            if odd or len(names) > self.most_names:
+            if odd or len(names) > self.max_names or (len(names) > 1 and names[0] not in self.nested):
                 raise ValidationError([problem("value_error", "Must be paths such as data.title,source_url")])
-        # Below a path that is kept whole, another one says nothing more.
-        return tuple(p for p in paths if not any(p.startswith(f"{other}.") for other in paths))
+            # Below a path that is kept whole, another one says nothing more.
+            if not any(".".join(names[:count]) in paths for count in range(1, len(names))):
+                kept.append(path)
+        return tuple(kept)
 
 
 class OutputFilters(Base):

@@ -11,19 +11,30 @@ from service.http.access_log import observe
 from service.http.auth import AUTHENTICATOR, Authenticator, authenticate
 from service.http.cors import add_cors, preflight
 from service.http.errors import errors
-from service.http.keys import SETTINGS, STOPPING, STORE
+from service.http.keys import READINESS, SETTINGS, STOPPING, STORE
 from service.http.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.http.metrics import METRICS, Metrics
 from service.http.openapi import add_document
-from service.http.query import well_formed_target
+from service.http.query import known_parameters, well_formed_target
 from service.http.routing import add_routes
 from service.http.security_headers import add_headers
 from service.routes import ROUTES
 from service.settings import Settings
 from service.store import Store
+from service.store.readiness import Readiness
 
 # In the order in which a request passes them.
-MIDDLEWARES = [observe, errors, preflight, well_formed_target, admit, time_limit, authenticate, rate_limit]
+MIDDLEWARES = [
+    observe,
+    errors,
+    preflight,
+    well_formed_target,
+    time_limit,
+    authenticate,
+    rate_limit,
+    known_parameters,
+    admit,
+]
 
 
 def create_app(settings: Settings, store: Store) -> web.Application:
@@ -32,7 +43,8 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[SETTINGS] = settings
     app[STORE] = store
     app[STOPPING] = asyncio.Event()
-    app[LIMITS] = Limits(settings.max_in_flight, settings.rate_limit)
+    app[READINESS] = Readiness(store.database)
+    app[LIMITS] = Limits(settings)
     app[METRICS] = Metrics(store, app[LIMITS])
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     add_routes(app, ROUTES)

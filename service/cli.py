@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NoReturn
 
 from schemas.base import INT64_MAX, parse_date
@@ -50,6 +50,13 @@ def _date(text: str) -> datetime:
         raise argparse.ArgumentTypeError("must be ISO 8601, such as 2027-01-31 or 2027-01-31T12:00:00Z") from None
 
 
+def _future_date(text: str) -> datetime:
+    date = _date(text)
+    if date <= datetime.now(UTC):
+        raise argparse.ArgumentTypeError("must be in the future")
+    return date
+
+
 def _organization(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text[:20]) <= INT64_MAX):
         raise argparse.ArgumentTypeError("must be a whole number of at most 63 bits")
@@ -82,10 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     create = tokens.add_parser("create", parents=[settings], help="make a token and show it once")
     create.add_argument("--organization", type=_organization, required=True, help="its id, a whole number")
     create.add_argument(
-        "--scope", action="append", choices=SCOPES, required=True, help="read: GET; write: POST; give both for both"
+        "--scope",
+        action="append",
+        choices=SCOPES,
+        required=True,
+        help="read: GET; write: POST, PUT, PATCH; delete: DELETE; repeat it for several",
     )
     create.add_argument("--label", default="", help="who uses it, for `token list`")
-    create.add_argument("--expires", type=_date, help="ISO 8601 date; default: never")
+    create.add_argument("--expires", type=_future_date, help="ISO 8601 date in the future; default: never")
     create.set_defaults(command=token_create)
     list_ = tokens.add_parser("list", parents=[settings], help="list tokens, without their text")
     list_.add_argument("--organization", type=_organization, help="only this one's")
@@ -246,8 +257,6 @@ def analyst_remove(settings: Settings, name: str) -> int:
 
 
 def secrets_new_key(settings: Settings, id: str | None) -> int:
-    from datetime import UTC, datetime
-
     print(Vault.new_key(id or datetime.now(UTC).strftime("%Y-%m-%d")))
     return 0
 

@@ -13,6 +13,7 @@ from service.handlers import (
     page,
     reviews,
     storage_state,
+    token,
 )
 from service.http.routing import Route
 
@@ -20,8 +21,10 @@ from service.http.routing import Route
 ROUTES = [
     Route("POST", "/v1/cookies", "write", cookies.post),
     Route("GET", "/v1/cookies", "read", cookies.get),
+    Route("DELETE", "/v1/cookies", "delete", cookies.delete),
     Route("POST", "/v1/local-storage", "write", local_storage.post),
     Route("GET", "/v1/local-storage", "read", local_storage.get),
+    Route("DELETE", "/v1/local-storage", "delete", local_storage.delete),
     Route("POST", "/v1/storage-state", "write", storage_state.post),
     Route("GET", "/v1/storage-state", "read", storage_state.get),
     Route("POST", "/v1/reviews/{group_id}", "write", reviews.post),
@@ -40,6 +43,7 @@ ROUTES = [
     Route("GET", "/v1/groups/{group_id}/stats", "read", groups.stats),
     Route("GET", "/v1/groups/{group_id}/jobs", "read", groups.jobs),
     Route("GET", "/v1/groups/{group_id}/fields", "read", groups.fields),
+    Route("GET", "/v1/token", "read", token.get),
     Route("GET", "/healthz", "public", health.healthz),
     Route("GET", "/readyz", "public", health.readyz),
     Route("GET", "/metrics", "public", metrics.metrics),

@@ -69,6 +69,9 @@ class Settings(_Loaded):
         "The first encrypts, all decrypt.",
         secret=True,
     )
+    sealed_only: bool = _setting(
+        False, "Refuse stored values that are not sealed with their record. Set it once `secrets rotate` is done."
+    )
     token_cache_seconds: float = _setting(3.0, "How long a token is believed without asking the database; at most 4.")
     max_body_bytes: int = _setting(16 * 1024 * 1024, "Largest body, after decompression.")
     max_records: int = _setting(1000, "Most records in one body.")
@@ -78,9 +81,24 @@ class Settings(_Loaded):
     )
     max_depth: int = _setting(64, "Deepest nesting of a field's value.")
     max_values: int = _setting(1_500_000, "Most values inside one body, those nested in others too.")
-    max_in_flight: int = _setting(256, "Requests a process works on at once; more get 503 with Retry-After.")
-    rate_limit: float = _setting(0.0, "Requests a second for each token, a process; 0 is off.")
+    max_files: int = _setting(10_000, "Most files of all output items in one body together.")
+    max_in_flight: int = _setting(
+        256, "Requests worked on at once, per process; more get 503 with Retry-After. A token gets at most 3/4 of them."
+    )
+    max_receiving: int = _setting(
+        256, "Request bodies received at once, per process; more get 503. A token gets at most 3/4 of them."
+    )
+    max_bytes_in_flight: int = _setting(
+        256 * 1024 * 1024,
+        "Bytes of bodies and responses held at once, per process; more get 503. A token gets at most 3/4 of them.",
+    )
+    rate_limit: float = _setting(0.0, "Requests per second for each token, per process; 0 is off.")
     receive_timeout: float = _setting(20.0, "Seconds a client may take to send one request.")
+    min_send_rate: int = _setting(
+        1000,
+        "Bytes per second that a client must take of its response, on average over 3 times RECEIVE_TIMEOUT; "
+        "slower ones are disconnected.",
+    )
     keepalive_timeout: float = _setting(75.0, "Seconds an idle connection is kept.")
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop.")
     lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")

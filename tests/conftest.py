@@ -98,7 +98,7 @@ async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpCl
 
     async def make(organization_id: int | None = None, scopes: list[str] | None = None, **token: Any) -> Api:
         organization_id = next(_organizations) if organization_id is None else organization_id
-        secret = await store.tokens.create(organization_id, scopes or ["read", "write"], **token)
+        secret = await store.tokens.create(organization_id, scopes or ["read", "write", "delete"], **token)
         return Api(client, secret, organization_id)
 
     return make
@@ -106,7 +106,7 @@ async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpCl
 
 @pytest.fixture
 async def api(make_api: MakeApi, organization: int) -> Api:
-    """A caller of the test's organization who may read and write."""
+    """A caller of the test's organization who may read, write and delete."""
     return await make_api(organization)
 
 

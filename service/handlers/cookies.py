@@ -1,22 +1,27 @@
-"""GET and POST /v1/cookies."""
+"""GET, POST and DELETE /v1/cookies."""
 
 from aiohttp import web
 
-from schemas.cookies import Cookie, CookieInput, Counted, StateQuery
-from service.handlers.state_query import filters
+from schemas.cookies import Cookie, CookieInput, CookiesDeletion, Counted, Deleted, StateQuery
+from service.handlers import state_query
 from service.http.endpoint import endpoint
 from service.http.keys import ORGANIZATION, STORE
+from service.http.paging import list_response
+from service.http.query import QueryLoader
 from service.http.records import Records
-from service.http.responses import json_array, json_response, stream_response
+from service.http.responses import json_response
 
 INPUT = Records(CookieInput)
+_DELETION = QueryLoader(CookiesDeletion())
 
 
 @endpoint("Get cookies", Cookie(many=True), query=StateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return every cookie of the organization, expired or not, in the order of domain, path, name."""
-    cookies = request.app[STORE].cookies.records(request[ORGANIZATION], **filters(request))
-    return await stream_response(request, json_array(cookies))
+    """Return every cookie of the organization, expired or not, in the order of domain, path, name.
+
+    With `limit`, return so many and a `Link` header to the next page.
+    """
+    return await list_response(request, await state_query.listing(request, request.app[STORE].cookies))
 
 
 @endpoint("Set cookies", Counted(), body=CookieInput(many=True))
@@ -25,3 +30,10 @@ async def post(request: web.Request) -> web.StreamResponse:
     cookies = await INPUT.read(request)
     counts = await request.app[STORE].cookies.set(request[ORGANIZATION], cookies)
     return await json_response(request, counts._asdict())
+
+
+@endpoint("Delete cookies", Deleted(), query=CookiesDeletion)
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete the cookies that match all filters; at least one filter, or `all=true`, is required."""
+    query = _DELETION.load(request)
+    return await json_response(request, await state_query.delete(request, request.app[STORE].cookies, query, "name"))

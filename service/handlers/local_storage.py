@@ -1,23 +1,28 @@
-"""GET and POST /v1/local-storage."""
+"""GET, POST and DELETE /v1/local-storage."""
 
 from aiohttp import web
 
-from schemas.cookies import Counted, StateQuery
-from schemas.local_storage import LocalStorageEntry, LocalStorageInput
-from service.handlers.state_query import filters
+from schemas.cookies import Counted, Deleted, StateQuery
+from schemas.local_storage import LocalStorageDeletion, LocalStorageEntry, LocalStorageInput
+from service.handlers import state_query
 from service.http.endpoint import endpoint
 from service.http.keys import ORGANIZATION, STORE
+from service.http.paging import list_response
+from service.http.query import QueryLoader
 from service.http.records import Records
-from service.http.responses import json_array, json_response, stream_response
+from service.http.responses import json_response
 
 INPUT = Records(LocalStorageInput)
+_DELETION = QueryLoader(LocalStorageDeletion())
 
 
 @endpoint("Get local storage", LocalStorageEntry(many=True), query=StateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return every local-storage entry of the organization, in the order of domain, path, key."""
-    entries = request.app[STORE].local_storage.records(request[ORGANIZATION], **filters(request))
-    return await stream_response(request, json_array(entries))
+    """Return every local-storage entry of the organization, in the order of domain, path, key.
+
+    With `limit`, return so many and a `Link` header to the next page.
+    """
+    return await list_response(request, await state_query.listing(request, request.app[STORE].local_storage))
 
 
 @endpoint("Set local storage", Counted(), body=LocalStorageInput(many=True))
@@ -26,3 +31,12 @@ async def post(request: web.Request) -> web.StreamResponse:
     entries = await INPUT.read(request)
     counts = await request.app[STORE].local_storage.set(request[ORGANIZATION], entries)
     return await json_response(request, counts._asdict())
+
+
+@endpoint("Delete local storage", Deleted(), query=LocalStorageDeletion)
+async def delete(request: web.Request) -> web.StreamResponse:
+    """Delete the entries that match all filters; at least one filter, or `all=true`, is required."""
+    query = _DELETION.load(request)
+    return await json_response(
+        request, await state_query.delete(request, request.app[STORE].local_storage, query, "key")
+    )

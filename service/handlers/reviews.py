@@ -2,22 +2,28 @@
 
 from aiohttp import web
 
-from schemas.reviews import Review, ReviewInput, ReviewsWritten
+from schemas.reviews import Review, ReviewInput, ReviewsQuery, ReviewsWritten
 from service.http.endpoint import endpoint
 from service.http.keys import ORGANIZATION, STORE
-from service.http.query import path_id
+from service.http.paging import decode_cursor, list_response
+from service.http.query import QueryLoader, path_id
 from service.http.records import Records
 from service.http.responses import json_response
 
 INPUT = Records(ReviewInput)
+_QUERY = QueryLoader(ReviewsQuery())
 
 
-@endpoint("Get latest reviews", Review(many=True))
+@endpoint("Get latest reviews", Review(many=True), query=ReviewsQuery)
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return the latest review of each reviewed job of the group, newest first."""
-    group_id = path_id(request, "group_id")
-    reviews = await request.app[STORE].reviews.latest(request[ORGANIZATION], group_id)
-    return await json_response(request, reviews)
+    """Return the latest review of each reviewed job of the group, newest first.
+
+    With `limit`, return so many and a `Link` header to the next page.
+    """
+    group_id, query = path_id(request, "group_id"), _QUERY.load(request)
+    latest = request.app[STORE].reviews.latest
+    listing = await latest(request[ORGANIZATION], group_id, query["limit"], decode_cursor(query["cursor"]))
+    return await list_response(request, listing)
 
 
 @endpoint("Add reviews", ReviewsWritten(), body=ReviewInput(many=True))

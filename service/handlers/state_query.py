@@ -5,16 +5,34 @@ from typing import Any
 from aiohttp import web
 
 from schemas.cookies import StateQuery
+from service.http.errors import invalid
+from service.http.keys import ORGANIZATION
+from service.http.paging import decode_cursor
 from service.http.query import QueryLoader
 from service.store import now
+from service.store.browser_state import BrowserState, Selection
+from service.store.listing import Listing
 
 _QUERY = QueryLoader(StateQuery())
 
 
-def filters(request: web.Request) -> dict[str, Any]:
-    """Return the store's filters for a request's query."""
+async def listing(request: web.Request, records: BrowserState) -> Listing:
+    """Return the records that a request asks for: all of them, or the page that `limit` and `cursor` name."""
     query = _QUERY.load(request)
-    return {
-        "domain": query["domain"],
-        "active_at": now() if query["active"] else None,
-    }
+    selection = Selection(domain=query["domain"], active_at=now() if query["active"] else None)
+    return await records.page(request[ORGANIZATION], selection, query["limit"], decode_cursor(query["cursor"]))
+
+
+async def delete(request: web.Request, records: BrowserState, query: dict[str, Any], name: str) -> dict[str, int]:
+    """Delete the records that a request names, at least by one filter; return how many they were."""
+    every, expired = query.pop("every"), query.pop("expired")
+    selection = Selection(
+        domain=query["domain"],
+        path=query["path"],
+        name=query[name],
+        expired_at=now() if expired else None,
+    )
+    if not every and selection == Selection():
+        message = f"Give at least one of domain, path, {name}, expired=true, or all=true"
+        raise invalid("missing", message, "query")
+    return {"deleted": await records.delete(request[ORGANIZATION], selection)}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -20,11 +23,13 @@ from service.http.query import QueryLoader
 from service.http.responses import json_array, json_response, stream_response
 from service.settings import Settings
 from service.store import Store
+from service.store.browser_state import Selection
+from service.store.listing import Batch
 
 _INPUT = StorageStateInput()
 _QUERY = QueryLoader(StorageStateQuery())
 _HTTP_PORT = 80
-_MOST_EXTRA = 64 * 1024  # as a cookie's value
+_MAX_EXTRA = 64 * 1024  # as a cookie's value
 
 
 @endpoint("Get the storage state", StorageState(), query=StorageStateQuery)
@@ -59,14 +64,14 @@ async def post(request: web.Request) -> web.StreamResponse:
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     value = parse(raw, settings)
     # A browser holds some thousand cookies: as many as ten other bodies may.
-    most = 10 * settings.max_records
-    if _count(value) > most:
-        raise invalid("too_many", f"Must have at most {most} records", "body")
+    max_records = 10 * settings.max_records
+    if _count(value) > max_records:
+        raise invalid("too_many", f"Must have at most {max_records} records", "body")
     check_storable(value, settings.max_depth)
     state: dict[str, Any] = load(_INPUT, value)
     for index, cookie in enumerate(state["cookies"]):
-        if len(orjson.dumps(cookie["extra"])) > _MOST_EXTRA:
-            raise invalid("too_large", "Has too much that is not of a cookie", "body", "cookies", str(index))
+        if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:
+            raise invalid("too_large", "Members that no cookie has are too large", "body", "cookies", str(index))
     for index, origin in enumerate(state["origins"]):
         if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:
             raise invalid("too_large", "The origin is too large", "body", "origins", str(index))
@@ -92,60 +97,103 @@ def _domain(origin: str) -> str:
 
 
 def _origin(entry: dict[str, Any]) -> str:
-    """Return the origin of an entry; one set through /v1/local-storage has only a domain."""
-    domain = entry["domain"].removeprefix(".")
-    if "origin" in entry["extra"]:
-        return str(entry["extra"]["origin"])
+    """Return the origin of an entry: the one it was saved with if that fits its domain, else one made of it."""
+    domain = entry["domain"]
+    saved = str(entry["extra"].get("origin", ""))
+    with suppress(ValueError):  # of a port that is none, in what somebody changed in the database
+        if saved and _domain(saved) == domain:
+            return saved
+    domain = domain.removeprefix(".")
     if domain.endswith(f":{_HTTP_PORT}"):
         return f"http://{domain.removesuffix(f':{_HTTP_PORT}')}"
     return f"https://{domain}"
 
 
-async def _state(store: Store, organization_id: int, domain: str | None) -> AsyncIterator[bytes]:
-    only: dict[str, Any] = {"domain": domain, "subdomains": True, "extra": True}
-    others = {
-        record["origin"]: orjson.loads(record["value"])
-        async for batch in store.origins.records(organization_id, **only)
-        for record in batch
-    }
-    cookies = store.cookies.records(organization_id, **only)
+async def _state(store: Store, organization_id: int, domain: str | None) -> AsyncGenerator[bytes, None]:
+    """Yield the storage state: cookies, then origins, in the order in which the database has them."""
+    selection = Selection(domain=domain, subdomains=True)
     yield b'{"cookies":'
-    async for piece in json_array([_cookie(c) for c in batch] async for batch in cookies):
+    async for piece in json_array(store.cookies.records(organization_id, selection, extra=True), _cookie):
         yield piece
-    yield b',"origins":'
-    async for piece in json_array(_origins(store.local_storage.records(organization_id, **only), others)):
-        yield piece
-    yield b"}"
+    yield b',"origins":['
+    entries = _parts(store.local_storage.records(organization_id, selection, extra=True), _runs)
+    others = _parts(store.origins.records(organization_id, selection), _others)
+    async with aclosing(entries), aclosing(others):
+        async for piece in _merged(entries, others):
+            yield piece
+    yield b"]}"
 
 
-async def _origins(
-    batches: AsyncIterator[list[dict[str, Any]]], others: dict[str, dict[str, Any]]
-) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield one origin at a time: entries come in the order of their domain."""
-    current: dict[str, Any] | None = None
+class _Part(NamedTuple):
+    """Some of an origin, as JSON: entries of its local storage, or its other members."""
+
+    domain: str
+    origin: str
+    text: bytes
+
+
+async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_Part]]) -> AsyncGenerator[_Part, None]:
     async for batch in batches:
-        for entry in batch:
-            origin = _origin(entry)
-            if current is None or current["origin"] != origin:
-                if current is not None:
-                    yield [current]
-                current = {"origin": origin, "localStorage": [], **others.pop(origin, {})}
-            current["localStorage"].append({"name": entry["key"], "value": entry["value"]})
+        parts = await off_loop(batch.size, partial(render, batch))
+        del batch
+        for part in parts:
+            yield part
+
+
+def _runs(batch: Batch) -> list[_Part]:
+    """Return the entries of a batch, those of one origin that follow each other in one part."""
+    runs = groupby(batch.open(), lambda entry: (entry["domain"], _origin(entry)))
+    return [
+        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for e in entries])[1:-1])
+        for (domain, origin), entries in runs
+    ]
+
+
+def _others(batch: Batch) -> list[_Part]:
+    """Return the other members of the origins of a batch, each with a comma behind."""
+    return [_Part(record["domain"], record["origin"], record["value"][1:-1].encode() + b",") for record in batch.open()]
+
+
+async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_Part, None]) -> AsyncIterator[bytes]:
+    """Yield the origins of two lists that have the same order, one part of each in memory at a time."""
+    other, current, comma = await anext(others, None), None, b""
+    async for part in entries:
+        if current is not None and part[:2] == current:
+            yield b"," + part.text
+            continue
+        if current is not None:
+            yield b"]}"
+        while other is not None and other[:2] < part[:2]:
+            yield comma + _opening(other.origin, other.text) + b"]}"
+            other, comma = await anext(others, None), b","
+        members = b""
+        if other is not None and other[:2] == part[:2]:
+            members, other = other.text, await anext(others, None)
+        yield comma + _opening(part.origin, members) + part.text
+        current, comma = part[:2], b","
     if current is not None:
-        yield [current]
-    for origin, other in others.items():
-        yield [{"origin": origin, "localStorage": [], **other}]
+        yield b"]}"
+    while other is not None:
+        yield comma + _opening(other.origin, other.text) + b"]}"
+        other, comma = await anext(others, None), b","
+
+
+def _opening(origin: str, members: bytes) -> bytes:
+    # Ours last: where a name stands twice, readers take the last.
+    return b"{" + members + b'"origin":' + orjson.dumps(origin) + b',"localStorage":['
 
 
 def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
+    extra, expires = cookie["extra"], cookie["expires"]
+    saved = extra.get("expires")  # with its fraction, which the contract does not have
     return {
+        "sameSite": "Lax",  # what browsers take a cookie without one for
+        **extra,
         "name": cookie["name"],
         "value": cookie["value"],
         "domain": cookie["domain"],
         "path": cookie["path"] or "/",
-        "expires": cookie["expires"],
+        "expires": saved if isinstance(saved, float) and int(saved) == expires else expires,
         "httpOnly": cookie["http_only"],
         "secure": cookie["secure"],
-        "sameSite": "Lax",  # what browsers take a cookie without one for
-        **cookie["extra"],
     }

@@ -9,13 +9,16 @@ from typing import Any
 
 from aiohttp import web
 
-from service.http.errors import ApiError, problem
+from service.http.errors import ApiError, http_error, problem
 from service.http.keys import ORGANIZATION, TOKEN
+from service.http.offload import TENANT
 from service.http.routing import scope_of
 from service.store import Token, Tokens, hash_token, in_time, is_token
 
 # 10,000 tokens in use at once are about 5 MB.
-_MOST_CACHED = 10_000
+_MAX_CACHED = 10_000
+# Look-ups of unknown tokens at once: they cannot keep known ones from being looked up again.
+_MAX_UNKNOWN = 32
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -35,6 +38,7 @@ class Authenticator:
         self._cache_seconds = cache_seconds
         self._cache: dict[str, tuple[float, Token]] = {}
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
+        self._unknown = 0
 
     async def token(self, header: list[str]) -> Token:
         """Return the valid token of the `Authorization` headers. Raises 401 otherwise."""
@@ -59,6 +63,8 @@ class Authenticator:
         # One look-up serves all requests that came meanwhile.
         looking = self._looking.get(digest)
         if looking is None:
+            if cached is None and self._unknown >= _MAX_UNKNOWN:
+                raise http_error(503, {"Retry-After": "1"})
             looking = asyncio.create_task(self._look_up(digest, secret))
             self._looking[digest] = looking
             looking.add_done_callback(lambda _: self._looking.pop(digest, None))
@@ -66,12 +72,17 @@ class Authenticator:
             return await asyncio.shield(looking)
 
     async def _look_up(self, digest: str, secret: str) -> Token | None:
-        asked = time.monotonic()  # from before the answer: a revocation after it is not missed
-        token = await self._tokens.find(secret)
+        asked = time.monotonic()  # from before the reply: a revocation after it is not missed
+        unknown = digest not in self._cache
+        self._unknown += unknown
+        try:
+            token = await self._tokens.find(secret)
+        finally:
+            self._unknown -= unknown
         if token is None:
             self._cache.pop(digest, None)
             return None
-        if len(self._cache) >= _MOST_CACHED and digest not in self._cache:
+        if len(self._cache) >= _MAX_CACHED and digest not in self._cache:
             self._cache.pop(next(iter(self._cache)))
         self._cache[digest] = (asked + self._cache_seconds, token)
         return token
@@ -88,6 +99,7 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         token = await request.app[AUTHENTICATOR].token(request.headers.getall("Authorization", []))
         request[TOKEN] = token
         request[ORGANIZATION] = token.organization_id
+        TENANT.set(token.organization_id)
         if scope not in token.scopes:
             message = f"The token does not have the scope {scope}"
             raise ApiError(403, [problem("scope_missing", message, "header", "Authorization")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -11,6 +12,7 @@ from isal import isal_zlib
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import EXPECTS, SETTINGS
+from service.http.limits import ADMISSION
 from service.http.offload import in_thread
 
 JSON = "application/json"
@@ -18,21 +20,30 @@ NDJSON = "application/x-ndjson"
 # Name -> zlib's window bits; 0 is not compressed.
 _ENCODINGS = {"": 0, "identity": 0, "gzip": 31, "deflate": 15}
 _STEP = 1024 * 1024
+# Every member costs a copy of what follows it in its slice. Parallel compressors make one per 64 KB or more.
+_SLICE = 16 * 1024
+_MAX_MEMBERS = 1024
+# 16 MiB take 50 ms: whatever takes so much longer is made to.
+_INFLATE_SECONDS = 2.0
 
 
 async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> bytes:
-    """Return the body, decompressed. Raises for a wrong type, too much of it, or too slow."""
+    """Return the body, decompressed. Raises for a wrong type, too much of it, or too slow.
+
+    The request counts as one that is received until the body is in, then as one that is worked on.
+    """
     encoding = _encoding(request, types)
-    settings = request.app[SETTINGS]
+    settings, admission = request.app[SETTINGS], request[ADMISSION]
     if (request.content_length or 0) > settings.max_body_bytes:
         raise http_error(413)
     if request.get(EXPECTS):  # only now: what is refused by its head need not be sent
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # no answer has begun
+        request.writer.output_size = 0  # no response has begun
     body = bytearray()
     try:
         async with asyncio.timeout(settings.receive_timeout):
             while chunk := await request.content.readany():
+                admission.hold(len(chunk))
                 body += chunk
                 if len(body) > settings.max_body_bytes:
                     raise http_error(413)
@@ -40,38 +51,74 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
         raise http_error(408) from None
     except (RequestPayloadError, HttpProcessingError):
         raise http_error(400) from None
+    admission.work()
     if not encoding or not body:
         return bytes(body)
-    return await in_thread(lambda: inflate(bytes(body), settings.max_body_bytes, encoding))
+    text = await in_thread(lambda: inflate(body, settings.max_body_bytes, encoding))
+    admission.release(len(body))
+    admission.hold(len(text))
+    return text
 
 
 def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
-    """Return how the body is compressed. Raises for a type or an encoding that is not taken."""
+    """Return how the body is compressed. Raises for a type or an encoding that is not supported."""
     charset = (request.charset or "utf-8").lower()
     if request.content_type not in types or charset not in ("utf-8", "utf8"):
         raise http_error(415)
     encoding = _ENCODINGS.get(",".join(request.headers.getall("Content-Encoding", [])).strip().lower())
     if encoding is None:
-        raise ApiError(415, [problem("unsupported_encoding", "Use gzip or none", "header", "Content-Encoding")])
+        message = "Send the body as gzip, deflate or without an encoding"
+        raise ApiError(415, [problem("unsupported_encoding", message, "header", "Content-Encoding")])
     return encoding
 
 
-def inflate(body: bytes, limit: int, encoding: int) -> bytes:
-    """Return the text of a compressed body, and stop at the limit: 200 KB can hold 200 MB."""
+def inflate(body: bytes | bytearray, limit: int, encoding: int) -> bytes:
+    """Return the text of a compressed body; stop at the limit, at too many members and after too long."""
     text = bytearray()
+    deadline = time.monotonic() + _INFLATE_SECONDS
+    data, at, members = memoryview(body), 0, 0
     try:
-        while body:
-            stream = isal_zlib.decompressobj(encoding)
-            while not stream.eof:
-                # In steps, so that the limit is passed by one step at most.
-                piece = stream.decompress(body, min(_STEP, limit + 1 - len(text)))
-                text += piece
-                if len(text) > limit:
-                    raise http_error(413)
-                body = stream.unconsumed_tail
-                if not piece and not body and not stream.eof:
-                    raise ValueError("cut off")
-            body = stream.unused_data.lstrip(b"\0")  # more of gzip may follow, or padding
+        while at < len(data):
+            members += 1
+            if members > _MAX_MEMBERS:
+                raise _invalid(f"The body must have at most {_MAX_MEMBERS} gzip members")
+            at = _skip_padding(data, _inflate_member(data, at, text, limit, encoding, deadline))
     except (isal_zlib.error, ValueError):  # type: ignore[misc]
-        raise ApiError(400, [problem("encoding_invalid", "The body does not match its encoding", "body")]) from None
+        raise _invalid("The body does not match its encoding") from None
     return bytes(text)
+
+
+def _inflate_member(data: memoryview, at: int, text: bytearray, limit: int, encoding: int, deadline: float) -> int:
+    """Add the text of the gzip member at a place, and return where it ends. Raises ValueError if it is cut off."""
+    stream = isal_zlib.decompressobj(encoding)
+    while not stream.eof:
+        if time.monotonic() > deadline:
+            raise _invalid("The body takes too long to decompress")
+        given: bytes | memoryview = stream.unconsumed_tail
+        if not given:
+            # By slices: what follows a member is copied for it, and that must not be all the rest.
+            given = data[at : at + _SLICE]
+            at += len(given)
+        # In steps, so that the limit is passed by one step at most: 200 KB can hold 200 MB.
+        piece = stream.decompress(given, min(_STEP, limit + 1 - len(text)))
+        text += piece
+        if len(text) > limit:
+            raise http_error(413)
+        if not given and not piece and not stream.eof:
+            raise ValueError("cut off")
+    return at - len(stream.unused_data)
+
+
+def _skip_padding(data: memoryview, at: int) -> int:
+    """Return the place of the next byte that is not NUL."""
+    while at < len(data):
+        slice = bytes(data[at : at + _SLICE])
+        rest = slice.lstrip(b"\0")
+        at += len(slice) - len(rest)
+        if rest:
+            break
+    return at
+
+
+def _invalid(message: str) -> ApiError:
+    return ApiError(400, [problem("encoding_invalid", message, "body")])

@@ -9,8 +9,9 @@ from aiohttp import web
 from service.http.keys import SETTINGS
 
 _PREFLIGHT = {
-    "Access-Control-Allow-Methods": "GET, HEAD, POST",
-    "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, If-None-Match, X-Request-ID",
+    "Access-Control-Allow-Methods": "GET, HEAD, POST, PUT, PATCH, DELETE",
+    "Access-Control-Allow-Headers": "Authorization, Content-Encoding, Content-Type, If-Match, If-None-Match, "
+    "Last-Event-ID, X-Request-ID",
     "Access-Control-Max-Age": "600",
 }
 
@@ -33,11 +34,11 @@ async def preflight(request: web.Request, handler: Any) -> web.StreamResponse:
 
 
 async def add_cors(request: web.Request, response: web.StreamResponse) -> None:
-    """Let a listed origin read the answer, errors too."""
+    """Let a listed origin read the response, errors too."""
     if not request.app[SETTINGS].cors_origins:
         return
     vary = response.headers.get("Vary")
     response.headers["Vary"] = f"{vary}, Origin" if vary else "Origin"
     if origin := _allowed(request):
         response.headers["Access-Control-Allow-Origin"] = origin
-        response.headers["Access-Control-Expose-Headers"] = "ETag, Retry-After, X-Request-ID"
+        response.headers["Access-Control-Expose-Headers"] = "ETag, Link, Retry-After, X-Request-ID"

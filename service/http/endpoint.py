@@ -34,6 +34,8 @@ def endpoint(
             handler = querystring_schema(query)(handler)
         if body is not None:
             handler = json_schema(body, required=True)(handler)
+        names = query().fields.items() if query is not None else ()
+        handler.parameters = frozenset(field.data_key or name for name, field in names)  # type: ignore[attr-defined]
         if response is None:
             handler = docs(responses={"200": {"description": "Success"}})(handler)
         else:

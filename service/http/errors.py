@@ -22,7 +22,7 @@ Problem = dict[str, Any]
 
 
 class ApiError(Exception):
-    """An answer other than success: its status, its problems, its extra headers."""
+    """A response other than success: its status, its problems, its extra headers."""
 
     def __init__(self, status: int, problems: list[Problem], headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, problems)
@@ -35,12 +35,12 @@ def problem(kind: str, message: str, *loc: str) -> Problem:
 
 
 def invalid(kind: str, message: str, *loc: str) -> ApiError:
-    """Return the answer to one faulty input."""
+    """Return the response to one faulty input."""
     return ApiError(422, [problem(kind, message, *loc)])
 
 
 def invalid_fields(messages: Any, *loc: str) -> ApiError:
-    """Return the answer to what Marshmallow found, each problem at its place below `loc`."""
+    """Return the response to what Marshmallow found, each problem at its place below `loc`."""
     return ApiError(422, list(islice(_flatten(messages, list(loc)), MAX_PROBLEMS)))
 
 
@@ -63,14 +63,15 @@ def error_body(problems: list[Problem]) -> bytes:
 
 
 def error_response(error: ApiError) -> web.Response:
-    """Return the answer that an error stands for."""
+    """Return the response that an error stands for."""
     response = web.Response(
         status=error.status,
         body=error_body(error.problems),
         content_type="application/json",
         headers=error.headers,
     )
-    if error.status == 408:  # the rest of the request may still come
+    # The rest of the request may still come, or it is not known where it ends.
+    if error.status == 408 or error.headers.get("Connection") == "close":
         response.force_close()
     return response
 
@@ -80,34 +81,30 @@ _HTTP = {
     400: ("bad_request", "The request could not be read", ()),
     401: ("auth_invalid", "Unauthorized", ("header", "Authorization")),
     403: ("scope_missing", "Forbidden", ("header", "Authorization")),
-    404: ("not_found", "There is nothing at this path", ("path",)),
-    405: ("method_not_allowed", "This path does not take this method", ("method",)),
+    404: ("not_found", "Nothing was found at this path", ("path",)),
+    405: ("method_not_allowed", "The method is not allowed for this path", ("method",)),
     408: ("timeout", "The request took too long to arrive", ()),
-    410: (
-        "cursor_expired",
-        "Deletion records after this cursor were removed: start again from cursor 0",
-        ("query", "cursor"),
-    ),
+    410: ("cursor_expired", "The cursor has expired: start again without cursor", ("query", "cursor")),
     412: ("precondition_failed", "The output has changed meanwhile", ("header", "If-Match")),
     413: ("too_large", "The body is too large", ("body",)),
     414: ("too_large", "The path is too long", ("path",)),
     415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),
-    417: ("bad_request", "Unknown expectation", ("header", "Expect")),
+    417: ("bad_request", "Only 100-continue can be expected", ("header", "Expect")),
     429: ("rate_limited", "Too many requests", ()),
     431: ("too_large", "The headers are too large", ("header",)),
-    503: ("unavailable", "The service cannot answer now; try again", ()),
+    503: ("unavailable", "The service is overloaded or its database does not respond: try again later", ()),
 }
 _INTERNAL = ("internal_error", "Internal server error", ())
 
 
 def http_error(status: int, headers: Mapping[str, str] | None = None) -> ApiError:
-    """Return the answer for a bare status."""
+    """Return the response for a bare status."""
     kind, message, loc = _HTTP.get(status, _HTTP[400] if status < 500 else _INTERNAL)
     return ApiError(status, [problem(kind, message, *loc)], headers)
 
 
 def to_api_error(error: BaseException) -> ApiError:
-    """Return the answer to an exception; what is not in the table is a 500 that tells nothing."""
+    """Return the response to an exception; what is not in the table is a 500 that tells nothing."""
     match error:
         case ApiError():
             return error
@@ -130,29 +127,41 @@ def to_api_error(error: BaseException) -> ApiError:
 
 @web.middleware
 async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer every exception in the one error shape."""
+    """Turn every exception into a response in the one error shape."""
     try:
         response: web.StreamResponse = await handler(request)
         return response
     except Exception as error:
-        answer = to_api_error(error)
-        if answer.status >= 500:
+        failure = to_api_error(error)
+        if failure.status >= 500:
             # The class alone: messages of drivers and codecs carry documents and values.
             log.error(
                 "request failed",
                 extra={
                     "error": type(error).__name__,
-                    "status": answer.status,
+                    "status": failure.status,
                     "at": place(error),
                     "request_id": request.get(REQUEST_ID),
                 },
             )
         if request.get(STREAMING):
-            # Half an answer is out: cut the connection, so that nobody takes it for a whole one.
+            # Half a response is out: cut the connection, so that nobody takes it for a whole one.
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError from None
-        return error_response(answer)
+        response = error_response(failure)
+        if request.headers.get("Transfer-Encoding") and not request.content.is_eof():
+            await _close_after(request, response)
+        return response
+
+
+async def _close_after(request: web.Request, response: web.StreamResponse) -> None:
+    """Send a response and close: a refused body without a length could go on for as long as its sender likes."""
+    response.force_close()
+    await response.prepare(request)
+    await response.write_eof()
+    if request.transport is not None:
+        request.transport.close()
 
 
 def place(error: BaseException) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -15,80 +15,141 @@ NDJSON = "application/x-ndjson"
 CSV = "text/csv"
 JSON = "application/json"
 EVENTS = "text/event-stream"
-# Holds, as JSON, what came up after the header was written: nothing is left out.
+# Holds, as JSON, what has no column of its own: nothing is left out.
 OTHER = "other"
+# Of one field, and of all of them: spreadsheets stop at 16,384, and every row has a cell for each.
+_MAX_COLUMNS, _MAX_ALL_COLUMNS = 1000, 2000
+# Spreadsheets take a text that begins so for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-async def ndjson(pages: AsyncIterator[Page | None]) -> AsyncIterator[bytes]:
+async def ndjson(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per item, an empty line where there is nothing to say."""
     async for page in pages:
         yield b"\n" if page is None else await off_loop(page.size, page.lines)
+        del page
 
 
-async def array(pages: AsyncIterator[Page | None]) -> AsyncIterator[bytes]:
+async def array(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
     """Yield one JSON array."""
     opening = b"["
     async for page in pages:
         if page is not None and page.documents:
             yield opening + await off_loop(page.size, page.array)
             opening = b","
+        del page
     yield b"[]" if opening == b"[" else b"]"
 
 
-async def events(pages: AsyncIterator[Page | None]) -> AsyncIterator[bytes]:
+async def events(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
     """Yield one server-sent event per item, a comment where there is nothing to say."""
     async for page in pages:
         yield b": still here\n\n" if page is None else await off_loop(page.size, page.events)
+        del page
 
 
-async def table(pages: AsyncIterator[Page | None], fields: tuple[str, ...], safe: bool) -> AsyncIterator[bytes]:
+async def table(
+    pages: AsyncIterator[Page | None], fields: tuple[str, ...], safe: bool = False
+) -> AsyncGenerator[bytes, None]:
     """Yield CSV: its columns are those of the first page's items, and `other` for all later ones."""
-    columns: list[str] = []
+    rows = Table(fields, safe)
+    begun = False
     async for page in pages:
-        if page is None:
-            continue
-        rows = await off_loop(page.size, lambda page=page: [flatten(item) for item in page.items()])  # type: ignore[misc]
-        header = not columns
-        if header:
-            columns = _columns(rows, fields)
-        yield await off_loop(page.size, partial(_csv, rows, columns, header))
+        if page is not None:
+            yield await off_loop(page.size, partial(_rows, rows, page, not begun))
+            begun = True
+        del page
 
 
-def _columns(rows: list[dict[str, str]], fields: tuple[str, ...]) -> list[str]:
-    seen = dict.fromkeys(name for row in rows for name in row)
-    order = [*fields] or list(OUTPUT_FIELDS)
-
-    def place(name: str) -> int:
-        return next((i for i, path in enumerate(order) if name == path or name.startswith(f"{path}.")), -1)
-
-    missing = [path for path in order if path not in seen and not any(n.startswith(f"{path}.") for n in seen)]
-    return [*sorted([*seen, *missing], key=place), OTHER]
+def _rows(rows: Table, page: Page, first: bool) -> bytes:
+    items = page.items()
+    return (rows.header(items) if first else b"") + rows.render(items)
 
 
-def _csv(rows: list[dict[str, str]], columns: list[str], header: bool) -> bytes:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\r\n")
-    if header:
-        writer.writerow(columns)
-    known = set(columns)
-    for row in rows:
-        other = {name: value for name, value in row.items() if name not in known}
-        cells = [row.get(name, "") for name in columns[:-1]]
-        writer.writerow([*cells, render_json(other).decode() if other else ""])
-    return text.getvalue().encode()
+class Table:
+    """Makes CSV of decoded items: first `header` with the first of them, then `render` with all.
+
+    With `safe`, texts that a spreadsheet would take for a formula get an apostrophe in front.
+    """
+
+    def __init__(self, fields: Iterable[str] = (), safe: bool = False) -> None:
+        self._order = {path: place for place, path in enumerate(tuple(fields) or OUTPUT_FIELDS)}
+        self._safe = safe
+        self._columns: dict[str, int] = {}
+
+    def header(self, items: Iterable[dict[str, Any]]) -> bytes:
+        """Return the line with the names of the columns that these items need, as far as there is room."""
+        # Each by the field it stands below; what was not asked for, such as `id`, comes first.
+        found: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
+        total = 0
+        for item in items:
+            for name, _, _ in leaves(item):
+                below = found[self._place(name) + 1]
+                if name not in below and len(below) < _MAX_COLUMNS and total < _MAX_ALL_COLUMNS:
+                    below[name] = None
+                    total += 1
+        for path, place in self._order.items():
+            if not found[place + 1]:
+                found[place + 1][path] = None
+        names = [name for below in found for name in below]
+        self._columns = {name: place for place, name in enumerate(names)}
+        return _csv([[*map(self._cell, names), OTHER]])
+
+    def render(self, items: Iterable[dict[str, Any]]) -> bytes:
+        """Return one line per item."""
+        return _csv(map(self._row, items))
+
+    def _row(self, item: dict[str, Any]) -> list[str]:
+        cells: list[str | None] = [None] * len(self._columns)
+        other: dict[str, str] = {}
+        for name, exact, value in leaves(item):
+            place = self._columns.get(name)
+            if place is not None and cells[place] is None:
+                cells[place] = self._cell(value)
+                continue
+            if place is not None or name in other:
+                name = exact  # a key with a dot in it has the same dotted name as another
+            while name in other:
+                name += "\\"
+            other[name] = _text(value)
+        return [*(cell or "" for cell in cells), render_json(other).decode() if other else ""]
+
+    def _cell(self, value: Any) -> str:
+        text = _text(value)
+        return f"'{text}" if self._safe and isinstance(value, str) and text.startswith(_FORMULA) else text
+
+    def _place(self, name: str) -> int:
+        """Return the place of the field that a column stands below, -1 for none."""
+        end = name.find(".")
+        while end >= 0:
+            place = self._order.get(name[:end])
+            if place is not None:
+                return place
+            end = name.find(".", end + 1)
+        return self._order.get(name, -1)
 
 
-def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the cells of an item: objects become dotted names, arrays JSON text."""
-    cells: dict[str, str] = {}
-    for name, item in value.items():
+def leaves(value: dict[str, Any], prefix: str = "", exact_prefix: str = "") -> Iterator[tuple[str, str, Any]]:
+    """Yield dotted name, exact name and value of all that is no object; in exact names, dots of keys are escaped."""
+    for key, item in value.items():
+        name = prefix + key
+        exact = exact_prefix + (key.replace("\\", "\\\\").replace(".", "\\.") if "." in key else key)
         if isinstance(item, dict) and item:
-            cells.update(flatten(item, f"{prefix}{name}."))
-        elif item is None:
-            cells[prefix + name] = ""
-        elif isinstance(item, str):
-            cells[prefix + name] = item
+            yield from leaves(item, name + ".", exact + ".")
         else:
-            text = render_json(item).decode()
-            cells[prefix + name] = text[1:-1] if text.startswith('"') else text
-    return cells
+            yield name, exact, item
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    text = render_json(value).decode()
+    return text[1:-1] if text.startswith('"') else text
+
+
+def _csv(rows: Iterable[list[str]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\r\n").writerows(rows)
+    return text.getvalue().encode()

@@ -61,7 +61,7 @@ def parse(raw: bytes, settings: Settings) -> Any:
 
 
 def parse_lines(raw: bytes, settings: Settings) -> list[Any]:
-    """Return the values of a text with one JSON value a line, one over the limit at most."""
+    """Return the values of a text with one JSON value per line, one over the limit at most."""
     check_values(raw, settings)
     values: list[Any] = []
     for number, line in lines_of(raw):

@@ -8,9 +8,11 @@ from aiohttp import web
 
 from service.settings import Settings
 from service.store import Store, Token
+from service.store.readiness import Readiness
 
 SETTINGS = web.AppKey("settings", Settings)
 STORE = web.AppKey("store", Store)
+READINESS = web.AppKey("readiness", Readiness)
 
 # Set when the service is told to stop: streams that would go on for ever end.
 STOPPING = web.AppKey("stopping", asyncio.Event)
@@ -20,5 +22,5 @@ ORGANIZATION = web.RequestKey("organization_id", int)
 TOKEN = web.RequestKey("token", Token)
 # Set when the client waits to be told to send the body.
 EXPECTS = web.RequestKey("expects", bool)
-# Set while an answer's body goes out piece by piece.
+# Set while a response's body goes out piece by piece.
 STREAMING = web.RequestKey("streaming", bool)

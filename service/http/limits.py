@@ -1,4 +1,4 @@
-"""How much is taken on: requests in flight, and requests a second for each token."""
+"""How much is taken on: requests, bodies being received, bytes in flight, and requests per second."""
 
 from __future__ import annotations
 
@@ -9,20 +9,60 @@ from typing import Any
 
 from aiohttp import web
 
-from service.http.errors import http_error
+from service.http.errors import ApiError, http_error
 from service.http.keys import SETTINGS, TOKEN
 from service.http.routing import scope_of
+from service.settings import Settings
 from service.store import time_budget
 
-_MOST_BUCKETS = 10_000
+_MAX_BUCKETS = 10_000
+_WITH_BODY = ("POST", "PUT", "PATCH")
+
+
+def overloaded() -> ApiError:
+    """Return the response to a request that finds no room."""
+    return http_error(503, {"Retry-After": "1"})
+
+
+class Pool:
+    """A bounded amount of something, of which no token holds more than three quarters."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.share = total, total - total // 4
+        self.used = 0
+        self._by_token: dict[str, int] = {}
+
+    def take(self, token_id: str, amount: int = 1) -> bool:
+        """Take an amount for a token; return False if there is not enough left, for all or for it."""
+        held = self._by_token.get(token_id, 0)
+        if self.used + amount > self.total or held + amount > self.share:
+            return False
+        self.add(token_id, amount)
+        return True
+
+    def add(self, token_id: str, amount: int = 1) -> None:
+        """Count an amount for a token, whether or not there is enough left."""
+        self.used += amount
+        self._by_token[token_id] = self._by_token.get(token_id, 0) + amount
+
+    def put_back(self, token_id: str, amount: int = 1) -> None:
+        """Return an amount that was taken."""
+        self.used -= amount
+        held = self._by_token[token_id] - amount
+        if held:
+            self._by_token[token_id] = held
+        else:
+            del self._by_token[token_id]
 
 
 class Limits:
-    """Counts what is in flight, and keeps a bucket of requests for each token."""
+    """What a process takes on at once, and a bucket of requests for each token."""
 
-    def __init__(self, max_in_flight: int, rate: float) -> None:
-        self.max_in_flight, self.rate = max_in_flight, rate
-        self.in_flight = 0
+    def __init__(self, settings: Settings) -> None:
+        self.working = Pool(settings.max_in_flight)
+        self.receiving = Pool(settings.max_receiving)
+        self.bytes = Pool(settings.max_bytes_in_flight)
+        self.rate = settings.rate_limit
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def wait_for(self, token_id: str) -> float:
@@ -35,7 +75,7 @@ class Limits:
         level = min(full, level + (now - filled) * self.rate)
         if level < 1:
             return (1 - level) / self.rate
-        if len(self._buckets) >= _MOST_BUCKETS and token_id not in self._buckets:
+        if len(self._buckets) >= _MAX_BUCKETS and token_id not in self._buckets:
             self._buckets.pop(next(iter(self._buckets)))
         self._buckets[token_id] = (level - 1, now)
         return 0.0
@@ -44,35 +84,91 @@ class Limits:
 LIMITS = web.AppKey("limits", Limits)
 
 
+class Admission:
+    """What one request holds of the limits. Every method raises 503 if there is no room."""
+
+    def __init__(self, limits: Limits, token_id: str) -> None:
+        self._limits, self._token_id = limits, token_id
+        self._place: Pool | None = None
+        self._bytes = 0
+
+    def receive(self) -> None:
+        """Begin to receive a body."""
+        self._move_to(self._limits.receiving)
+
+    def work(self) -> None:
+        """Begin to work: the body is in, or there is none."""
+        self._move_to(self._limits.working)
+
+    def hold(self, size: int) -> None:
+        """Count bytes that the request keeps in memory, until `release` or its end."""
+        if not self._limits.bytes.take(self._token_id, size):
+            raise overloaded()
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Stop counting bytes that are no longer in memory."""
+        self._limits.bytes.put_back(self._token_id, size)
+        self._bytes -= size
+
+    def leave(self) -> None:
+        """Leave the place to others, while the request only waits."""
+        if self._place is not None:
+            self._place.put_back(self._token_id)
+            self._place = None
+
+    def come_back(self) -> None:
+        """Take a place again, over the limit if need be: half a response cannot be refused."""
+        self._place = self._limits.working
+        self._place.add(self._token_id)
+
+    def close(self) -> None:
+        """Return everything."""
+        self.leave()
+        if self._bytes:
+            self.release(self._bytes)
+
+    def _move_to(self, place: Pool) -> None:
+        if self._place is not place:
+            self.leave()
+            if not place.take(self._token_id):
+                raise overloaded()
+            self._place = place
+
+
+ADMISSION = web.RequestKey("admission", Admission)
+
+
+@contextmanager
+def without_slot(request: web.Request) -> Iterator[None]:
+    """Wait for something without holding a place among the requests that are worked on."""
+    admission = request[ADMISSION]
+    admission.leave()
+    try:
+        yield
+    finally:
+        admission.come_back()
+
+
 @web.middleware
 async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
     """Refuse at once what would only wait: health checks and metrics always pass."""
     if scope_of(request) is None:
         return await handler(request)  # type: ignore[no-any-return]
-    limits = request.app[LIMITS]
-    if limits.in_flight >= request.app[SETTINGS].max_in_flight:
-        raise http_error(503, {"Retry-After": "1"})
-    limits.in_flight += 1
+    admission = request[ADMISSION] = Admission(request.app[LIMITS], request[TOKEN].id)
     try:
+        if request.method in _WITH_BODY:
+            admission.receive()  # `read_body` goes on to `work`: a slow sender holds no place of those who work
+        else:
+            admission.work()
         return await handler(request)  # type: ignore[no-any-return]
     finally:
-        limits.in_flight -= 1
-
-
-@contextmanager
-def without_slot(request: web.Request) -> Iterator[None]:
-    """Wait for something without holding a place among the requests in flight."""
-    limits = request.app[LIMITS]
-    limits.in_flight -= 1
-    try:
-        yield
-    finally:
-        limits.in_flight += 1
+        admission.close()
 
 
 @web.middleware
 async def rate_limit(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Refuse more requests a second than a token may send."""
+    """Refuse more requests per second than a token may send."""
     limits = request.app[LIMITS]
     if limits.rate > 0 and TOKEN in request:
         seconds = limits.wait_for(request[TOKEN].id)

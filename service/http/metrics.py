@@ -32,12 +32,12 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "sds_requests_total",
-            "Requests answered.",
+            "Requests with a response.",
             ["method", "route", "status"],
             registry=self._registry,
         )
         self._seconds = Histogram(
-            "sds_request_seconds", "Time to answer.", ["route"], buckets=_SECONDS, registry=self._registry
+            "sds_request_seconds", "Time to respond.", ["route"], buckets=_SECONDS, registry=self._registry
         )
         self._lag = Histogram(
             "sds_event_loop_lag_seconds", "Delay of the event loop.", buckets=_SECONDS, registry=self._registry
@@ -45,6 +45,8 @@ class Metrics:
         self.items_in = Counter("sds_items_in_total", "Output items written.", ["result"], registry=self._registry)
         self.items_out = Counter("sds_items_out_total", "Output items read.", registry=self._registry)
         self._in_flight = self._gauge("sds_requests_in_flight", "Requests being worked on.")
+        self._receiving = self._gauge("sds_requests_receiving", "Requests whose body is being received.")
+        self._bytes = self._gauge("sds_bytes_in_flight", "Bytes of bodies and responses held in memory.")
         self._rounds = self._gauge("sds_write_rounds", "Write rounds under way.")
         self._connections = self._gauge("sds_mongo_connections", "Connections to the database.")
         self._in_use = self._gauge("sds_mongo_connections_in_use", "Connections to the database at work.")
@@ -70,7 +72,9 @@ class Metrics:
 
     def _sample(self) -> None:
         """Take down what is at work now."""
-        self._in_flight.set(self._limits.in_flight)
+        self._in_flight.set(self._limits.working.used)
+        self._receiving.set(self._limits.receiving.used)
+        self._bytes.set(self._limits.bytes.used)
         self._rounds.set(self._store.outputs.rounds_in_flight)
         self._connections.set(self._store.pool.open)
         self._in_use.set(self._store.pool.in_use)
@@ -91,7 +95,7 @@ class Metrics:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
         shared = CollectorRegistry()
-        Gauge("sds_database_up", "Whether the database answers.", registry=shared).set(in_flight is not None)
+        Gauge("sds_database_up", "Whether the database responds.", registry=shared).set(in_flight is not None)
         if in_flight is not None:
             Gauge("sds_batches_in_flight", "Batches of ids in flight.", registry=shared).set(in_flight.batches)
             oldest = Gauge("sds_oldest_batch_seconds", "Age of the oldest batch in flight.", registry=shared)

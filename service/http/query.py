@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import HttpVersion11, web
+from aiohttp import HttpVersion10, HttpVersion11, web
 from marshmallow import Schema, ValidationError
 
-from service.http.errors import ApiError, invalid, invalid_fields, problem
+from service.http.errors import MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
+from service.http.routing import parameters_of
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
-_LONGEST_ID = 256
+_MAX_ID = 256
+# Looking for the nearest name takes up to a millisecond.
+_MAX_SUGGESTIONS = 5
+_MAX_NAME = 64
+_CLOSE = {"Connection": "close"}
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
+def check_framing(request: web.Request) -> None:
+    """Refuse what another server between could read as another request: the connection is closed."""
+    if request.version not in (HttpVersion10, HttpVersion11):
+        raise ApiError(400, [problem("bad_request", "Use HTTP/1.1")], _CLOSE)
+    codings = request.headers.getall("Transfer-Encoding", [])
+    if codings and (len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11):
+        message = "Only chunked is supported, with HTTP/1.1"
+        raise ApiError(400, [problem("bad_request", message, "header", "Transfer-Encoding")], _CLOSE)
+
+
 def check_target(request: web.Request) -> None:
-    """Refuse a path or query whose percent-encoding is not UTF-8 text without NUL, and a Host that is none."""
+    """Refuse a path or query whose percent-encoding is not UTF-8 text without NUL, and an invalid Host."""
     hosts = request.headers.getall("Host", [])
     if len(hosts) > 1 or not (_HOST.fullmatch(hosts[0]) if hosts else request.version < HttpVersion11):
-        raise ApiError(400, [problem("bad_request", "There must be one Host, and it must be one", "header", "Host")])
+        raise ApiError(400, [problem("bad_request", "Exactly one valid Host header is required", "header", "Host")])
     target = request.raw_path
     if "%" not in target and target.isascii():
         return
@@ -36,16 +52,36 @@ def check_target(request: web.Request) -> None:
 
 @web.middleware
 async def well_formed_target(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Refuse a request whose path or query cannot be read as text."""
+    """Refuse a request whose frame is ambiguous, or whose path or query cannot be read as text."""
+    check_framing(request)
     check_target(request)
     return await handler(request)  # type: ignore[no-any-return]
+
+
+@web.middleware
+async def known_parameters(request: web.Request, handler: Any) -> web.StreamResponse:
+    """Refuse parameters that the route does not have: a misspelled filter must not return everything."""
+    known = parameters_of(request)
+    if known is not None and request.rel_url.raw_query_string:
+        unknown = [name for name in dict.fromkeys(request.query) if name not in known][:MAX_PROBLEMS]
+        if unknown:
+            raise ApiError(422, [_unknown(name, known, place) for place, name in enumerate(unknown)])
+    return await handler(request)  # type: ignore[no-any-return]
+
+
+def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
+    near = []
+    if place < _MAX_SUGGESTIONS and len(name) <= _MAX_NAME:
+        near = difflib.get_close_matches(name.lower(), known, 1)
+    hint = f": did you mean {near[0]}?" if near else ""
+    return problem("unknown_parameter", f"Unknown parameter{hint}", "query", name[:_MAX_NAME])
 
 
 def path_id(request: web.Request, name: str) -> str:
     """Return an identifier of the path."""
     value = request.match_info[name]
-    if not 0 < len(value) <= _LONGEST_ID:
-        raise invalid("string_too_long", f"Must be at most {_LONGEST_ID} characters", "path", name)
+    if not 0 < len(value) <= _MAX_ID:
+        raise invalid("string_too_long", f"Must be at most {_MAX_ID} characters", "path", name)
     return value
 
 
@@ -60,7 +96,7 @@ class QueryLoader:
         self._fields = {field.data_key or attribute: (attribute, field) for attribute, field in schema.fields.items()}
 
     def load(self, request: web.Request) -> dict[str, Any]:
-        """Return the query's parameters; unknown ones are ignored, empty ones count as left out."""
+        """Return the query's parameters; empty ones count as left out. `known_parameters` refuses unknown ones."""
         query = request.query
         loaded = dict(self._defaults)
         problems: dict[str, Any] = {}

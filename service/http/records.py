@@ -10,7 +10,7 @@ from marshmallow import Schema, ValidationError
 
 from service.http.body import JSON, NDJSON, read_body
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields
-from service.http.fast_decoder import Decoder, FastPathRejected
+from service.http.fast_decoder import Decoder, FastPathRejected, lists_of
 from service.http.json_input import check_storable, check_values, is_storable, parse, parse_lines
 from service.http.keys import SETTINGS
 from service.http.offload import in_thread, off_loop
@@ -21,11 +21,12 @@ _CHUNK = 5
 
 
 class Records:
-    """Reads an array of records of one schema, or one record a line."""
+    """Reads an array of records of one schema, or one record per line."""
 
     def __init__(self, schema: type[Schema]) -> None:
         self.schema = schema(many=True)
         self._decoder = Decoder(schema())
+        self._lists = lists_of(schema())
 
     async def read(
         self,
@@ -52,7 +53,7 @@ class Records:
     def load_fast(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
         """Return the records of a body that is plainly valid. Raises FastPathRejected for any other."""
         check_values(raw, settings)
-        records = self._decoder.decode(raw, lines)
+        records = self._decoder.decode(raw, lines, settings.max_files)
         # JSON has no other way to write a NUL.
         may_have_nul = b"\\u0000" in raw
         if len(records) > settings.max_records or not is_storable(records, settings.max_depth + 2, may_have_nul):
@@ -66,8 +67,17 @@ class Records:
             raise invalid("list_type", "Must be an array", "body")
         if len(value) > settings.max_records:
             raise invalid("too_many", f"Must have at most {settings.max_records} records", "body")
+        if self._nested(value) > settings.max_files:
+            message = f"Must have at most {settings.max_files} {' and '.join(self._lists)} in all records together"
+            raise invalid("too_many", message, "body")
         check_storable(value, settings.max_depth)
         return self._load(value)
+
+    def _nested(self, values: list[Any]) -> int:
+        """Return how many entries the lists of all records have, whatever else is wrong with them."""
+        records = [value for value in values if isinstance(value, dict)]
+        found = (record.get(name) for record in records for name in self._lists)
+        return sum(len(entries) for entries in found if isinstance(entries, list))
 
     def _load(self, values: list[Any]) -> list[Any]:
         """Return what Marshmallow makes of the values; stop looking after enough problems."""

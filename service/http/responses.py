@@ -1,26 +1,36 @@
-"""Bodies out: JSON, compressed when the client asks and it is worth it."""
+"""Bodies out: JSON, compressed when the client asks and it is worth it, in pieces that count."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 from isal import igzip, isal_zlib
 
 from service.http.keys import STREAMING
+from service.http.limits import ADMISSION
+from service.http.offload import off_loop
 from service.store import render_json
+from service.store.listing import Batch
 
 # Less than a packet's worth gains nothing.
 _WORTH_COMPRESSING = 1400
-# igzip takes about 5 ms a megabyte at this level, where zlib takes 20 to 30, and lets go of the
+# igzip takes about 5 ms per megabyte at this level, where zlib takes 20 to 30, and releases the
 # interpreter lock.
 _LEVEL = 1
 _OFF_LOOP = 32 * 1024
 _GZIP = 31  # zlib's window bits for gzip
-# Answers up to this are whole before they begin.
+# Responses up to this are whole before they begin.
 _WHOLE = 64 * 1024
+# What is handed to the transport at once: it keeps what the client does not take.
+_SLICE = 128 * 1024
+_RECORD_BYTES = 500
+# What a stream holds: a batch, its JSON of a megabyte or one large record, and the compressed form.
+STREAM_BYTES = 4 * 1024 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
@@ -39,79 +49,121 @@ async def bytes_response(
     body: bytes,
     headers: dict[str, str] | None = None,
     content_type: str = "application/json",
-) -> web.Response:
-    """Answer with a text, JSON if nothing else is said."""
+) -> web.StreamResponse:
+    """Respond with a text, JSON if nothing else is said."""
     headers = dict(headers or {})
     if len(body) >= _WORTH_COMPRESSING:
         headers["Vary"] = "Accept-Encoding"
         if accepts_gzip(request):
             headers["Content-Encoding"] = "gzip"
             body = await _compressed(body, lambda body: igzip.compress(body, _LEVEL))
-    return web.Response(body=body, content_type=content_type, headers=headers)
+    if len(body) <= _WHOLE or ADMISSION not in request:
+        return web.Response(body=body, content_type=content_type, headers=headers)
+    request[ADMISSION].hold(len(body))
+    response = web.StreamResponse(headers=headers)
+    response.content_type = content_type
+    response.content_length = len(body)
+    await _send(request, response, _once(body))
+    return response
 
 
-async def json_response(request: web.Request, value: Any) -> web.Response:
-    """Answer with a value."""
-    return await bytes_response(request, render_json(value))
+async def json_response(request: web.Request, value: Any, headers: dict[str, str] | None = None) -> web.StreamResponse:
+    """Respond with a value."""
+    return await bytes_response(request, render_json(value), headers)
 
 
 async def stream_response(
     request: web.Request,
-    pieces: AsyncIterator[bytes],
+    pieces: AsyncGenerator[bytes, None],
     content_type: str = "application/json",
     headers: dict[str, str] | None = None,
     *,
     at_once: bool = False,
 ) -> web.StreamResponse:
-    """Answer with pieces as they come.
+    """Respond with pieces as they come.
 
     A small response is whole before it begins, so that a database that fails is a 503; what is
     larger can only be cut off. `at_once` sends every piece as it comes.
     """
     begun = bytearray()
-    if not at_once:
-        async for piece in pieces:
-            begun += piece
-            if len(begun) > _WHOLE:
-                break
-        else:
-            return await bytes_response(request, bytes(begun), headers, content_type)
-    response = web.StreamResponse(headers=headers)
-    response.content_type = content_type
-    response.headers["Vary"] = "Accept-Encoding"
-    pieces = _after(bytes(begun), pieces)
-    if accepts_gzip(request) and not at_once:
-        response.headers["Content-Encoding"] = "gzip"
-        pieces = _gzip(pieces)
+    async with aclosing(pieces):
+        if not at_once:
+            async for piece in pieces:
+                begun += piece
+                if len(begun) > _WHOLE:
+                    break
+            else:
+                return await bytes_response(request, bytes(begun), headers, content_type)
+            request[ADMISSION].hold(STREAM_BYTES)
+        response = web.StreamResponse(headers=headers)
+        response.content_type = content_type
+        response.headers["Vary"] = "Accept-Encoding"
+        rest = _after(begun, pieces)
+        if accepts_gzip(request) and not at_once:
+            response.headers["Content-Encoding"] = "gzip"
+            rest = _gzip(rest)
+        async with aclosing(rest):
+            await _send(request, response, rest)
+        return response
+
+
+async def _send(request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
+    """Send the pieces no faster than the client takes them."""
     await response.prepare(request)
     request[STREAMING] = True
     if request.method != "HEAD":
         async for piece in pieces:
-            await response.write(piece)
+            view = memoryview(piece)
+            for start in range(0, len(view), _SLICE):
+                await response.write(view[start : start + _SLICE])
+            del piece, view
     await response.write_eof()
     request[STREAMING] = False
-    return response
 
 
-async def _after(begun: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield begun
+async def _once(body: bytes) -> AsyncIterator[bytes]:
+    yield body
+
+
+async def _after(begun: bytearray, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    if begun:
+        yield bytes(begun)
+        begun.clear()
     async for piece in pieces:
         yield piece
+        del piece
 
 
-async def _gzip(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the pieces compressed; aiohttp's own way took 28 ms a megabyte."""
+async def _gzip(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """Yield the pieces compressed; aiohttp's own way took 28 ms per megabyte."""
     compressor = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _GZIP)
     async for piece in pieces:
-        if begun := await _compressed(piece, compressor.compress):
+        begun = await _compressed(piece, compressor.compress)
+        del piece
+        if begun:
             yield begun
     yield compressor.flush()
 
 
-async def json_array(batches: AsyncIterator[Iterable[Any]]) -> AsyncIterator[bytes]:
-    """Yield the JSON array of all records of all batches."""
+def _members(batch: Batch | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
+    records = batch.open() if isinstance(batch, Batch) else batch
+    if change is not None:
+        records = list(map(change, records))
+    return opening + render_json(records)[1:-1] if records else b""
+
+
+async def json_array(
+    batches: AsyncIterator[Batch | list[Any]],
+    change: Callable[[dict[str, Any]], Any] | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """Yield the JSON array of all records of all batches, each changed first if wanted."""
     opening = b"["
     async for batch in batches:
-        yield opening + render_json(list(batch))[1:-1]
-        opening = b","
+        size = batch.size if isinstance(batch, Batch) else len(batch) * _RECORD_BYTES
+        text = await off_loop(size, partial(_members, batch, opening, change))
+        del batch
+        if text:
+            opening = b","
+            yield text
+            del text
     yield b"[]" if opening == b"[" else b"]"

@@ -22,22 +22,31 @@ class Route(NamedTuple):
 
 TABLE = web.AppKey("routes", list[Route])
 _SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, Scope])
+_PARAMETERS = web.AppKey("parameters", dict[web.AbstractRoute, frozenset[str] | None])
 
 
 def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
     """Serve every route of a table. Raises ValueError for a route without a known scope."""
     app[TABLE] = list(routes)
     scopes = app[_SCOPES] = {}
+    parameters = app[_PARAMETERS] = {}
     for method, path, scope, handler in app[TABLE]:
         if scope not in get_args(Scope):
             raise ValueError(f"{method} {path} needs a scope: one of {', '.join(get_args(Scope))}")
         # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
         pattern = path.replace("}", ":[^/]+}")
         for name in ("GET", "HEAD") if method == "GET" else (method,):
-            scopes[app.router.add_route(name, pattern, handler)] = scope
+            route = app.router.add_route(name, pattern, handler)
+            scopes[route] = scope
+            parameters[route] = getattr(handler, "parameters", None)
 
 
 def scope_of(request: web.Request) -> str | None:
     """Return the scope that a request's token needs; None when it needs no token."""
     scope = request.app[_SCOPES].get(request.match_info.route)
     return None if scope == "public" else scope
+
+
+def parameters_of(request: web.Request) -> frozenset[str] | None:
+    """Return the names of the query parameters that a route takes; None where any are ignored."""
+    return request.app[_PARAMETERS].get(request.match_info.route)

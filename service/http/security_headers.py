@@ -18,7 +18,7 @@ SECURITY_HEADERS = {
 
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
-    """Give every answer its request id and the headers that keep it private."""
+    """Give every response its request id and the headers that keep it private."""
     response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has put its version there
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)

@@ -12,6 +12,7 @@ from multidict import CIMultiDict
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error
 from service.http.keys import EXPECTS
 from service.http.security_headers import SECURITY_HEADERS
+from service.http.slow_readers import SlowReader
 from service.settings import Settings
 
 # How long the rest of a body that nobody wants is still taken, so that the client gets to read why.
@@ -28,14 +29,13 @@ def _bare_error(error: ApiError) -> web.Response:
 class Protocol(RequestHandler):
     """One connection. Answers what is not HTTP in the one error shape, and ends slow requests."""
 
-    __slots__ = ("_patience", "_receive_timeout", "_stuck", "_unsent")
+    __slots__ = ("_min_send_rate", "_patience", "_receive_timeout", "_slow_reader")
 
-    def __init__(self, *args: Any, receive_timeout: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, receive_timeout: float, min_send_rate: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._receive_timeout = receive_timeout
+        self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._patience: asyncio.TimerHandle | None = None
-        self._stuck: asyncio.TimerHandle | None = None
-        self._unsent = 0
+        self._slow_reader: SlowReader | None = None
 
     def data_received(self, data: bytes) -> None:
         request = self._current_request
@@ -66,15 +66,20 @@ class Protocol(RequestHandler):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._watch_sending()
+        if self._slow_reader is None and self.transport is not None:
+            self._slow_reader = SlowReader(self.transport, self._receive_timeout, self._min_send_rate)
+        if self._slow_reader is not None:
+            self._slow_reader.watch()
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._stop_watching()
+        if self._slow_reader is not None:
+            self._slow_reader.stop()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_waiting()
-        self._stop_watching()
+        if self._slow_reader is not None:
+            self._slow_reader.stop()
         super().connection_lost(exc)
 
     def handle_error(
@@ -116,22 +121,6 @@ class Protocol(RequestHandler):
             self._patience.cancel()
             self._patience = None
 
-    def _watch_sending(self) -> None:
-        """Cut a client that takes nothing of its answer; a slow one is fine."""
-        if self.transport is None:
-            return
-        unsent = self.transport.get_write_buffer_size()
-        if self._stuck is not None and unsent >= self._unsent:
-            self.transport.abort()
-            return
-        self._unsent = unsent
-        self._stuck = self._loop.call_later(self._receive_timeout, self._watch_sending)
-
-    def _stop_watching(self) -> None:
-        if self._stuck is not None:
-            self._stuck.cancel()
-            self._stuck = None
-
 
 class Server(web.Server):
     """Makes our protocol for each connection."""
@@ -144,7 +133,7 @@ class Runner(web.AppRunner):
     """Runs an application on our server."""
 
     def __init__(self, app: web.Application, settings: Settings) -> None:
-        self._receive_timeout = settings.receive_timeout
+        self._receive_timeout, self._min_send_rate = settings.receive_timeout, settings.min_send_rate
         super().__init__(
             app,
             access_log=None,
@@ -176,5 +165,6 @@ class Runner(web.AppRunner):
             handle,
             request_factory=made.request_factory,
             receive_timeout=self._receive_timeout,
+            min_send_rate=self._min_send_rate,
             **made._kwargs,
         )

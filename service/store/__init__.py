@@ -83,7 +83,7 @@ class Store:
 
     def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None, url: str = "") -> None:
         database = client[settings.mongo_database]
-        vault = Vault.parse(settings.secret_keys)
+        vault = Vault.parse(settings.secret_keys, settings.sealed_only)
         counters = Counters(database)
         self.client = client
         self.pool = pool or PoolUse()

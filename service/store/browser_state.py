@@ -1,22 +1,37 @@
-"""What cookies and local storage share: records an organization sets by identity and lists whole."""
+"""What cookies, local storage and origins share: records that an organization sets by identity, lists and deletes."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
-from service.store.errors import DUPLICATE_KEY
-from service.store.vault import Vault, VaultError
+from service.store.errors import DUPLICATE_KEY, CursorExpired
+from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
+from service.store.vault import Sealed, Vault, VaultError
 
-# Records of about 200 bytes: a batch is 200 KB, and the whole answer is never in memory.
-BATCH = 1000
+T = TypeVar("T")
+
+# Records rewritten or deleted by one command: each takes about 20 microseconds to prepare.
+CHUNK = 1000
+# What a record has besides its value, roughly, in bytes.
+_OVERHEAD = 300
+# A cursor goes into a header, of which most clients take 8 KB: a longer key is named by its record's `_id`.
+_MAX_KEY_CHARACTERS = 1000
+# Sealing 100 records takes about 1 ms; more is done in a thread.
+_OFF_LOOP_RECORDS = 100
+_OFF_LOOP_BYTES = 256 * 1024
 
 
 class Counts(NamedTuple):
@@ -28,6 +43,21 @@ class Rotation(NamedTuple):
     seen: int
     resealed: int
     unreadable: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which records of an organization: all of them unless something is given."""
+
+    domain: str | None = None
+    subdomains: bool = False  # of `domain`, which then may have a leading dot or a port
+    path: str | None = None
+    name: str | None = None  # a cookie's name, an entry's key
+    active_at: datetime | None = None
+    expired_at: datetime | None = None
+
+
+ALL = Selection()
 
 
 def now() -> datetime:
@@ -42,59 +72,185 @@ def _below(domain: str) -> str:
 
 
 class BrowserState:
-    """A collection of records, each known by its organization and its identity."""
+    """A collection of records, each known by its organization and its identity.
 
-    name: str
-    identity: tuple[str, ...]
-    session: Any  # what `expires` holds in a record that does not expire
+    With SECRET_KEYS, `value` holds the sealed value and the sealed `extra`, and the fields in `bound` are
+    authenticated with them: whoever can write to the database can delete a record, but not change it unseen.
+    """
+
+    name: ClassVar[str]
+    identity: ClassVar[tuple[str, ...]]
+    bound: ClassVar[tuple[str, ...]]
+    # The index that gives the order of listing, and its fields after the organization.
+    order_index: ClassVar[str] = "identity"
+    order: ClassVar[tuple[str, ...]]
+    # The fields that `Selection.path` and `Selection.name` mean.
+    path_field: ClassVar[str] = "path"
+    name_field: ClassVar[str] = "name"
+    session: ClassVar[Any]  # what `expires` holds in a record that does not expire
 
     def __init__(self, database: Database, vault: Vault) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
         self._vault = vault
 
+    # -- reading -----------------------------------------------------------------------------
+
+    def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Batch]:
+        """Yield the records in a stable order, about a megabyte at a time, with their `extra` if wanted."""
+        return self._batches(organization_id, selection, None, None, extra)
+
+    @stored
+    async def page(self, organization_id: int, selection: Selection, limit: int | None, cursor: Key | None) -> Listing:
+        """Return the records after a cursor, `limit` of them. Raises CursorExpired if its record is gone."""
+        begin = None if cursor is None else await self._key_at(organization_id, cursor)
+        if limit is None:
+            return Listing(self._batches(organization_id, selection, begin, None))
+        where = self._where(organization_id, selection, begin)
+        # Keys only, from the index: the records themselves may be 5 MiB each.
+        found = self._sorted(self._records.find(where, dict.fromkeys(self.order, 1)))
+        ends = await found.skip(limit - 1).limit(2).to_list(2)
+        end = self._position(ends[0]) if ends else None
+        next_key = self._cursor(ends[0]) if len(ends) > 1 else None
+        return Listing(self._batches(organization_id, selection, begin, end), next_key)
+
     @streamed
-    async def records(
-        self,
-        organization_id: int,
-        domain: str | None = None,
-        active_at: datetime | None = None,
-        *,
-        subdomains: bool = False,
-        extra: bool = False,
-    ) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield the records in the order of their identity, some at a time."""
-        where: dict[str, Any] = {"organization_id": organization_id}
-        if domain is not None:
-            where["domain"] = {"$regex": _below(domain)} if subdomains else domain
-        if active_at is not None:
-            where["$or"] = [{"expires": self.session}, {"expires": {"$gt": self._at(active_at)}}]
-        found = self._records.find(where, hint="identity", batch_size=BATCH)
-        found = found.sort([(key, ASCENDING) for key in self.identity])
-        while records := await found.to_list(BATCH):
-            yield [self._served(record, extra) for record in records]
+    async def _batches(
+        self, organization_id: int, selection: Selection, begin: Key | None, end: Key | None, extra: bool = False
+    ) -> AsyncIterator[Batch]:
+        async def read(key: Key | None, count: int) -> list[Record]:
+            # A negative limit is one reply of the server, which ends at 16 MB.
+            where = self._where(organization_id, selection, key)
+            records: list[Record] = await self._sorted(
+                self._records.find(where, limit=-count, batch_size=count)
+            ).to_list(count)
+            return records
+
+        async for size, records in by_bytes(read, self._position, _size, begin):
+            if end is not None and self._position(records[-1]) > end:
+                # Set between the look at the keys and now: the next page begins with it.
+                records = [record for record in records if self._position(record) <= end]
+            ended = end is not None and (not records or self._position(records[-1]) == end)
+            yield Batch(size, partial(self._open_all, records, extra))
+            if ended:
+                return
+            del records
+
+    def _sorted(self, found: Any) -> Any:
+        return found.sort([(field, ASCENDING) for field in self.order]).hint(self.order_index)
+
+    def _where(self, organization_id: int, selection: Selection, begin: Key | None = None) -> Record:
+        where: Record = {"organization_id": organization_id}
+        if selection.domain is not None:
+            where["domain"] = {"$regex": _below(selection.domain)} if selection.subdomains else selection.domain
+        if selection.path is not None:
+            where[self.path_field] = selection.path
+        if selection.name is not None:
+            where[self.name_field] = selection.name
+        every: list[Record] = []
+        if selection.active_at is not None:
+            at = self._expiry(selection.active_at)
+            every.append({"$or": [{"expires": self.session}, {"expires": {"$gt": at}}]})
+        if selection.expired_at is not None:
+            every.append({"expires": {"$ne": self.session, "$lte": self._expiry(selection.expired_at)}})
+        if begin is not None:
+            every.append(after(self.order, begin))
+        return {**where, "$and": every} if every else where
+
+    def _expiry(self, moment: datetime) -> Any:
+        """Return a moment as `expires` holds it."""
+        return moment
+
+    def _position(self, record: Record) -> Key:
+        return tuple(record[field] for field in self.order)
+
+    def _cursor(self, record: Record) -> Key:
+        key = self._position(record)
+        return key if sum(map(len, key)) <= _MAX_KEY_CHARACTERS else (str(record["_id"]),)
+
+    async def _key_at(self, organization_id: int, cursor: Key) -> Key:
+        """Return the place in the list that a cursor names."""
+        if len(cursor) == len(self.order) and all(isinstance(part, str) for part in cursor):
+            return cursor
+        if len(cursor) == 1 and ObjectId.is_valid(cursor[0]):
+            where = {"_id": ObjectId(cursor[0]), "organization_id": organization_id}
+            found = await self._records.find_one(where, dict.fromkeys(self.order, 1))
+            if found is not None:
+                return self._position(found)
+        raise CursorExpired
+
+    def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
+        served = []
+        for record in records:
+            opened = self._open(record)
+            served.append(self._served(record, opened))
+            if extra:
+                served[-1]["extra"] = opened.extra
+        return served
+
+    def _served(self, record: Record, opened: Sealed) -> Record:
+        raise NotImplementedError
+
+    # -- deleting ----------------------------------------------------------------------------
+
+    @stored
+    async def delete(self, organization_id: int, selection: Selection) -> int:
+        """Delete the records of a selection, in bounded commands; return how many they were."""
+        where = self._where(organization_id, selection)
+        deleted = 0
+        while True:
+            found = await self._records.find(where, {"_id": 1}, limit=CHUNK).to_list(CHUNK)
+            if found:
+                chosen = {"_id": {"$in": [record["_id"] for record in found]}}
+                # With the filter again: one that was set anew meanwhile may no longer be expired.
+                deleted += (await self._records.delete_many({**where, **chosen})).deleted_count
+            if len(found) < CHUNK:
+                return deleted
+
+    # -- sealing -----------------------------------------------------------------------------
+
+    def _sealed(self, record: Record) -> Record:
+        """Return the fields of a record that hold its value and `extra`, as they are to be stored."""
+        value, extra = record["value"], record.get("extra", {})
+        if not self._vault.active:
+            return {"value": value, "extra": extra}
+        return {"value": self._vault.seal(Sealed(value, extra), *self._context(record)), "extra": {}}
+
+    def _open(self, record: Record) -> Sealed:
+        """Return the value and `extra` of a stored record. Raises VaultError."""
+        stored_value = record["value"]
+        if self._vault.is_bound(stored_value):
+            return self._vault.open(stored_value, *self._context(record))
+        # From before SECRET_KEYS was set, or sealed by a version that bound only the identity.
+        owner = (record["organization_id"], self.name, *(record[field] for field in self.identity))
+        return Sealed(self._vault.open_unbound(stored_value, *owner, "value"), record.get("extra") or {})
+
+    def _context(self, record: Record) -> tuple[Any, ...]:
+        """Return what a value belongs to: it opens nowhere else."""
+        fields = (*self.identity, *self.bound)
+        return (record["organization_id"], self.name, *(_text(record[field]) for field in fields))
 
     @streamed
     async def rotate(self) -> AsyncIterator[Rotation]:
         """Seal every value that is not under the first key, of all organizations; yield how far it is.
 
-        Services may go on writing meanwhile, and it may be stopped and begun again at any point.
+        Services may go on writing meanwhile, and it may be stopped and started again at any point.
         """
         seen = resealed = unreadable = 0
-        found = self._records.find({}, batch_size=BATCH)
-        while records := await found.to_list(BATCH):
+        found = self._records.find({}, batch_size=CHUNK)
+        while records := await found.to_list(CHUNK):
             operations = []
             for record in records:
-                stored_value, belongs_to = record["value"], self._belongs_to(record)
-                if self._vault.is_current(stored_value):
+                if self._vault.is_current(record["value"]):
                     continue
                 try:
-                    value = self._vault.seal(self._vault.open(stored_value, *belongs_to), *belongs_to)
+                    opened = self._open(record)
                 except VaultError:
                     unreadable += 1
                     continue
-                # Only if it is still the value that was read: a newer one has its own seal.
-                same = {"_id": record["_id"], "organization_id": record["organization_id"], "value": stored_value}
-                operations.append(UpdateOne(same, {"$set": {"value": value}}))
+                # Only if it is still the record that was read: a newer one has its own seal.
+                fields = ("_id", "organization_id", "value", *self.bound)
+                same = {field: record[field] for field in fields}
+                operations.append(UpdateOne(same, {"$set": self._sealed({**record, **opened._asdict()})}))
             if operations:
                 resealed += (await self._records.bulk_write(operations, ordered=False)).modified_count
             seen += len(records)
@@ -105,20 +261,34 @@ class BrowserState:
         """Return roughly how many records all organizations have."""
         return await self._records.estimated_document_count()
 
-    def _at(self, moment: datetime) -> Any:
-        return moment
+    # -- writing -----------------------------------------------------------------------------
 
-    def _served(self, record: dict[str, Any], extra: bool) -> dict[str, Any]:
-        raise NotImplementedError
+    def _identity(self, record: Record) -> Record:
+        return {field: record[field] for field in ("organization_id", *self.identity)}
 
-    def _key(self, record: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(record[name] for name in self.identity)
+    def _key(self, record: Record) -> Key:
+        return tuple(record[field] for field in self.identity)
 
-    def _belongs_to(self, record: dict[str, Any]) -> tuple[str | int, ...]:
-        return (record["organization_id"], self.name, *self._key(record), "value")
+    async def _prepare(self, records: list[Record], work: Callable[[list[Record]], list[T]]) -> list[T]:
+        """Return what `work` makes of the records, from a thread if there is much to seal."""
+        if len(records) <= _OFF_LOOP_RECORDS and sum(map(_size, records)) <= _OFF_LOOP_BYTES:
+            return work(records)
+        made: list[T] = []
+        rest = iter(records)
+        while part := list(islice(rest, _OFF_LOOP_RECORDS)):
+            made += await asyncio.to_thread(work, part)
+        return made
 
     async def _upsert(self, operations: list[UpdateOne]) -> Counts:
         """Write all operations; those that met the first write of the same record go again."""
+        created = updated = 0
+        for start in range(0, len(operations), CHUNK):
+            counts = await self._upsert_chunk(operations[start : start + CHUNK])
+            created += counts.created
+            updated += counts.updated
+        return Counts(created, updated)
+
+    async def _upsert_chunk(self, operations: list[UpdateOne]) -> Counts:
         created = updated = 0
         result: Any
         while operations:
@@ -134,3 +304,16 @@ class BrowserState:
             created += result["nUpserted"]
             updated += result["nMatched"]
         return Counts(created, updated)
+
+
+def _size(record: Record) -> int:
+    return len(record["value"]) + _OVERHEAD
+
+
+def _text(value: Any) -> str:
+    """Return a field as it is authenticated: the same text before it is stored and after, and one for each value."""
+    if isinstance(value, datetime):
+        return f"date {value.isoformat(timespec='milliseconds')}"
+    if isinstance(value, str):
+        return f"text {value}"
+    return repr(value) if value is None or isinstance(value, bool) else f"int {int(value)}"

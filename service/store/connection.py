@@ -36,6 +36,9 @@ MAJORITY = ReadConcern("majority")
 _HEARTBEAT_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 
+# Whatever MONGO_URL says: a secondary may be behind what was acknowledged, and behind a revoked token.
+_PRIMARY: dict[str, Any] = {"readPreference": "primary", "readPreferenceTags": "", "maxStalenessSeconds": -1}
+
 _THREADS = "MOTOR_MAX_WORKERS"
 
 
@@ -81,6 +84,7 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
             timeoutMS=int(limit * 1000),
             serverSelectionTimeoutMS=int(limit * 1000),
             connectTimeoutMS=int(min(limit, _CONNECT_SECONDS) * 1000),
+            **_PRIMARY,
             heartbeatFrequencyMS=int(_HEARTBEAT_SECONDS * 1000),
             event_listeners=[pool],
             appname="scraping-data-service",

@@ -7,8 +7,10 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from service.store.browser_state import BrowserState, Counts
+from service.store.browser_state import BrowserState, Counts, Selection
 from service.store.contract import stored
+from service.store.listing import Key, Record
+from service.store.vault import Sealed
 
 SESSION = -1  # what Playwright and CDP use for a cookie that ends with its session
 
@@ -18,59 +20,65 @@ class Cookies(BrowserState):
 
     name = "cookies"
     # `path_key` is the path with "" and "/" the same; `path` stays as it was sent.
-    identity = ("domain", "path_key", "name")
+    identity = order = ("domain", "path_key", "name")
+    bound = ("path", "expires", "http_only", "secure")
+    path_field = "path_key"
     session = SESSION
 
     @stored
     async def set(self, organization_id: int, cookies: list[dict[str, Any]]) -> Counts:
         """Store each cookie, replacing the one of the same identity; the last of several wins."""
-        records = {}
+        records: dict[Key, Record] = {}
         for cookie in cookies:
-            record = self._record(organization_id, cookie)
+            record = _record(organization_id, cookie)
             records[self._key(record)] = record
-        operations = []
-        for record in records.values():
-            identity = {key: record[key] for key in ("organization_id", *self.identity)}
-            value = self._vault.seal(record["value"], *self._belongs_to(record))
-            operations.append(UpdateOne(identity, {"$set": {**record, "value": value}}, upsert=True))
-        return await self._upsert(operations)
+        return await self._upsert(await self._prepare(list(records.values()), self._operations))
 
-    @staticmethod
-    def _record(organization_id: int, cookie: dict[str, Any]) -> dict[str, Any]:
-        scheme = "https" if cookie["secure"] else "http"
-        path = cookie["path"]
-        absolute = path if path.startswith("/") else f"/{path}"
-        return {
-            "organization_id": organization_id,
-            "name": cookie["name"],
-            "value": cookie["value"],
-            "url": f"{scheme}://{cookie['domain'].removeprefix('.')}{absolute}",
-            "domain": cookie["domain"],
-            "path": path,
-            "path_key": path or "/",
-            "expires": unix_seconds(cookie["expires"]),
-            "http_only": cookie["http_only"],
-            "secure": cookie["secure"],
-            "extra": cookie.get("extra", {}),
-        }
+    def _operations(self, records: list[Record]) -> list[UpdateOne]:
+        return [UpdateOne(self._identity(r), {"$set": {**r, **self._sealed(r)}}, upsert=True) for r in records]
 
-    def _at(self, moment: datetime) -> int:
+    def _where(self, organization_id: int, selection: Selection, begin: Key | None = None) -> Record:
+        where = super()._where(organization_id, selection, begin)
+        if "path_key" in where:
+            where["path_key"] = where["path_key"] or "/"
+        return where
+
+    def _expiry(self, moment: datetime) -> int:
         return unix_seconds(moment)
 
-    def _served(self, record: dict[str, Any], extra: bool) -> dict[str, Any]:
-        cookie = {
+    def _served(self, record: Record, opened: Sealed) -> Record:
+        return {
             "name": record["name"],
-            "value": self._vault.open(record["value"], *self._belongs_to(record)),
-            "url": record["url"],
+            "value": opened.value,
+            "url": _url(record),
             "domain": record["domain"],
             "path": record["path"],
             "expires": record["expires"],
             "http_only": record["http_only"],
             "secure": record["secure"],
         }
-        if extra:
-            cookie["extra"] = record.get("extra", {})
-        return cookie
+
+
+def _record(organization_id: int, cookie: dict[str, Any]) -> Record:
+    path = cookie["path"]
+    return {
+        "organization_id": organization_id,
+        "name": cookie["name"],
+        "value": cookie["value"],
+        "url": _url(cookie),
+        "domain": cookie["domain"],
+        "path": path,
+        "path_key": path or "/",
+        "expires": unix_seconds(cookie["expires"]),
+        "http_only": cookie["http_only"],
+        "secure": cookie["secure"],
+        "extra": cookie.get("extra", {}),
+    }
+
+
+def _url(cookie: dict[str, Any]) -> str:
+    scheme, path = "https" if cookie["secure"] else "http", cookie["path"]
+    return f"{scheme}://{cookie['domain'].removeprefix('.')}{path if path.startswith('/') else f'/{path}'}"
 
 
 def unix_seconds(moment: datetime | None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,16 +24,25 @@ _PASSING_CODES = {
 }
 
 
+# Server codes of a wrong configuration -> what the operator has to fix.
+_FIXES = {
+    13: "the database user lacks rights: grant it readWrite on MONGO_DATABASE",
+    18: "the database refuses the login: correct user, password and authSource in MONGO_URL",
+}
+
+log = logging.getLogger("service.store")
+
+
 class StoreError(Exception):
     """The database refused an operation. Carries no document: driver messages do."""
 
 
 class StoreUnavailable(StoreError):
-    """The database did not answer, or not in time; the same request may work later."""
+    """The database did not respond, or not in time; the same request may work later."""
 
 
 class CursorExpired(StoreError):
-    """Deletion records after a reader's cursor were removed: its copy has to be made anew."""
+    """A list cannot be continued after this cursor: its record, or deletion records after it, were removed."""
 
 
 class LayoutError(StoreUnavailable):
@@ -48,6 +58,9 @@ def driver_errors() -> Iterator[None]:
         raise StoreUnavailable(type(error).__name__) from None
     except PyMongoError as error:
         code = getattr(error, "code", None)
+        if code in _FIXES:
+            log.error(_FIXES[code], extra={"code": code})
+            raise StoreUnavailable(_FIXES[code]) from None
         passing = isinstance(error, BulkWriteError) and is_passing(error)
         if error.timeout or code in _PASSING_CODES or passing:
             raise StoreUnavailable(type(error).__name__) from None

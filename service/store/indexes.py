@@ -58,7 +58,10 @@ INDEXES: dict[str, list[IndexModel]] = {
     "reviews": [_index("latest", *_GROUP, "job_id", "-review_date", "-order")],
     "cookies": [_index("identity", "organization_id", "domain", "path_key", "name", unique=True)],
     "local_storage": [_index("identity", "organization_id", "domain", "path", "key", unique=True)],
-    "origins": [_index("identity", "organization_id", "origin", unique=True)],
+    "origins": [
+        _index("identity", "organization_id", "origin", unique=True),
+        _index("domain", "organization_id", "domain", "origin"),
+    ],
 }
 
 

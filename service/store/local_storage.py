@@ -10,7 +10,8 @@ from service.store.browser_state import BrowserState, Counts, now
 from service.store.connection import Database
 from service.store.contract import stored
 from service.store.counters import Counters
-from service.store.vault import Vault
+from service.store.listing import Record
+from service.store.vault import Sealed, Vault
 
 # Entries belong to the whole organization: no group.
 NO_GROUP = 0
@@ -20,7 +21,10 @@ class LocalStorage(BrowserState):
     """The local-storage entries of an organization."""
 
     name = "local_storage"
-    identity = ("domain", "path", "key")
+    identity = order = ("domain", "path", "key")
+    # Not `id` and `create_date`: an entry that is there keeps them, and is not read before it is set.
+    bound = ("expires", "update_date")
+    name_field = "key"
     session = None
 
     def __init__(self, database: Database, vault: Vault, counters: Counters) -> None:
@@ -30,32 +34,32 @@ class LocalStorage(BrowserState):
     @stored
     async def set(self, organization_id: int, entries: list[dict[str, Any]]) -> Counts:
         """Store each entry; one that is there keeps its id and creation date. The last wins."""
-        records = {self._key(entry): entry for entry in entries}
-        if not records:
+        unique = {self._key(entry): entry for entry in entries}
+        if not unique:
             return Counts(0, 0)
         # Ids are taken for all; an entry that is there already does not use its one.
-        first = await self._counters.take(organization_id, "local_storage", len(records))
+        first = await self._counters.take(organization_id, "local_storage", len(unique))
         moment = now()
-        operations = []
-        for offset, entry in enumerate(records.values()):
-            owned = {"organization_id": organization_id, **entry}
-            identity = {key: owned[key] for key in ("organization_id", *self.identity)}
-            changes = {
-                "value": self._vault.seal(entry["value"], *self._belongs_to(owned)),
-                "expires": entry["expires"],
-                "update_date": moment,
-                "extra": entry.get("extra", {}),
-            }
-            start = {"id": first + offset, "group_id": NO_GROUP, "create_date": moment}
-            operations.append(UpdateOne(identity, {"$set": changes, "$setOnInsert": start}, upsert=True))
-        return await self._upsert(operations)
+        records = [
+            {"organization_id": organization_id, **entry, "update_date": moment, "id": first + offset}
+            for offset, entry in enumerate(unique.values())
+        ]
+        return await self._upsert(await self._prepare(records, self._operations))
 
-    def _served(self, record: dict[str, Any], extra: bool) -> dict[str, Any]:
-        entry = {
+    def _operations(self, records: list[Record]) -> list[UpdateOne]:
+        operations = []
+        for record in records:
+            changes = {"expires": record["expires"], "update_date": record["update_date"], **self._sealed(record)}
+            start = {"id": record["id"], "group_id": NO_GROUP, "create_date": record["update_date"]}
+            operations.append(UpdateOne(self._identity(record), {"$set": changes, "$setOnInsert": start}, upsert=True))
+        return operations
+
+    def _served(self, record: Record, opened: Sealed) -> Record:
+        return {
             "organization_id": record["organization_id"],
             "domain": record["domain"],
             "key": record["key"],
-            "value": self._vault.open(record["value"], *self._belongs_to(record)),
+            "value": opened.value,
             "expires": record["expires"],
             "id": record["id"],
             "group_id": record["group_id"],
@@ -63,6 +67,3 @@ class LocalStorage(BrowserState):
             "create_date": record["create_date"],
             "update_date": record["update_date"],
         }
-        if extra:
-            entry["extra"] = record.get("extra", {})
-        return entry

@@ -8,6 +8,8 @@ from pymongo import UpdateOne
 
 from service.store.browser_state import BrowserState, Counts
 from service.store.contract import stored
+from service.store.listing import Record
+from service.store.vault import Sealed
 
 
 class Origins(BrowserState):
@@ -15,19 +17,22 @@ class Origins(BrowserState):
 
     name = "origins"
     identity = ("origin",)
+    bound = ("domain",)
+    # As local storage, so that the two can be read side by side.
+    order_index, order = "domain", ("domain", "origin")
     session = None
 
     @stored
     async def set(self, organization_id: int, origins: list[dict[str, Any]]) -> Counts:
         """Store each origin's text, replacing the one that is there."""
-        operations = []
-        for origin in origins:
-            owner = {"organization_id": organization_id, "origin": origin["origin"]}
-            value = self._vault.seal(origin["value"], *self._belongs_to(owner))
-            changes = {"value": value, "domain": origin["domain"]}
-            operations.append(UpdateOne(owner, {"$set": changes}, upsert=True))
-        return await self._upsert(operations) if operations else Counts(0, 0)
+        unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
+        return await self._upsert(await self._prepare(list(unique.values()), self._operations))
 
-    def _served(self, record: dict[str, Any], extra: bool) -> dict[str, Any]:
-        value = self._vault.open(record["value"], *self._belongs_to(record))
-        return {"origin": record["origin"], "domain": record["domain"], "value": value}
+    def _operations(self, records: list[Record]) -> list[UpdateOne]:
+        return [
+            UpdateOne(self._identity(r), {"$set": {"domain": r["domain"], **self._sealed(r)}}, upsert=True)
+            for r in records
+        ]
+
+    def _served(self, record: Record, opened: Sealed) -> Record:
+        return {"origin": record["origin"], "domain": record["domain"], "value": opened.value}

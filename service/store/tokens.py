@@ -20,7 +20,7 @@ TOKEN_PREFIX = "sds_"  # noqa: S105
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM = 40  # base-62 digits, 238 bits
 _CHECK = 6
-SCOPES = ("read", "write")
+SCOPES = ("read", "write", "delete")
 
 
 @dataclass(frozen=True)

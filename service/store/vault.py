@@ -7,7 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
+import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -17,6 +19,9 @@ log = logging.getLogger("service.store")
 
 _KEY = 32  # bytes
 _NONCE = 12  # bytes, the length AES-GCM is made for
+# Set in the first byte of what is sealed together with the fields of its record; a key id has at most 64 characters.
+_BOUND = 0x80
+_LENGTH = 4  # bytes that say how long `extra` is
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -24,21 +29,29 @@ class VaultError(StoreError):
     """Raised when a value cannot be read with the keys at hand."""
 
 
+class Sealed(NamedTuple):
+    """What is sealed of a record: its value, and the members that only its client knows."""
+
+    value: str
+    extra: dict[str, Any]
+
+
 class Vault:
     """AES-256-GCM with several keys: the first encrypts, all decrypt.
 
-    A sealed value is bytes: length of the key id, key id, nonce, ciphertext. A plain one is a
-    string, so the two cannot be taken for each other. What a value belongs to goes in as
-    associated data: a value copied onto another record does not open.
+    A sealed value is bytes: a mark and the length of the key id, key id, nonce, ciphertext. A plain one is a
+    string, so the two cannot be taken for each other. What a value belongs to goes in as associated data: a
+    value copied onto another record, or one whose record was changed, does not open.
     """
 
-    def __init__(self, keys: Mapping[str, bytes]) -> None:
+    def __init__(self, keys: Mapping[str, bytes], sealed_only: bool = False) -> None:
         self._ciphers = {id: AESGCM(key) for id, key in keys.items()}
         self._first = next(iter(self._ciphers), None)
+        self._sealed_only = sealed_only
 
     @classmethod
-    def parse(cls, text: str) -> Vault:
-        """Return the vault of a `SECRET_KEYS` setting. Raises ValueError without its content."""
+    def parse(cls, text: str, sealed_only: bool = False) -> Vault:
+        """Return the vault of the settings `SECRET_KEYS` and `SEALED_ONLY`. Raises ValueError without their content."""
         keys: dict[str, bytes] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
             id, _, encoded = part.partition(":")
@@ -52,7 +65,9 @@ class Vault:
                     "`python -m service secrets new-key` makes one"
                 )
             keys[id] = key
-        return cls(keys)
+        if sealed_only and not keys:
+            raise ValueError("SEALED_ONLY needs SECRET_KEYS: without a key nothing can be sealed")
+        return cls(keys, sealed_only)
 
     @staticmethod
     def new_key(id: str) -> str:
@@ -65,18 +80,43 @@ class Vault:
     def active(self) -> bool:
         return self._first is not None
 
-    def seal(self, value: str, *belongs_to: str | int) -> str | bytes:
-        """Return the value as it is to be stored."""
-        if self._first is None:
-            return value
+    def seal(self, content: Sealed, *belongs_to: Any) -> bytes:
+        """Return the content as it is to be stored. Needs a key: see `active`."""
+        assert self._first is not None
         key_id, nonce = self._first.encode(), os.urandom(_NONCE)
-        sealed = self._ciphers[self._first].encrypt(nonce, value.encode(), _context(belongs_to))
-        return bytes([len(key_id)]) + key_id + nonce + sealed
+        extra = orjson.dumps(content.extra)
+        plain = len(extra).to_bytes(_LENGTH, "big") + extra + content.value.encode()
+        sealed = self._ciphers[self._first].encrypt(nonce, plain, _context(belongs_to))
+        return bytes([_BOUND | len(key_id)]) + key_id + nonce + sealed
 
-    def open(self, stored: str | bytes, *belongs_to: str | int) -> str:
-        """Return the value that was sealed. Raises VaultError, and says in the log what to look at."""
-        if isinstance(stored, str):
-            return stored
+    def open(self, stored: bytes, *belongs_to: Any) -> Sealed:
+        """Return the content that was sealed. Raises VaultError, and logs what to look at."""
+        plain = self._decrypt(stored, belongs_to)
+        start = _LENGTH + int.from_bytes(plain[:_LENGTH], "big")
+        return Sealed(plain[start:].decode(), orjson.loads(plain[_LENGTH:start]))
+
+    def open_unbound(self, stored: str | bytes, *belongs_to: Any) -> str:
+        """Return a value that is plain, or sealed as versions before 2 did. Raises VaultError with `SEALED_ONLY`."""
+        if self._sealed_only:
+            log.error(
+                "a value is not sealed, or was sealed by a version that bound only its name: "
+                "run `python -m service secrets rotate` without SEALED_ONLY"
+            )
+            raise VaultError("a value is not sealed as SEALED_ONLY demands")
+        return stored if isinstance(stored, str) else self._decrypt(stored, belongs_to).decode()
+
+    @staticmethod
+    def is_bound(stored: str | bytes) -> bool:
+        """Return whether a value is sealed together with the fields of its record."""
+        return isinstance(stored, bytes) and stored[:1] >= bytes([_BOUND])
+
+    def is_current(self, stored: str | bytes) -> bool:
+        """Return whether the value is as `seal` would store it now."""
+        if self._first is None:
+            return True
+        return isinstance(stored, bytes) and self.is_bound(stored) and _parts(stored)[0] == self._first
+
+    def _decrypt(self, stored: bytes, belongs_to: tuple[Any, ...]) -> bytes:
         key_id, nonce, sealed = _parts(stored)
         cipher = self._ciphers.get(key_id)
         if cipher is None:
@@ -84,28 +124,22 @@ class Vault:
             log.error("a value is sealed with a key that SECRET_KEYS does not have", extra={"key_id": known})
             raise VaultError("a value is sealed with a key that SECRET_KEYS does not have")
         try:
-            return cipher.decrypt(nonce, sealed, _context(belongs_to)).decode()
+            return cipher.decrypt(nonce, sealed, _context(belongs_to))
         except (InvalidTag, ValueError):
             log.error(
                 "a sealed value does not open: its key in SECRET_KEYS is another one of the same id, "
-                "or the value was changed or moved in the database",
+                "or the record was changed or moved in the database",
                 extra={"key_id": key_id},
             )
             raise VaultError("a sealed value does not open") from None
 
-    def is_current(self, stored: str | bytes) -> bool:
-        """Return whether the value is as `seal` would store it now."""
-        if self._first is None or isinstance(stored, str):
-            return self._first is None
-        return _parts(stored)[0] == self._first
-
 
 def _parts(stored: bytes) -> tuple[str, bytes, bytes]:
     """Return key id, nonce and ciphertext; of what nobody sealed, parts that do not open."""
-    cut = 1 + (stored[0] if stored else 0)
+    cut = 1 + (stored[0] & ~_BOUND if stored else 0)
     return stored[1:cut].decode("ascii", "replace"), stored[cut : cut + _NONCE], stored[cut + _NONCE :]
 
 
-def _context(parts: tuple[str | int, ...]) -> bytes:
+def _context(parts: tuple[Any, ...]) -> bytes:
     # With the length of each part, no two lists of parts give the same bytes.
     return b"".join(b"%d:%b" % (len(p), p) for p in (str(part).encode() for part in parts))

@@ -643,11 +643,6 @@ async def test_a_parameter_given_twice_is_refused(api: Api, name: str) -> None:
     assert (answer.status, answer.problems()) == (422, [(["query", name], "value_error")])
 
 
-async def test_unknown_parameters_are_ignored(api: Api) -> None:
-    answer = await get_raw(api, "/v1/outputs/g?$where=1&limit[$gt]=1&__proto__=1&a&=&&b=%26&organization_id=1")
-    assert answer.status == 200
-
-
 @pytest.mark.parametrize(
     ("target", "part"),
     [

@@ -278,8 +278,3 @@ async def test_domain_filters_by_the_exact_domain(api: Api) -> None:
 async def test_faulty_query_parameters_are_named(api: Api, query: str, name: str, kind: str) -> None:
     answer = await api.get(f"{PATH}?{query}")
     assert (answer.status, answer.problems()) == (422, [(["query", name], kind)])
-
-
-async def test_unknown_query_parameters_are_ignored(api: Api) -> None:
-    await api.ok(PATH, [make_cookie()])
-    assert len(await api.ok(f"{PATH}?limit=0&page=2&Domain=x")) == 1

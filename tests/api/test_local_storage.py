@@ -201,7 +201,7 @@ async def test_domain_filters_by_the_exact_domain(api: Api) -> None:
     for domain in domains:
         assert [entry["domain"] for entry in await api.ok(f"{PATH}?domain={domain}")] == [domain]
     assert await api.ok(f"{PATH}?domain=example") == []
-    assert len(await api.ok(f"{PATH}?domain=&x=y")) == 4
+    assert len(await api.ok(f"{PATH}?domain=")) == 4
 
 
 @pytest.mark.parametrize(

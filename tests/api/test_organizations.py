@@ -85,8 +85,14 @@ READS: dict[tuple[str, str], list[tuple[str, dict[str, str]]]] = {
         (f"/v1/outputs/group-1/export?format={format}", {}) for format in ("ndjson", "csv", "json")
     ],
 }
+# Each deletes all that the caller's organization has there.
+DELETIONS = {
+    ("DELETE", "/v1/cookies"): "/v1/cookies?all=true",
+    ("DELETE", "/v1/local-storage"): "/v1/local-storage?all=true",
+}
 # These show numbers, not what was written.
 COUNTS = {
+    ("GET", "/v1/token"): "/v1/token",
     ("GET", "/v1/groups"): "/v1/groups",
     ("GET", "/v1/groups/{group_id}/stats"): "/v1/groups/group-1/stats",
 }
@@ -94,12 +100,12 @@ COUNTS = {
 
 def test_every_route_is_held_to_this() -> None:
     routes = {(method, path) for method, path, _, _ in API_ROUTES}
-    assert routes - OPEN == {*WRITES, *READS, *COUNTS}
+    assert routes - OPEN == {*WRITES, *READS, *COUNTS, *DELETIONS}
 
 
 def test_every_route_that_takes_no_token_is_meant_to() -> None:
     for method, path, scope, _ in API_ROUTES:
-        needs = "public" if (method, path) in OPEN else {"GET": "read", "POST": "write"}[method]
+        needs = "public" if (method, path) in OPEN else {"GET": "read", "DELETE": "delete"}.get(method, "write")
         assert scope == needs, (method, path)
 
 
@@ -147,6 +153,19 @@ async def test_what_one_writes_changes_nothing_for_the_other(two: tuple[Api, Api
     # Nor does writing over it.
     await WRITES[route](second, "second-again")
     assert await everything(first) == before
+
+
+@pytest.mark.parametrize("route", DELETIONS, ids=" ".join)
+async def test_what_one_deletes_stays_with_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+    first, second = two
+    for api in two:
+        for write in WRITES.values():
+            await write(api, "mark")
+    before = await everything(first)
+    answer = await second.request("DELETE", DELETIONS[route])
+    assert answer.json["deleted"] > 0
+    assert await everything(first) == before
+    assert await second.ok(route[1]) == []
 
 
 async def test_another_organizations_group_answers_like_one_that_does_not_exist(two: tuple[Api, Api]) -> None:

@@ -50,6 +50,8 @@ TYPES = {
     "too_large",
     "too_many",
     "unavailable",
+    "cursor_expired",
+    "unknown_parameter",
     "unknown_field",
     "unsupported_encoding",
     "unsupported_media_type",
@@ -98,7 +100,7 @@ async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> An
 async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
     from service.http.limits import LIMITS
 
-    monkeypatch.setattr(api.client.app[LIMITS], "in_flight", 10_000)
+    monkeypatch.setattr(api.client.app[LIMITS].working, "used", 10_000)
     return await api.get("/v1/cookies")
 
 
@@ -112,7 +114,7 @@ FAILURES: dict[str, tuple[int, Failing]] = {
     "an unknown path": (404, getting("/nothing")),
     "an unknown file": (404, getting("/docs/static/nothing.js")),
     "an unknown picture of the page": (404, getting("/page/nothing.js")),
-    "another method": (405, sending(b"DELETE /v1/cookies")),
+    "another method": (405, sending(b"PUT /v1/cookies")),
     "another method for a page": (405, sending(b"POST /docs")),
     "an unknown method": (400, sending(b"BREW /v1/cookies")),
     "not HTTP": (400, lambda api, store, monkeypatch: exchange(api, b"\x00\x01\r\n\r\n")),
@@ -138,6 +140,7 @@ FAILURES: dict[str, tuple[int, Failing]] = {
     "too many records": (422, posting("/v1/cookies", [make_cookie()] * 1001)),
     "an item too large": (422, posting("/v1/outputs/g", [make_output(data={"x": "x" * 2**20})])),
     "a value too deep": (422, posting("/v1/outputs/g", [make_output(data={"x": eval("[" * 70 + "]" * 70)})])),  # noqa: S307
+    "an unknown parameter": (422, getting("/v1/cookies?domian=x")),
     "a wrong parameter": (422, getting("/v1/outputs/g?limit=0")),
     "a parameter twice": (422, getting("/v1/outputs/g?limit=1&limit=2")),
     "a broken escape": (422, sending(b"GET /v1/outputs/%ZZ")),

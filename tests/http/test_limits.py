@@ -79,11 +79,13 @@ class TestInFlight:
         await api.get(READ)
         gate, waiting = asyncio.Event(), 0
 
-        async def slow(*_: Any) -> list[Any]:
+        latest = store.reviews.latest
+
+        async def slow(*arguments: Any) -> Any:
             nonlocal waiting
             waiting += 1
             await gate.wait()
-            return []
+            return await latest(*arguments)
 
         monkeypatch.setattr(store.reviews, "latest", slow)
         accepted = [asyncio.create_task(api.get("/v1/reviews/g")) for _ in range(3)]
@@ -143,7 +145,11 @@ class TestCors:
             assert response.headers["Access-Control-Allow-Origin"] == PAGE
             assert "POST" in response.headers["Access-Control-Allow-Methods"]
             allowed = response.headers["Access-Control-Allow-Headers"].lower()
-            assert {"authorization", "content-type", "if-none-match"} <= set(allowed.split(", "))
+            assert {"authorization", "content-type", "if-match", "if-none-match", "last-event-id"} <= set(
+                allowed.split(", ")
+            )
+            methods = set(response.headers["Access-Control-Allow-Methods"].split(", "))
+            assert methods == {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"}
             assert "Origin" in response.headers["Vary"]
             assert "Access-Control-Allow-Credentials" not in response.headers
 
@@ -157,7 +163,7 @@ class TestCors:
         ):
             assert answer.headers["Access-Control-Allow-Origin"] == origin
             exposed = answer.headers["Access-Control-Expose-Headers"].split(", ")
-            assert {"ETag", "X-Request-ID", "Retry-After"} <= set(exposed)
+            assert {"ETag", "Link", "X-Request-ID", "Retry-After"} <= set(exposed)
             assert "Origin" in answer.headers["Vary"]
 
     @pytest.mark.parametrize(

@@ -47,6 +47,7 @@ BROKEN = {
     "no target": b"GET HTTP/1.1\r\n" + HOST + b"\r\n",
     "a relative target": b"GET healthz HTTP/1.1\r\n" + HOST + b"\r\n",
     "a space in the target": b"GET /v1/outputs/a b HTTP/1.1\r\n" + HOST + b"\r\n",
+    "HTTP/2.0": b"GET /healthz HTTP/2.0\r\n" + HOST + b"\r\n",
     "HTTP/3.0": b"GET /healthz HTTP/3.0\r\n" + HOST + b"\r\n",
     "HTTP/2 without asking": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "a header without a colon": b"GET /healthz HTTP/1.1\r\n" + HOST + b"Nonsense\r\n\r\n",
@@ -72,6 +73,9 @@ BROKEN = {
     "a Content-Length beyond 64 bits": COOKIES + b"Content-Length: 99999999999999999999999\r\n\r\n[]",
     "an unknown Transfer-Encoding": COOKIES + b"Transfer-Encoding: gzip\r\n\r\n[]",
     "chunked twice": COOKIES + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n",
+    "chunked over something": COOKIES + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    "chunked in two headers": COOKIES + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+    "chunked in HTTP/1.0": COOKIES.replace(b"1.1", b"1.0") + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "chunked in disguise": COOKIES + b"Transfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
     "chunked and something": COOKIES + b"Transfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
     "a chunk size that is none": COOKIES + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n[]\r\n0\r\n\r\n",
@@ -95,8 +99,8 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [
-        ("/v1/cookies", {"GET", "HEAD", "POST"}),
-        ("/v1/outputs/g", {"GET", "HEAD", "POST"}),
+        ("/v1/cookies", {"GET", "HEAD", "POST", "DELETE"}),
+        ("/v1/outputs/g", {"GET", "HEAD", "POST", "PATCH", "DELETE"}),
         ("/v1/groups", {"GET", "HEAD"}),
         ("/healthz", {"GET", "HEAD"}),
         ("/metrics", {"GET", "HEAD"}),
@@ -107,7 +111,7 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
     ],
 )
 async def test_other_methods_are_405_with_allow(api: Api, path: str, allowed: set[str]) -> None:
-    for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"):
+    for method in {"PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"} - allowed:
         answer = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
         assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
         assert set(answer.headers["allow"].split(",")) == allowed
@@ -337,6 +341,16 @@ async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -
         assert await connection.closed()
         assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
         dripping.cancel()
+
+
+async def test_a_refused_body_without_a_length_ends_the_connection_at_once(api: Api) -> None:
+    async with connect(api) as connection:
+        await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n")
+        started = time.monotonic()
+        answer = await connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (401, "close")
+        assert await connection.closed()
+        assert time.monotonic() - started < RECEIVE_TIMEOUT / 2
 
 
 async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api) -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import os
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import bson
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from pymongo import MongoClient
 
 from service.cli import main
@@ -20,7 +23,8 @@ from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.browser_state import BrowserState
-from service.store.vault import Vault, VaultError
+from service.store.cookies import Cookies
+from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
 from tests.support.processes import ServiceProcess
 
@@ -46,7 +50,7 @@ async def fill(api: Api) -> None:
 async def raw(store: Store, organization: int) -> list[dict[str, Any]]:
     """Return what an analyst with a Mongo shell sees of an organization's sealed records."""
     found = []
-    for part in store.sealed:
+    for part in store.browser_state:
         found += await store.database[part.name].find({"organization_id": organization}).to_list(None)
     return found
 
@@ -57,7 +61,7 @@ async def test_the_database_holds_no_value_that_can_be_read(api: Api, store: Sto
     assert len(documents) == 4
     for document in documents:
         assert type(document["value"]) is bytes
-        assert document["value"].startswith(b"\x03old")
+        assert document["value"].startswith(b"\x83old")
         assert VALUE.encode() not in bson.encode(document)
     assert [cookie["value"] for cookie in await api.ok("/v1/cookies")] == [VALUE, VALUE]
     assert [entry["value"] for entry in await api.ok("/v1/local-storage")] == [VALUE]
@@ -106,8 +110,8 @@ def vault_parts() -> list[tuple[str | int, ...]]:
 def test_a_value_opens_only_where_it_belongs(number: int) -> None:
     vault = Vault.parse(OLD)
     home, elsewhere = vault_parts()[0], vault_parts()[number]
-    sealed = vault.seal(VALUE, *home)
-    assert vault.open(sealed, *home) == VALUE
+    sealed = vault.seal(Sealed(VALUE, {"a": 1}), *home)
+    assert vault.open(sealed, *home) == (VALUE, {"a": 1})
     with pytest.raises(VaultError):
         vault.open(sealed, *elsewhere)
 
@@ -120,7 +124,7 @@ def test_what_nobody_sealed_does_not_open(damage: str) -> None:
 
 def test_a_changed_bit_does_not_open() -> None:
     vault = Vault.parse(OLD)
-    sealed = bytearray(vault.seal(VALUE, "x"))  # type: ignore[arg-type]
+    sealed = bytearray(vault.seal(Sealed(VALUE, {}), "x"))
     for at in range(len(sealed)):
         changed = bytes(sealed[:at]) + bytes([sealed[at] ^ 1]) + bytes(sealed[at + 1 :])
         with pytest.raises(VaultError):
@@ -172,10 +176,150 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
     await fill(api)
     other = Store.connect(replace(settings, secret_keys=keys), mongo_url)
     with pytest.raises(VaultError):
-        await anext(other.cookies.records(api.organization_id))
+        (await anext(other.cookies.records(api.organization_id))).open()
     await other.close()
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert "SECRET_KEYS" in record.getMessage() and record.__dict__["key_id"] == "old"
+
+
+# -- the record around the value ---------------------------------------------------------------------
+
+SAVED = {
+    "cookies": [
+        {
+            "name": "sid",
+            "value": VALUE,
+            "domain": "shop.example",
+            "path": "/",
+            "secure": True,
+            "partitionKey": "canary-x",
+        }
+    ],
+    "origins": [{"origin": "https://shop.example:8443", "localStorage": [{"name": "k", "value": VALUE}]}],
+}
+
+
+@pytest.mark.parametrize(
+    ("collection", "change"),
+    [
+        ("cookies", {"domain": "evil.example"}),
+        ("cookies", {"secure": False}),
+        ("cookies", {"http_only": True}),
+        ("cookies", {"path": "/x"}),
+        ("cookies", {"expires": 4102444800}),
+        ("local_storage", {"domain": "evil.example"}),
+        ("local_storage", {"expires": datetime(2100, 1, 1, tzinfo=UTC)}),
+        ("local_storage", {"update_date": datetime(2100, 1, 1, tzinfo=UTC)}),
+    ],
+)
+async def test_a_record_that_was_changed_in_the_database_does_not_open(
+    api: Api, store: Store, collection: str, change: dict[str, Any]
+) -> None:
+    await api.ok("/v1/storage-state", SAVED)
+    await store.database[collection].update_one({"organization_id": api.organization_id}, {"$set": change})
+    assert (await api.get(f"/v1/{collection.replace('_', '-')}")).status == 500
+    assert (await api.get("/v1/storage-state")).status == 500
+
+
+async def test_members_that_only_the_browser_knows_are_sealed_too(api: Api, store: Store) -> None:
+    await api.ok("/v1/storage-state", SAVED)
+    for document in await raw(store, api.organization_id):
+        assert b"canary-x" not in bson.encode(document) and b":8443/" not in bson.encode(document)
+    state = await api.ok("/v1/storage-state")
+    assert state["cookies"][0]["partitionKey"] == "canary-x"
+    assert state["origins"][0]["origin"] == "https://shop.example:8443"
+
+
+async def test_extra_never_redirects_a_value(api: Api, store: Store) -> None:
+    """Neither beside a sealed value, where it is not looked at, nor beside a plain one."""
+    for keys in (OLD, ""):
+        await api.ok("/v1/storage-state", SAVED)
+        mine = {"organization_id": api.organization_id}
+        if not keys:
+            plain = {"value": VALUE}
+            await store.database["cookies"].update_one(mine, {"$set": plain})
+            await store.database["local_storage"].update_one(mine, {"$set": plain})
+        evil = {
+            "domain": "evil.example",
+            "name": "x",
+            "secure": False,
+            "expires": 1.5,
+            "origin": "https://evil.example",
+        }
+        await store.database["cookies"].update_one(mine, {"$set": {"extra": evil}})
+        await store.database["local_storage"].update_one(mine, {"$set": {"extra": evil}})
+        state = await api.ok("/v1/storage-state")
+        (cookie,), (origin,) = state["cookies"], state["origins"]
+        assert (cookie["domain"], cookie["name"], cookie["secure"]) == ("shop.example", "sid", True)
+        assert cookie["expires"] == -1
+        assert origin["origin"] == "https://shop.example:8443"
+
+
+def sealed_as_before(keys: str, value: str, *owner: Any) -> bytes:
+    """Return a value sealed by version 1: bound to the identity only, `extra` beside it in plain text."""
+    id, _, key = keys.partition(":")
+    nonce = os.urandom(12)
+    context = b"".join(b"%d:%b" % (len(p), p) for p in (str(part).encode() for part in owner))
+    return (
+        bytes([len(id)]) + id.encode() + nonce + AESGCM(base64.b64decode(key)).encrypt(nonce, value.encode(), context)
+    )
+
+
+async def test_values_sealed_by_older_versions_open_until_they_are_rotated(apart: Settings) -> None:
+    store = opened(apart, OLD)
+    await store.cookies.set(1, [make_cookie(expires=None)])
+    owner = (1, "cookies", ".shop.example", "/", "session", "value")
+    old = {"value": sealed_as_before(OLD, VALUE, *owner), "extra": {"sameSite": "None"}}
+    await store.database["cookies"].update_one({}, {"$set": old})
+    assert await values(store) == [VALUE]
+    strict = Cookies(store.database, Vault.parse(OLD, sealed_only=True))
+    with pytest.raises(VaultError):
+        await values(store, strict)
+    assert [rotation async for rotation in store.cookies.rotate()][-1] == (1, 1, 0)
+    assert await values(store, strict) == [VALUE]
+    batch = await anext(strict.records(1, extra=True))
+    assert batch.open()[0]["extra"] == {"sameSite": "None"}
+    await store.close()
+
+
+async def test_plain_values_are_refused_once_only_sealed_ones_are_allowed(
+    apart: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = opened(apart, "")
+    await set_cookies(plain, 1)
+    strict = Cookies(plain.database, Vault.parse(OLD, sealed_only=True))
+    with pytest.raises(VaultError):
+        await values(plain, strict)
+    assert "secrets rotate" in caplog.text and VALUE not in caplog.text
+    await plain.close()
+
+
+def test_only_sealed_values_without_a_key_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="SEALED_ONLY needs SECRET_KEYS"):
+        Vault.parse("", sealed_only=True)
+
+
+async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(
+    apart: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, both = opened(apart, ""), opened(apart, NEW)
+    await set_cookies(plain, 1)
+    client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
+    seal = both.cookies._vault.seal
+
+    def change_first(*arguments: Any) -> bytes:
+        """A service without keys writes the same value with another expiry before the sealed one is stored."""
+        client[apart.mongo_database]["cookies"].update_one({}, {"$set": {"expires": 4102444800}})
+        return seal(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(both.cookies._vault, "seal", change_first)
+        assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 0, 0)
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
+    assert await values(both) == [VALUE]
+    client.close()
+    await plain.close()
+    await both.close()
 
 
 # -- rotation: on databases of their own, because it touches every organization ---------------------
@@ -185,8 +329,7 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
 async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
     apart = replace(settings, mongo_url=mongo_url, mongo_database=f"rotate{organization}")
     store = Store.connect(apart, mongo_url)
-    for part in store.sealed:
-        await part.ensure_indexes()
+    await store.ensure_indexes()
     yield apart
     await store.client.drop_database(apart.mongo_database)
     await store.close()
@@ -204,7 +347,7 @@ async def set_cookies(store: Store, count: int, value: str = VALUE) -> None:
 
 async def values(store: Store, part: BrowserState | None = None) -> list[str]:
     batches = (part or store.cookies).records(1)
-    return [record["value"] async for batch in batches for record in batch]
+    return [record["value"] async for batch in batches for record in batch.open()]
 
 
 async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> None:
@@ -215,10 +358,10 @@ async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> 
     await both.origins.set(1, [{"origin": "https://a.example", "domain": "a.example", "value": VALUE}])
     assert await values(both) == [VALUE] * 1200
     assert await values(both, both.local_storage) == [VALUE]
-    done = [[rotation async for rotation in part.rotate()][-1] for part in both.sealed]
+    done = [[rotation async for rotation in part.rotate()][-1] for part in both.browser_state]
     assert done == [(1200, 1200, 0), (1, 1, 0), (1, 0, 0)]
-    assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.sealed] == [0, 0, 0]
-    assert all(document["value"].startswith(b"\x03new") for document in await raw(new, 1))
+    assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.browser_state] == [0, 0, 0]
+    assert all(document["value"].startswith(b"\x83new") for document in await raw(new, 1))
     assert await values(new) == [VALUE] * 1200
     assert await values(new, new.local_storage) == await values(new, new.origins) == [VALUE]
     for store in (plain, old, both, new):
@@ -245,11 +388,12 @@ async def test_rotation_never_takes_back_what_a_running_service_writes(
     client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
     records, vault = client[apart.mongo_database]["cookies"], both.cookies._vault
 
-    def open_slowly(value: str | bytes, *belongs_to: str | int) -> str:
+    def open_slowly(value: bytes, *belongs_to: Any) -> Sealed:
         """Open a value; before it is sealed again, a service that has only the old key sets a newer one."""
-        newer = Vault.parse(OLD).seal("newer", *belongs_to)
-        if belongs_to[-2] in ("3", "7"):
-            records.update_one({"name": belongs_to[-2]}, {"$set": {"value": newer}})
+        newer = Vault.parse(OLD).seal(Sealed("newer", {}), *belongs_to)
+        for name in ("3", "7"):
+            if f"text {name}" in belongs_to:
+                records.update_one({"name": name}, {"$set": {"value": newer}})
         return Vault.open(vault, value, *belongs_to)
 
     with monkeypatch.context() as patch:

@@ -1,0 +1,25 @@
+"""GET /v1/token."""
+
+from aiohttp import web
+
+from schemas.token import Token
+from service.http.endpoint import endpoint
+from service.http.keys import TOKEN
+from service.http.responses import json_response
+
+
+@endpoint("Describe the token", Token())
+async def get(request: web.Request) -> web.StreamResponse:
+    """Return what the caller's own token is for and how long it is valid; never its text."""
+    token = request[TOKEN]
+    return await json_response(
+        request,
+        {
+            "id": token.id,
+            "organization_id": token.organization_id,
+            "scopes": sorted(token.scopes),
+            "label": token.label,
+            "create_date": token.create_date,
+            "expires": token.expires,
+        },
+    )

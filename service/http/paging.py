@@ -1,0 +1,56 @@
+"""Lists: whole, or with `limit` a page at a time, each page linked to the next."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from aiohttp import web
+
+from service.http.errors import invalid
+from service.http.keys import SETTINGS
+from service.http.responses import json_array, stream_response
+from service.store.listing import Key, Listing
+
+
+async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:
+    """Respond with the array of a listing, and a `Link` to the next page if there is one."""
+    headers = {} if listing.next_key is None else next_link(request, listing.next_key)
+    return await stream_response(request, json_array(listing.batches), headers=headers)
+
+
+def next_link(request: web.Request, key: Key) -> dict[str, str]:
+    """Return the header that links to the page after a key."""
+    return {"Link": f'<{url_with_cursor(request, encode_cursor(key))}>; rel="next"'}
+
+
+def encode_cursor(key: Key) -> str:
+    """Return a key as an opaque text for a URL."""
+    return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
+
+
+def decode_cursor(text: str | None) -> Key | None:
+    """Return the key of a cursor. Raises 422 for a text that `encode_cursor` did not make."""
+    if text is None:
+        return None
+    try:
+        key: Any = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+        if not isinstance(key, list) or not all(isinstance(part, (str, int)) for part in key):
+            raise ValueError
+        return tuple(key)
+    except (ValueError, binascii.Error):
+        raise invalid("value_error", "Must be the cursor of a Link header", "query", "cursor") from None
+
+
+def url_with_cursor(request: web.Request, cursor: object) -> str:
+    """Return the absolute URL that repeats a request with another cursor."""
+    base = request.app[SETTINGS].base_url.rstrip("/")
+    if not base:
+        # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
+        base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
+    query = request.rel_url.raw_query_string.split("&")
+    kept = [part for part in query if part and unquote(part.partition("=")[0]) != "cursor"]
+    return f"{base}{request.rel_url.raw_path}?{'&'.join([*kept, f'cursor={cursor}'])}"

@@ -1,0 +1,79 @@
+"""Lists of any length: read about a megabyte at a time, each batch continued after the last key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+BATCH_BYTES = 1024 * 1024
+_FIRST_RECORDS = 100
+_MAX_RECORDS = 5000
+# The server ends a reply at 16 MB: one that is smaller than this and shorter than asked for is the last.
+_REPLY_BYTES = 8 * 1024 * 1024
+
+Record = dict[str, Any]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records as the database sent them. Opening them takes time, so the caller decides where it is done."""
+
+    size: int
+    open: Callable[[], list[Record]]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The batches of a list, and the key after which the next page begins, if there is one."""
+
+    batches: AsyncIterator[Batch]
+    next_key: Key | None = None
+
+
+def after(fields: Sequence[str], key: Key, operator: str = "$gt") -> Record:
+    """Return the filter for what comes after a key in the order of several fields."""
+    steps = [
+        {**dict(zip(fields[:place], key, strict=False)), fields[place]: {operator: key[place]}}
+        for place in range(len(fields))
+    ]
+    return {"$or": steps}
+
+
+def split(records: list[Record], size_of: Callable[[Record], int]) -> Iterator[tuple[int, list[Record]]]:
+    """Yield the records in lists of about BATCH_BYTES, each with its size; lets go of what it has yielded."""
+    records.reverse()
+    part: list[Record] = []
+    size = 0
+    while records:
+        weight = size_of(records[-1])
+        if part and size + weight > BATCH_BYTES:
+            yield size, part
+            part, size = [], 0
+        part.append(records.pop())
+        size += weight
+    if part:
+        yield size, part
+
+
+async def by_bytes(
+    read: Callable[[Key | None, int], Awaitable[list[Record]]],
+    key_of: Callable[[Record], Key],
+    size_of: Callable[[Record], int],
+    begin: Key | None = None,
+) -> AsyncIterator[tuple[int, list[Record]]]:
+    """Yield the records in lists of about BATCH_BYTES; `read` returns at most so many after a key.
+
+    Every read is a query of its own: a reader that takes an hour holds no cursor open in the database.
+    """
+    asked, key = _FIRST_RECORDS, begin
+    while records := await read(key, asked):
+        key, count, total = key_of(records[-1]), len(records), 0
+        for size, part in split(records, size_of):
+            total += size
+            yield size, part
+            del part
+        if count < asked and total < _REPLY_BYTES:
+            return
+        asked = max(1, min(_MAX_RECORDS, BATCH_BYTES * count // total))

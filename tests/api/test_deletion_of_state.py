@@ -1,0 +1,100 @@
+"""DELETE /v1/cookies and DELETE /v1/local-storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from service.store import Store, browser_state
+from tests.conftest import MakeApi
+from tests.support.api import Api, make_cookie, make_entry
+
+PAST, FUTURE = "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
+COOKIES, ENTRIES = "/v1/cookies", "/v1/local-storage"
+
+
+def make(route: str, name: str, **changes: Any) -> dict[str, Any]:
+    return make_cookie(name=name, **changes) if route == COOKIES else make_entry(key=name, **changes)
+
+
+async def names(api: Api, path: str) -> list[str]:
+    return [record["name" if path == COOKIES else "key"] for record in await api.ok(path)]
+
+
+async def delete(api: Api, route: str, **query: str) -> Any:
+    answer = await api.request("DELETE", route, params=query)
+    assert answer.status == 200, answer.body
+    return answer.json
+
+
+@pytest.fixture(params=[COOKIES, ENTRIES])
+async def path(request: pytest.FixtureRequest, api: Api) -> str:
+    """The route, with four records in it."""
+    path: str = request.param
+    records = [
+        make(path, "a", domain="a.example", path="/", expires=FUTURE),
+        make(path, "b", domain="a.example", path="/x", expires=PAST),
+        make(path, "c", domain="c.example", path="/", expires=PAST),
+        make(path, "d", domain="d.example", path="/", expires=None),
+    ]
+    await api.ok(path, records)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ({"domain": "a.example"}, "cd"),
+        ({"path": "/x"}, "acd"),
+        ({"name": "c"}, "abd"),
+        ({"expired": "true"}, "ad"),
+        ({"domain": "a.example", "expired": "true"}, "acd"),
+        ({"domain": "a.example", "path": "/", "name": "a"}, "bcd"),
+        ({"domain": "a.example", "name": "c"}, "abcd"),
+        ({"all": "true"}, ""),
+        ({"all": "true", "domain": "c.example"}, "abd"),
+        ({"all": "false", "domain": "c.example"}, "abd"),
+    ],
+)
+async def test_what_matches_all_filters_is_deleted(api: Api, path: str, query: dict[str, str], left: str) -> None:
+    if path == ENTRIES and "name" in query:
+        query = {**query, "key": query["name"]}
+        del query["name"]
+    assert await delete(api, path, **query) == {"deleted": 4 - len(left)}
+    assert "".join(await names(api, path)) == left
+    assert await delete(api, path, **query) == {"deleted": 0}
+
+
+@pytest.mark.parametrize("query", ["", "domain=", "expired=false", "all=false", "expired=&all="])
+async def test_without_a_filter_nothing_is_deleted(api: Api, path: str, query: str) -> None:
+    answer = await api.request("DELETE", f"{path}?{query}")
+    assert (answer.status, answer.problems()) == (422, [(["query"], "missing")])
+    assert len(await names(api, path)) == 4
+
+
+async def test_a_filter_of_the_other_kind_is_unknown(api: Api, path: str) -> None:
+    other = "key" if path == COOKIES else "name"
+    answer = await api.request("DELETE", f"{path}?{other}=a")
+    assert (answer.status, answer.problems()) == (422, [(["query", other], "unknown_parameter")])
+
+
+async def test_an_empty_path_of_a_cookie_is_the_root(api: Api) -> None:
+    await api.ok(COOKIES, [make_cookie(name="a", path=""), make_cookie(name="b", path="/")])
+    assert await delete(api, COOKIES, path="/") == {"deleted": 2}
+
+
+async def test_a_crawlers_token_cannot_delete(make_api: MakeApi, api: Api, path: str) -> None:
+    crawler = await make_api(api.organization_id, scopes=["read", "write"])
+    answer = await crawler.request("DELETE", f"{path}?all=true")
+    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    assert len(await names(api, path)) == 4
+
+
+async def test_many_are_deleted_in_bounded_commands(
+    api: Api, store: Store, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(browser_state, "CHUNK", 7)
+    await api.ok(path, [make(path, f"n{n}") for n in range(50)])
+    assert await delete(api, path, all="true") == {"deleted": 54}
+    assert await names(api, path) == []

@@ -1,0 +1,121 @@
+"""Lists with `limit`: so many records, and a Link to the next page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from tests.support.api import Answer, Api, make_cookie, make_entry, make_review
+
+LISTS = ["/v1/cookies", "/v1/local-storage", "/v1/reviews/g"]
+NAMES = {"/v1/cookies": "name", "/v1/local-storage": "key", "/v1/reviews/g": "job_id"}
+
+
+def make(path: str, name: str) -> dict[str, Any]:
+    if path == "/v1/cookies":
+        return make_cookie(name=name)
+    return make_entry(key=name) if path == "/v1/local-storage" else make_review(job_id=name)
+
+
+def next_page(answer: Answer) -> str | None:
+    link = answer.headers.get("Link")
+    if link is None:
+        return None
+    match = re.fullmatch(r'<(https?://[^>]+)>; rel="next"', link)
+    assert match, link
+    return "/" + match[1].split("/", 3)[3]
+
+
+async def walk(api: Api, path: str | None) -> list[list[Any]]:
+    """Return the pages from one on."""
+    pages = []
+    while path:
+        answer = await api.get(path)
+        assert answer.status == 200, answer.body
+        pages.append(answer.json)
+        path = next_page(answer)
+    return pages
+
+
+@pytest.fixture(params=LISTS)
+async def path(request: pytest.FixtureRequest, api: Api) -> str:
+    """A list of 23 records."""
+    path: str = request.param
+    for n in range(23):
+        await api.ok(path, [make(path, f"n{n:02}")])
+    return path
+
+
+@pytest.mark.parametrize("limit", [1, 5, 22, 23, 24, 10_000])
+async def test_the_pages_together_are_the_whole_list(api: Api, path: str, limit: int) -> None:
+    whole = await api.ok(path)
+    pages = await walk(api, f"{path}?limit={limit}")
+    assert [record for page in pages for record in page] == whole
+    assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
+    assert len(pages) == -(-23 // limit)
+
+
+async def test_without_a_limit_there_is_no_link(api: Api, path: str) -> None:
+    answer = await api.get(path)
+    assert "Link" not in answer.headers and len(answer.json) == 23
+
+
+async def test_an_empty_list_is_one_page(api: Api) -> None:
+    assert await walk(api, "/v1/cookies?limit=5") == [[]]
+
+
+async def test_a_cursor_alone_leads_to_all_the_rest(api: Api, path: str) -> None:
+    following = next_page(await api.get(f"{path}?limit=5"))
+    assert following
+    assert await api.ok(following.replace("limit=5&", "")) == (await api.ok(path))[5:]
+
+
+async def test_the_link_repeats_the_filters(api: Api) -> None:
+    await api.ok("/v1/cookies", [make_cookie(domain=d, name=n) for d in ("a.example", "b.example") for n in "xyz"])
+    pages = await walk(api, "/v1/cookies?domain=b.example&active=true&limit=1")
+    assert [(page[0]["domain"], page[0]["name"]) for page in pages] == [("b.example", n) for n in "xyz"]
+
+
+async def test_what_is_deleted_between_two_pages_disturbs_nothing(api: Api) -> None:
+    await api.ok("/v1/cookies", [make_cookie(name=f"n{n}") for n in range(9)])
+    first = await api.get("/v1/cookies?limit=3")
+    await api.request("DELETE", "/v1/cookies?name=n2")
+    following = await api.ok(next_page(first) or "")
+    assert [cookie["name"] for cookie in following] == ["n3", "n4", "n5"]
+
+
+async def test_names_of_many_kilobytes_do_not_make_the_link_longer_than_clients_take(api: Api) -> None:
+    await api.ok("/v1/local-storage", [make_entry(key=f"{n}" + "ü" * 8000) for n in range(5)])
+    answer = await api.get("/v1/local-storage?limit=2")
+    assert len(answer.headers["Link"]) < 1000
+    assert [len(page) for page in await walk(api, "/v1/local-storage?limit=2")] == [2, 2, 1]
+    await api.request("DELETE", "/v1/local-storage?all=true")
+    gone = await api.get(next_page(answer) or "")
+    assert (gone.status, gone.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
+
+
+@pytest.mark.parametrize("cursor", ["x", "!!", "bnVsbA", "e30", "WzEuNV0", "W10", "w7w"])
+async def test_a_cursor_that_is_none_is_refused(api: Api, path: str, cursor: str) -> None:
+    answer = await api.get(f"{path}?limit=2&cursor={cursor}")
+    assert answer.status in (410, 422)
+    assert answer.problems()[0][0] == ["query", "cursor"]
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "10001", "x", "1.5"])
+async def test_a_limit_out_of_bounds_is_refused(api: Api, path: str, limit: str) -> None:
+    answer = await api.get(f"{path}?limit={limit}")
+    assert answer.status == 422 and answer.problems()[0][0] == ["query", "limit"]
+
+
+class TestBaseUrl:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", base_url="https://data.example/scraping/")
+
+    async def test_the_link_starts_with_it(self, api: Api) -> None:
+        await api.ok("/v1/cookies", [make_cookie(name=n) for n in "ab"])
+        answer = await api.get("/v1/cookies?limit=1")
+        assert answer.headers["Link"].startswith("<https://data.example/scraping/v1/cookies?limit=1&cursor=")

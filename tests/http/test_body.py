@@ -1,0 +1,138 @@
+"""Compressed bodies: linear work, bounded members and time, in turns between organizations."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from service.http import body as bodies
+from service.http.body import inflate
+from service.http.errors import ApiError
+from service.http.offload import TENANT, in_thread
+from service.settings import Settings
+from tests.support.api import Api, make_output
+from tests.support.stall import without_stall
+
+GZIP = 31
+MEMBER = gzip.compress(b" ")
+
+
+def test_members_that_follow_each_other_are_one_text() -> None:
+    text = gzip.compress(b"[1,") + gzip.compress(b"x" * 100_000) + bytes(50_000) + gzip.compress(b"2]") + bytes(512)
+    assert inflate(text, 2**20, GZIP) == b"[1," + b"x" * 100_000 + b"2]"
+
+
+@pytest.mark.parametrize("end", [1, 5, 20])
+def test_a_body_that_is_cut_off_is_refused(end: int) -> None:
+    with pytest.raises(ApiError) as refused:
+        inflate(gzip.compress(b"x" * 1000)[:-end], 2**20, GZIP)
+    assert refused.value.status == 400
+
+
+def test_a_body_of_many_tiny_members_is_refused_at_once() -> None:
+    """Two megabytes took three seconds each when every member copied the rest."""
+    body = MEMBER * (2 * 2**20 // len(MEMBER))
+    began = time.perf_counter()
+    with pytest.raises(ApiError) as refused:
+        inflate(body, 16 * 2**20, GZIP)
+    assert time.perf_counter() - began < 0.2
+    assert refused.value.problems[0]["type"] == "encoding_invalid"
+    assert "gzip members" in refused.value.problems[0]["msg"]
+
+
+def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
+    body = gzip.compress(b"x" * 2000) * 1024
+    began = time.perf_counter()
+    assert len(inflate(body, 16 * 2**20, GZIP)) == 2000 * 1024
+    assert time.perf_counter() - began < 0.5
+
+
+def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "_INFLATE_SECONDS", -1.0)
+    with pytest.raises(ApiError) as refused:
+        inflate(gzip.compress(b"x" * 1000), 2**20, GZIP)
+    assert "too long" in refused.value.problems[0]["msg"]
+
+
+async def test_one_organizations_work_waits_behind_its_own_not_behind_anothers() -> None:
+    gate, order = threading.Event(), []
+
+    def work(name: str) -> None:
+        gate.wait(10)
+        order.append(name)
+
+    def start(tenant: int, name: str) -> asyncio.Task[None]:
+        async def run() -> None:
+            TENANT.set(tenant)
+            await in_thread(lambda: work(name))
+
+        return asyncio.create_task(run())
+
+    many = [start(1, f"a{n}") for n in range(20)]
+    await asyncio.sleep(0)
+    few = [start(2, f"b{n}") for n in range(3)]
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*many, *few)
+    # Two were running already; from then on they take turns.
+    assert max(order.index(f"b{n}") for n in range(3)) < 10
+
+
+async def test_work_whose_caller_has_left_is_not_begun() -> None:
+    gate, done = threading.Event(), []
+    running = [asyncio.create_task(in_thread(lambda: gate.wait(10))) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    left = asyncio.create_task(in_thread(lambda: done.append(1)))
+    await asyncio.sleep(0.01)
+    left.cancel()
+    gate.set()
+    await asyncio.gather(*running)
+    await in_thread(lambda: None)
+    assert done == []
+
+
+async def test_what_work_raises_reaches_its_caller() -> None:
+    def fail() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        await in_thread(fail)
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+class TestFiles:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", max_files=10)
+
+    @pytest.mark.parametrize("content_type", ["application/json", "application/x-ndjson"])
+    async def test_more_files_in_a_body_than_allowed_are_refused_before_they_are_prepared(
+        self, api: Api, content_type: str
+    ) -> None:
+        async def post(items: list[dict[str, Any]]) -> Any:
+            import json
+
+            lines = content_type.endswith("ndjson")
+            text = "\n".join(map(json.dumps, items)) if lines else json.dumps(items)
+            return await api.post("/v1/outputs/g", data=text, headers={"Content-Type": content_type})
+
+        assert (await post([make_output(n, files=[{}] * 5) for n in range(2)])).status == 200
+        answer = await post([make_output(n, files=[{}] * 4) for n in range(3)])
+        assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+        assert "at most 10 files" in answer.json["detail"][0]["msg"]
+
+
+async def test_700_items_of_1000_empty_files_hold_nobody_up(api: Api) -> None:
+    import json
+
+    body = gzip.compress(json.dumps([make_output(n, files=[{}] * 1000) for n in range(700)]).encode())
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    answer = await without_stall(lambda: api.post("/v1/outputs/g", data=body, headers=headers))
+    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])

@@ -1,0 +1,197 @@
+"""No token can keep the others out: places, bodies being received, bytes in flight, slow readers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from service.http.limits import LIMITS, Pool
+from service.http.slow_readers import unsent
+from service.settings import Settings
+from tests.conftest import MakeApi
+from tests.support.api import Api
+from tests.support.raw import Connection, connect
+
+HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
+MEGABYTE = 2**20
+
+
+def test_no_holder_gets_more_than_three_quarters() -> None:
+    pool = Pool(8)
+    assert [pool.take("a") for _ in range(8)] == [True] * 6 + [False] * 2
+    assert [pool.take("b") for _ in range(3)] == [True] * 2 + [False]
+    pool.put_back("a")
+    assert pool.take("b") and not pool.take("a")
+
+
+def test_what_is_put_back_leaves_nothing_behind() -> None:
+    pool = Pool(100)
+    for n in range(1000):
+        assert pool.take(f"token-{n}", 70)
+        pool.put_back(f"token-{n}", 70)
+    assert pool.used == 0 and not pool._by_token
+
+
+async def send_slowly(api: Api, stack: AsyncExitStack, count: int) -> list[Connection]:
+    """Begin requests that send one byte of their body."""
+    begun = []
+    for _ in range(count):
+        connection = await stack.enter_async_context(connect(api))
+        head = f"POST /v1/cookies HTTP/1.1\r\n{HEAD}Content-Length: 1000\r\n\r\n[".replace("{token}", api.token)
+        await connection.send(head.encode())
+        begun.append(connection)
+    return begun
+
+
+class TestReceiving:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", max_in_flight=8, max_receiving=8, receive_timeout=20)
+
+    async def test_requests_that_send_one_byte_keep_nobody_from_reading_or_writing(
+        self, api: Api, make_api: MakeApi
+    ) -> None:
+        other = await make_api()
+        async with AsyncExitStack() as stack:
+            await send_slowly(api, stack, 20)
+            async with asyncio.timeout(10):
+                while api.client.app[LIMITS].receiving.used < 6:
+                    await asyncio.sleep(0.01)
+            for _ in range(5):
+                assert await other.ok("/v1/cookies") == []
+                assert (await other.post("/v1/cookies", [])).status == 200
+            # The one that sends slowly still reads, and is refused when it sends more.
+            assert await api.ok("/v1/cookies") == []
+            refused = await api.post("/v1/cookies", [])
+            assert (refused.status, refused.problems()) == (503, [([], "unavailable")])
+        async with asyncio.timeout(10):
+            while api.client.app[LIMITS].receiving.used:
+                await asyncio.sleep(0.01)
+        assert (await api.post("/v1/cookies", [])).status == 200
+
+
+class TestBytes:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", max_bytes_in_flight=16 * MEGABYTE, receive_timeout=20)
+
+    @pytest.fixture
+    async def filled(self, api: Api) -> Api:
+        """A caller with 12 MB of local storage."""
+        for n in range(3):
+            await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4 * MEGABYTE}])
+        return api
+
+    async def readers(self, api: Api, stack: AsyncExitStack, count: int) -> AsyncIterator[Connection]:
+        for _ in range(count):
+            connection = await stack.enter_async_context(connect(api))
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            head = f"GET /v1/local-storage HTTP/1.1\r\n{HEAD}\r\n".replace("{token}", api.token)
+            await connection.send(head.encode())
+            yield connection
+
+    async def test_readers_that_take_nothing_hold_a_bounded_number_of_bytes_and_the_others_get_in(
+        self, filled: Api, make_api: MakeApi
+    ) -> None:
+        other = await make_api()
+        await other.ok("/v1/local-storage", [{"domain": "a", "key": "1", "value": "x" * MEGABYTE}])
+        budget = filled.client.app[LIMITS].bytes
+        async with AsyncExitStack() as stack:
+            async for _ in self.readers(filled, stack, 6):
+                pass
+            async with asyncio.timeout(10):
+                while budget.used < budget.share:
+                    await asyncio.sleep(0.01)
+            refused = await filled.get("/v1/local-storage")
+            assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+            assert len(await other.ok("/v1/local-storage")) == 1
+        async with asyncio.timeout(10):
+            while budget.used:
+                await asyncio.sleep(0.01)
+        assert len(await filled.ok("/v1/local-storage")) == 3
+
+    async def test_bodies_count_while_they_are_received_and_worked_on(self, api: Api, make_api: MakeApi) -> None:
+        other = await make_api()
+        budget = api.client.app[LIMITS].bytes
+        async with AsyncExitStack() as stack:
+            for _ in range(3):
+                connection = await stack.enter_async_context(connect(api))
+                head = f"POST /v1/cookies HTTP/1.1\r\n{HEAD}Content-Length: {6 * MEGABYTE}\r\n\r\n"
+                await connection.send(head.replace("{token}", api.token).encode() + b" " * 5 * MEGABYTE)
+            async with asyncio.timeout(10):
+                while budget.used < 10 * MEGABYTE:
+                    await asyncio.sleep(0.01)
+            assert budget.used <= budget.share
+            assert (await other.post("/v1/cookies", [])).status == 200
+        async with asyncio.timeout(10):
+            while budget.used:
+                await asyncio.sleep(0.01)
+
+
+# -- slow readers ------------------------------------------------------------------------------------
+
+
+class TestSlowReaders:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", receive_timeout=0.5, min_send_rate=20_000)
+
+    @pytest.fixture
+    async def filled(self, api: Api) -> Api:
+        """A caller with 40 MB of local storage: more than the kernel keeps for a connection."""
+        for n in range(10):
+            await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4 * MEGABYTE}])
+        return api
+
+    def open(self, api: Api) -> socket.socket:
+        """A client with a receive buffer so small that each byte taken can be seen from the other side."""
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
+        connection.connect((api.client.host, api.client.port))
+        connection.sendall(f"GET /v1/local-storage HTTP/1.1\r\n{HEAD}\r\n".replace("{token}", api.token).encode())
+        connection.setblocking(False)
+        return connection
+
+    async def take(self, api: Api, connection: socket.socket, rate: int, seconds: float) -> bool:
+        """Read at a rate; return whether the response still goes on after some seconds."""
+        loop, end = asyncio.get_running_loop(), time.monotonic() + seconds
+        budget = api.client.app[LIMITS].bytes
+        await loop.sock_recv(connection, 1)
+        while time.monotonic() < end and budget.used:
+            await loop.sock_recv(connection, rate // 20)
+            await asyncio.sleep(0.05)
+        return budget.used > 0
+
+    async def test_a_steady_slow_reader_is_waited_for(self, filled: Api) -> None:
+        with self.open(filled) as connection:
+            # Nothing leaves the service's own buffer meanwhile: only the kernel's gets shorter.
+            assert await self.take(filled, connection, 100_000, 5)
+
+    async def test_a_reader_slower_than_the_minimum_is_cut(self, filled: Api) -> None:
+        with self.open(filled) as connection:
+            assert not await self.take(filled, connection, 2_000, 8)
+
+    async def test_what_the_kernel_has_not_sent_counts(self) -> None:
+        done = asyncio.Event()
+        transports: list[asyncio.Transport] = []
+
+        class Sender(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                transports.append(transport)
+                transport.write(b"x" * 100_000)
+                done.set()
+
+        server = await asyncio.get_running_loop().create_server(Sender, "127.0.0.1", 0)
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(server.sockets[0].getsockname())
+            await asyncio.wait_for(done.wait(), 5)
+            assert unsent(transports[0]) > 50_000
+        transports[0].abort()
+        server.close()

@@ -1,0 +1,48 @@
+"""Query parameters: unknown ones are refused on every route, with the nearest known name."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.api import Api
+from tests.support.routes import API_ROUTES
+
+
+@pytest.mark.parametrize(("method", "path"), [(route.method, route.path) for route in API_ROUTES])
+async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, method: str, path: str) -> None:
+    for name in ("group_id", "output_id"):
+        path = path.replace(f"{{{name}}}", "x")
+    answer = await api.request(method, f"{path}?nothing_like_it=1")
+    assert (answer.status, answer.problems()) == (422, [(["query", "nothing_like_it"], "unknown_parameter")])
+
+
+@pytest.mark.parametrize(
+    ("query", "meant"),
+    [
+        ("contry=Germany", "country"),
+        ("Limit=5", "limit"),
+        ("job-id=x", "job_id"),
+        ("created_afer=2026", "created_after"),
+    ],
+)
+async def test_a_misspelled_filter_is_told_the_right_name(api: Api, query: str, meant: str) -> None:
+    answer = await api.get(f"/v1/outputs/g?{query}")
+    assert answer.status == 422
+    assert answer.json["detail"][0]["msg"] == f"Unknown parameter: did you mean {meant}?"
+
+    answer = await api.get("/v1/cookies?" + "&".join(f"p{n}=1" for n in range(300)))
+    assert (answer.status, len(answer.json["detail"])) == (422, 100)
+
+
+async def test_a_name_of_many_kilobytes_is_cut_in_the_response(api: Api) -> None:
+    answer = await api.get("/v1/cookies?" + "x" * 30_000 + "=1")
+    assert answer.status == 422 and len(answer.body) < 500
+
+
+async def test_a_caller_without_a_token_learns_nothing_about_parameters(api: Api) -> None:
+    answer = await api.get("/v1/cookies?nothing=1", headers={"Authorization": ""})
+    assert answer.status == 401
+
+
+async def test_the_page_ignores_what_others_append_to_its_address(api: Api) -> None:
+    assert (await api.get("/?utm_source=mail")).status == 200
