@@ -160,7 +160,7 @@ async def serve() -> None:
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     members = Members()
     for member, (proxy_port, port) in enumerate(json.loads(await lines.readline())):
-        make = lambda member=member, port=port: Connection(members, member, port)  # noqa: E731
+        make = lambda member=member, port=port: Connection(members, member, port)
         await loop.create_server(make, "127.0.0.1", proxy_port)
     print("ok", flush=True)
     while line := await lines.readline():

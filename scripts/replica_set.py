@@ -75,9 +75,12 @@ class Member:
         ) as client:
             return dict(client.admin.command(command, value, **options))
 
-    def fail_point(self, name: str, mode: Any = "alwaysOn", **data: Any) -> None:
-        """Set a fail point of the server: `mode` is "alwaysOn", "off" or {"times": n}."""
-        self.command("configureFailPoint", name, mode=mode, **({"data": data} if data else {}))
+    def fail_point(self, name: str, mode: Any = "alwaysOn", **data: Any) -> int:
+        """Set a fail point of the server; return how often it was met before.
+
+        `mode` is "alwaysOn", "off" or {"times": n}.
+        """
+        return int(self.command("configureFailPoint", name, mode=mode, **({"data": data} if data else {}))["count"])
 
     def __repr__(self) -> str:
         return f"member {self.number}"
