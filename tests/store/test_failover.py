@@ -17,7 +17,7 @@ from pymongo.errors import OperationFailure
 
 from scripts.replica_set import ReplicaSet
 from service.settings import Settings
-from tests.api import Api, make_output
+from tests.support.api import Api, make_output
 
 # The driver finds the new primary and the election takes its time.
 RETRY_SECONDS = 30.0
