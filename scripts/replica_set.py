@@ -49,11 +49,11 @@ def find_mongod() -> str:
 
 
 class Member:
-    """One mongod; clients and other members reach it by `proxy_port` only."""
+    """One mongod; clients and other members reach it by `proxy_port`, which a set of one does not need."""
 
     def __init__(self, number: int, folder: Path) -> None:
         self.number, self.folder = number, folder / f"member-{number}"
-        self.port, self.proxy_port = free_port(), free_port()
+        self.port = self.proxy_port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.is_frozen = self.is_cut_off = False
 
@@ -106,7 +106,8 @@ class ReplicaSet:
 
     def __enter__(self) -> Self:
         try:
-            self._start_proxy()
+            if len(self.members) > 1:
+                self._start_proxy()
             for member in self.members:
                 self._start(member)
             for member in self.members:
@@ -264,6 +265,8 @@ class ReplicaSet:
         self.members[0].command("replSetInitiate", {"_id": NAME, "members": hosts, "settings": settings})
 
     def _start_proxy(self) -> None:
+        for member in self.members:
+            member.proxy_port = free_port()
         self._proxy = subprocess.Popen(
             [sys.executable, "-m", "scripts.member_proxy"],
             stdin=subprocess.PIPE,
@@ -277,8 +280,10 @@ class ReplicaSet:
         self._tell({"cut": [member.number for member in self.members if member.is_cut_off]})
 
     def _tell(self, command: Any) -> None:
-        """Send a line to the proxy and wait until it is done."""
-        assert self._proxy is not None and self._proxy.stdin is not None and self._proxy.stdout is not None
+        """Send a line to the proxy, if there is one, and wait until it is done."""
+        if self._proxy is None:
+            return
+        assert self._proxy.stdin is not None and self._proxy.stdout is not None
         self._proxy.stdin.write(json.dumps(command).encode() + b"\n")
         self._proxy.stdin.flush()
         if self._proxy.stdout.readline() != b"ok\n":

@@ -10,13 +10,11 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from scripts.checker.__main__ import mongo
+from scripts.checker.services import mongo
 from service.settings import Settings
 from service.store import Store
 from service.store.documents import decode
@@ -91,7 +89,7 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="checker-") as folder, mongo(Path(folder)) as url:
+    with mongo() as (url, _):
         return asyncio.run(run(url, options.items, options.changed))
 
 

@@ -19,6 +19,8 @@ from scripts.replica_set import ReplicaSet
 from service.settings import Settings
 from tests.support.api import Api, make_output
 
+# Three databases at once: beside nothing else of the kind.
+pytestmark = pytest.mark.xdist_group("replica-set")
 # The driver finds the new primary and the election takes its time.
 RETRY_SECONDS = 30.0
 
