@@ -33,10 +33,11 @@ from scripts.checker.failovers import Failovers
 from scripts.checker.plan import Plan, mix_of
 from scripts.checker.reader import Reader
 from scripts.checker.report import Report, Watch
-from scripts.checker.services import Services, mongo, new_token
+from scripts.checker.services import SERVICE_KILLED, Services, mongo, new_token
 from scripts.checker.writer import Writer
 from service.store import REAP_SECONDS
 
+PROGRESS_SECONDS = 60.0
 FAULTS = {"delay": 0.3, "late": 0.0005, "fail": 0.002, "crash": 0.002}
 
 
@@ -95,13 +96,13 @@ class Run:
         fork = multiprocessing.get_context("fork")
         stop, writing, end = fork.Event(), fork.Event(), fork.Event()
         writing.set()
-        versions = 10**12 if options.kills or options.min_failovers else -(-options.versions // options.writers)
+        total = fork.Value("q")
         readers = [
             fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run(), daemon=True)
             for number, kind in enumerate(plan.reader_kinds(options.readers))
         ]
         writers = [
-            fork.Process(target=lambda n=number: Writer(plan, n, versions, stop).run(), daemon=True)
+            fork.Process(target=lambda n=number: Writer(plan, n, total, stop).run(), daemon=True)
             for number in range(options.writers)
         ]
         clients += readers + writers
@@ -111,11 +112,14 @@ class Run:
         with MongoClient[Any](self.url, tz_aware=True, timeoutMS=2000) as mongo:
             watch = Watch(mongo[self.database_name], options.lease)
             started = time.monotonic()
-            next_kill = started + random.uniform(1, 3)
+            next_kill, next_line = started + random.uniform(1, 3), started + PROGRESS_SECONDS
             while any(writer.is_alive() for writer in writers):
                 now = time.monotonic()
-                if self._is_enough(services, now - started, next_kill < now):
+                if now - started > options.seconds or self._is_enough(services, total.value, next_kill < now):
                     stop.set()
+                if now > next_line:
+                    print(f"{now - started:.0f} s: {total.value} versions, {self._failed(services)}", flush=True)
+                    next_line = now + PROGRESS_SECONDS
                 if options.kill_every and now > next_kill and not stop.is_set() and services.are_up():
                     services.kill_one()
                     next_kill = now + options.kill_every * random.uniform(0.5, 1.5)
@@ -137,11 +141,9 @@ class Run:
                 time.sleep(0.05)
         with MongoClient[Any](self.url, tz_aware=True) as mongo:
             report = Report(options, plan, self._load("writer"), self._load("reader"), mongo[self.database_name])
-            print(f"{seconds:.1f} s of {len(writers)} writers on {len(services.ports)} services")
-            if self.failovers is not None:
-                kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failovers.counts.items()))
-                longest = self.failovers.longest_without_primary
-                print(f"failovers: {self.failovers.total} ({kinds}); longest without a primary: {longest:.1f} s")
+            print(
+                f"{seconds:.1f} s of {len(writers)} writers on {len(services.ports)} services; {self._failed(services)}"
+            )
             report.faults(Counter(self.faults_log.read_text().splitlines()) + services.ended)
             return report.verdict(settled, watch.longest)
 
@@ -156,14 +158,21 @@ class Run:
         token = new_token(self.environ, scopes)
         return Plan(services.ports, token, self.folder, options.largest, cut=0.03, seed=options.seed, mix=mix)
 
-    def _is_enough(self, services: Services, seconds: float, kill_is_due: bool) -> bool:
-        """Return whether the writers are to stop, apart from when each has written its part."""
+    def _is_enough(self, services: Services, versions: int, kill_is_due: bool) -> bool:
+        """Return whether everything that the options ask for has happened."""
         options = self.options
         if options.kills:
-            return kill_is_due and bool(services.ended["kill -9 of a service"] >= options.kills)
-        if self.failovers is not None and options.min_failovers:
-            return bool(self.failovers.total >= options.min_failovers)
-        return bool(seconds > options.seconds)
+            return kill_is_due and bool(services.ended[SERVICE_KILLED] >= options.kills)
+        failovers = 0 if self.failovers is None else self.failovers.total
+        return bool(versions >= options.versions and failovers >= options.min_failovers)
+
+    def _failed(self, services: Services) -> str:
+        failed = f"{services.ended[SERVICE_KILLED]} services killed"
+        if self.failovers is None:
+            return failed
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failovers.counts.items()))
+        longest = self.failovers.longest_without_primary
+        return f"{failed}, failovers: {self.failovers.total} ({kinds or 'none'}), longest election {longest:.1f} s"
 
     def _wait_until_nothing_is_in_flight(self, services: Services, watch: Watch) -> bool:
         deadline = time.monotonic() + 2 * self.options.lease + 20

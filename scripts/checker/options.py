@@ -11,7 +11,7 @@ from scripts.checker.plan import MIX
 
 def parse(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.checker", description=description)
-    parser.add_argument("--versions", type=int, default=60_000, help="item versions to acknowledge")
+    parser.add_argument("--versions", type=int, default=60_000, help="item versions to acknowledge at least")
     parser.add_argument("--writers", type=int, default=24)
     parser.add_argument("--readers", type=int, default=2, help="plain readers, beside one of each other kind")
     parser.add_argument("--services", type=int, default=3)
@@ -23,7 +23,7 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--nodes", type=int, default=0, help="mongods to start; default: MONGO_URL, else 1")
     parser.add_argument("--failovers", action="store_true", help="kill, freeze, step down and cut off primaries")
     parser.add_argument("--failover-every", type=float, default=10.0, help="seconds between two failovers")
-    parser.add_argument("--min-failovers", type=int, default=0, help="write on until there were this many failovers")
+    parser.add_argument("--min-failovers", type=int, default=0, help="write on until there were this many")
     parser.add_argument(
         "--mix",
         default="auto",

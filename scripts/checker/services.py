@@ -18,6 +18,7 @@ from scripts.processes import die_with_parent, free_port
 from scripts.replica_set import ReplicaSet
 
 ORGANIZATION = 1
+SERVICE_KILLED = "kill -9 of a service"
 
 
 @contextmanager
@@ -84,7 +85,7 @@ class Services:
 
     def kill_one(self) -> None:
         random.choice(self._processes).kill()
-        self.ended["kill -9 of a service"] += 1
+        self.ended[SERVICE_KILLED] += 1
 
     def restart_dead(self) -> None:
         for number, process in enumerate(self._processes):

@@ -69,11 +69,14 @@ class _Known:
 
 
 class Writer:
-    """Writes new, changed and unchanged items, single and in batches, until there are enough versions."""
+    """Writes new, changed and unchanged items, single and in batches, until it is told to stop.
 
-    def __init__(self, plan: Plan, number: int, versions: int, stop: Event) -> None:
+    Adds what is acknowledged to `total`, which all writers share.
+    """
+
+    def __init__(self, plan: Plan, number: int, total: Any, stop: Event) -> None:
         random.seed(f"{plan.seed} writer {number}")
-        self._plan, self._number, self._left, self._stop = plan, number, versions, stop
+        self._plan, self._number, self._total, self._stop = plan, number, total, stop
         self._client = Client(plan.ports, plan.token)
         self._written = Written()
         self._version = 0
@@ -89,7 +92,7 @@ class Writer:
         if "delete" in self._plan.mix:
             actions += [self._delete_one, self._delete_by_filter]
             weights += [0.15, 0.05]
-        while self._left > 0 and not self._stop.is_set():
+        while not self._stop.is_set():
             random.choices(actions, weights)[0](random.choice(GROUPS))
         self._written.counts += self._client.counts
         (self._plan.folder / f"writer-{self._number}").write_bytes(pickle.dumps(self._written))
@@ -97,7 +100,7 @@ class Writer:
     # -- writing ------------------------------------------------------------------------------
 
     def _write(self, group: str) -> None:
-        size = 1 if random.random() < 0.2 else random.randint(1, min(self._plan.largest, max(1, self._left)))
+        size = 1 if random.random() < 0.2 else random.randint(1, self._plan.largest)
         self._send(group, [self._item(group) for _ in range(size)])
 
     def _send(self, group: str, sent: list[dict[str, Any]]) -> None:
@@ -119,8 +122,11 @@ class Writer:
             else:
                 self._client.check(response, f"writer {self._number}")
             time.sleep(random.uniform(0.05, 0.5))
+        before = self._written.versions
         for result in response.json["items"]:
             self._take(group, items[result["key_hash"]], result)
+        with self._total.get_lock():
+            self._total.value += self._written.versions - before
         for kind in ("created", "updated", "unchanged"):
             self._written.counts[kind] += response.json[kind]
 
@@ -134,7 +140,6 @@ class Writer:
         known = self._known[group].get(key)
         if known is None or known.item["data"]["version"] != item["data"]["version"]:
             written.versions += 1
-            self._left -= 1
         if key.startswith("shared"):
             written.shared[group, key] = max(result["id"], written.shared.get((group, key), 0))
             return

@@ -24,7 +24,7 @@ def check(options: str, **environ: str) -> tuple[int, str]:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=180,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -36,7 +36,9 @@ def number(name: str, output: str) -> int:
 
 
 def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() -> None:
-    code, output = check(f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 6 --kill-every 3")
+    code, output = check(
+        f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 6 --kill-every 3 --versions 100"
+    )
     assert code == 0, output
     assert number("missed", output) == number("lost", output) == number("duplicated", output) == 0
     assert number("versions acknowledged", output) > 100
