@@ -17,6 +17,7 @@ from pymongo.errors import OperationFailure
 
 from scripts.replica_set import ReplicaSet
 from service.settings import Settings
+from service.store import Store
 from tests.support.api import Api, make_output
 
 # Three databases at once: beside nothing else of the kind.
@@ -39,7 +40,9 @@ def mongo_url(replica_set: ReplicaSet) -> str:
 @pytest.fixture
 def settings() -> Settings:
     """Rounds of one process overlap, and a batch stays in flight while its write is held up."""
-    return Settings(mongo_database="test", group_commit=False, lease_seconds=60.0, mongo_timeout=10.0)
+    return Settings(
+        mongo_database="test", group_commit=False, lease_seconds=60, mongo_timeout=10, token_cache_seconds=0.1
+    )
 
 
 class Failover:
@@ -177,3 +180,17 @@ async def test_an_item_is_not_called_unchanged_against_a_version_older_than_the_
     page = await until_available(api, path)
     assert [item["data"] for item in page["items"]] == [{"price": 1}]
     assert page["items"][0]["id"] > changed["items"][0]["id"]
+
+
+async def test_a_revoked_token_stays_revoked_when_the_new_primary_serves_an_older_snapshot(
+    api: Api, store: Store, failover: Failover
+) -> None:
+    await api.ok("/v1/groups")
+    await asyncio.to_thread(failover.hold_snapshot)
+    assert await store.tokens.revoke(api.token)
+
+    await asyncio.to_thread(failover.fail_over)
+    async with asyncio.timeout(RETRY_SECONDS):
+        while (answer := await api.get("/v1/groups")).status == 503:
+            await asyncio.sleep(0.1)
+    assert answer.status == 401
