@@ -38,6 +38,8 @@ from scripts.checker.writer import Writer
 from service.store import REAP_SECONDS
 
 PROGRESS_SECONDS = 60.0
+# The upkeep of the services sets counts right some seconds after a dead writer's batch was ended.
+RECOUNT_SECONDS = 60.0
 FAULTS = {"delay": 0.3, "late": 0.0005, "fail": 0.002, "crash": 0.002}
 
 
@@ -133,7 +135,7 @@ class Run:
             writing.clear()
             if self.failovers is not None:
                 self.failovers.finish()
-            settled = self._wait_until_nothing_is_in_flight(services, watch)
+            settled = self._wait_until_settled(services, watch)
             end.set()
             while any(reader.is_alive() for reader in readers):
                 services.restart_dead()
@@ -174,14 +176,19 @@ class Run:
         longest = self.failovers.longest_without_primary
         return f"{failed}, failovers: {self.failovers.total} ({kinds or 'none'}), longest election {longest:.1f} s"
 
-    def _wait_until_nothing_is_in_flight(self, services: Services, watch: Watch) -> bool:
-        deadline = time.monotonic() + 2 * self.options.lease + 20
-        while time.monotonic() < deadline:
+    def _wait_until_settled(self, services: Services, watch: Watch) -> bool:
+        """Return whether nothing is in flight any more, and then wait for the counts that this changed."""
+        batches = time.monotonic() + 2 * self.options.lease + 20
+        while watch.look():
+            if time.monotonic() > batches:
+                return False
             services.restart_dead()
-            if not watch.look():
-                return True
             time.sleep(0.1)
-        return False
+        counts = time.monotonic() + RECOUNT_SECONDS
+        while watch.is_recounting() and time.monotonic() < counts:
+            services.restart_dead()
+            time.sleep(0.1)
+        return True
 
     def _load(self, kind: str) -> list[Any]:
         return [pickle.loads(path.read_bytes()) for path in sorted(self.folder.glob(f"{kind}-*"))]  # noqa: S301

@@ -43,6 +43,13 @@ class Watch:
             return len(batches)
         return 1
 
+    def is_recounting(self) -> bool:
+        """Return whether counts are still to be set right after writers that died, or the database does not say."""
+        with suppress(PyMongoError):
+            where = {"organization_id": ORGANIZATION, "recount": True}
+            return self._database["groups"].find_one(where, {"_id": 1}) is not None
+        return True
+
     def _holders(self) -> list[dict[str, Any]]:
         """Return the documents that hold batches in flight."""
         sequence = self._database["sequences"].find_one({"_id": ORGANIZATION}, {"open": 1})
