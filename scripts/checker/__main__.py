@@ -12,7 +12,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import pickle
 import random
 import signal
 import sys
@@ -30,9 +29,9 @@ from pymongo.errors import PyMongoError
 
 from scripts.checker import options as arguments
 from scripts.checker.failovers import Failovers
-from scripts.checker.plan import Plan, mix_of
+from scripts.checker.plan import Plan, load, mix_of
 from scripts.checker.reader import Reader
-from scripts.checker.report import Report, Watch
+from scripts.checker.report import Report, Watch, stored
 from scripts.checker.services import SERVICE_KILLED, Services, mongo, new_token
 from scripts.checker.writer import Writer
 from service.store import REAP_SECONDS
@@ -142,7 +141,10 @@ class Run:
                 _check_alive(clients)
                 time.sleep(0.05)
         with MongoClient[Any](self.url, tz_aware=True) as mongo:
-            report = Report(options, plan, self._load("writer"), self._load("reader"), mongo[self.database_name])
+            database = mongo[self.database_name]
+            # While one document holds the ids of all groups, approvals of dead writers' batches are estimated.
+            options.estimated_approvals = database["sequences"].find_one({"open": {"$exists": True}}) is not None
+            report = Report(options, plan, *load(self.folder), stored(database))
             print(
                 f"{seconds:.1f} s of {len(writers)} writers on {len(services.ports)} services; {self._failed(services)}"
             )
@@ -189,9 +191,6 @@ class Run:
             services.restart_dead()
             time.sleep(0.1)
         return True
-
-    def _load(self, kind: str) -> list[Any]:
-        return [pickle.loads(path.read_bytes()) for path in sorted(self.folder.glob(f"{kind}-*"))]  # noqa: S301
 
 
 def _check_alive(clients: list[BaseProcess]) -> None:

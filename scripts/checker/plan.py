@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,3 +80,12 @@ def fingerprint(item: dict[str, Any]) -> bytes:
     """Return a digest of what a consumer's copy must have in common with the database."""
     fields = [item[name] for name in ("id", "output_id", "source_url", "data", "is_approved", "tags")]
     return hashlib.blake2b(json.dumps(fields, sort_keys=True).encode(), digest_size=8).digest()
+
+
+def load(folder: Path) -> tuple[list[Any], list[Any]]:
+    """Return what the writers and the readers have left in their folder."""
+
+    def read(pattern: str) -> list[Any]:
+        return [pickle.loads(path.read_bytes()) for path in sorted(folder.glob(pattern))]  # noqa: S301
+
+    return read("writer-*"), read("reader-*")

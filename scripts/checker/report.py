@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -57,20 +58,32 @@ class Watch:
         return [sequence or {}, *self._database["groups"].find(where, {"open": 1})]
 
 
+def stored(database: Any) -> Iterator[dict[str, Any]]:
+    """Yield the outputs of a database, as far as they are compared, and the tombstones among them."""
+    fields = ["group_id", "key_hash", "id", "output_id", "data", "source_url", "root_job_id", "tags", "is_approved"]
+    outputs = database.get_collection("outputs", read_concern=ReadConcern("majority"))
+    yield from outputs.find({"organization_id": ORGANIZATION}, [*fields, "deleted", "tombstone"])
+
+
 class Report:
     """The outcome of one run."""
 
     def __init__(
-        self, options: argparse.Namespace, plan: Plan, written: list[Written], read: list[Read], database: Any
+        self,
+        options: argparse.Namespace,
+        plan: Plan,
+        written: list[Written],
+        read: list[Read],
+        documents: Iterable[dict[str, Any]],
     ) -> None:
         self.options, self.plan, self.written, self.read = options, plan, written, read
-        self.database = database.with_options(read_concern=ReadConcern("majority"))
-        fields = ["group_id", "key_hash", "id", "output_id", "data", "source_url", "root_job_id", "tags"]
-        fields += ["is_approved", "deleted"]
-        self.documents = 0
+        self.documents = self.tombstones = 0
         self.stored: dict[Key, dict[str, Any]] = {}
         self.deleted = set[Key]()
-        for document in self.database["outputs"].find({"tombstone": {"$exists": False}}, fields):
+        for document in documents:
+            if "tombstone" in document:
+                self.tombstones += 1
+                continue
             self.documents += 1
             key = document["group_id"], document["key_hash"]
             if document.get("deleted"):
@@ -86,8 +99,7 @@ class Report:
             faults[f"clients: {kind}"] += counts.pop(kind, 0) + reading[kind]
         print("faults:  " + ", ".join(f"{count} {kind}" for kind, count in sorted(faults.items()) if count))
         results = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count)
-        tombstones = self.database["outputs"].count_documents({"tombstone": {"$exists": True}})
-        print(f"results: {results}; {tombstones} tombstones; mix: {', '.join(sorted(self.plan.mix)) or 'none'}")
+        print(f"results: {results}; {self.tombstones} tombstones; mix: {', '.join(sorted(self.plan.mix)) or 'none'}")
 
     def verdict(self, settled: bool, held_up: float) -> int:
         """Print the outcome and return the exit code."""
@@ -163,13 +175,11 @@ class Report:
         items = Counter(group for group, _ in self.stored)
         approved = Counter(group for (group, _), item in self.stored.items() if item["is_approved"])
         jobs = Counter((group, item["root_job_id"]) for (group, _), item in self.stored.items())
-        # While one document holds the ids of all groups, approvals of dead writers' batches are estimated.
-        exact = not self.database["sequences"].find_one({"open": {"$exists": True}})
         off: dict[str, int] = {}
         for group in GROUPS:
             counted = client.done("GET", f"/v1/groups/{group}/stats").json
             off[f"items of {group}"] = counted["items"] - items[group]
-            if exact:
+            if not self.options.estimated_approvals:
                 off[f"approved of {group}"] = counted["approved"] - approved[group]
             if "jobs" in self.plan.mix:
                 counts = Counter({(group, job["job_id"]): job["items"] for job in self._jobs(client, group)})

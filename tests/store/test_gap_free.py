@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from scripts.checker.control import PROMISES
 from scripts.checker.failovers import KINDS
 
 SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 1"
@@ -51,3 +52,11 @@ def test_the_checker_reports_misses_when_there_is_no_mark(mongo_url: str) -> Non
     assert code == 1, output
     assert number("missed", output) > 0
     assert number("lost", output) == number("duplicated", output) == 0
+
+
+def test_the_checker_reports_every_broken_promise_of_a_model_of_the_service() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "scripts.checker.control"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("ok ") == 1 + len(PROMISES), done.stdout
