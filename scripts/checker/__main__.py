@@ -65,6 +65,7 @@ class Run:
             "MONGO_URL": url,
             "MONGO_DATABASE": self.database_name,
             "LEASE_SECONDS": str(options.lease),
+            "MONGO_TIMEOUT": str(min(5.0, 0.75 * options.lease)),  # a lease must be longer
             "WORKERS": "1",
         }
         self.faults_log = folder / "faults.log"
@@ -141,10 +142,7 @@ class Run:
                 _check_alive(clients)
                 time.sleep(0.05)
         with MongoClient[Any](self.url, tz_aware=True) as mongo:
-            database = mongo[self.database_name]
-            # While one document holds the ids of all groups, approvals of dead writers' batches are estimated.
-            options.estimated_approvals = database["sequences"].find_one({"open": {"$exists": True}}) is not None
-            report = Report(options, plan, *load(self.folder), stored(database))
+            report = Report(options, plan, *load(self.folder), stored(mongo[self.database_name]))
             print(
                 f"{seconds:.1f} s of {len(writers)} writers on {len(services.ports)} services; {self._failed(services)}"
             )

@@ -212,7 +212,7 @@ def run(broken: str, folder: Path) -> str:
                 client.join(20)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/dump", timeout=20) as response:
             documents = json.load(response)
-        options = argparse.Namespace(lease=1.0, failovers=False, estimated_approvals=False)
+        options = argparse.Namespace(lease=1.0, failovers=False)
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             Report(options, plan, *load(folder), documents).verdict(settled=True, held_up=0.0)
         return printed.getvalue()

@@ -17,7 +17,7 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--services", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=80, help="maximum seconds of writing")
     parser.add_argument("--largest", type=int, default=100, help="maximum number of items in one request")
-    parser.add_argument("--lease", type=float, default=2.0, help="LEASE_SECONDS of the services")
+    parser.add_argument("--lease", type=float, default=4.0, help="LEASE_SECONDS of the services")
     parser.add_argument("--kill-every", type=float, default=8.0, help="seconds between kill -9 of a service; 0: none")
     parser.add_argument("--kills", type=int, default=0, help="end after this many kill -9, with no other crashes")
     parser.add_argument("--nodes", type=int, default=0, help="mongods to start; default: MONGO_URL, else 1")
@@ -38,7 +38,7 @@ def parse(description: str) -> argparse.Namespace:
     options = parser.parse_args()
     if options.long:
         options.versions, options.largest, options.readers = 1_000_000, 300, 4
-        options.seconds, options.kill_every, options.lease = 2700, 40.0, 5.0
+        options.seconds, options.kill_every, options.lease = 2700, 40.0, 8.0
     if not options.nodes and not os.environ.get("MONGO_URL"):
         options.nodes = 1
     if options.failovers and options.nodes < 3:

@@ -37,7 +37,8 @@ class Watch:
     def look(self) -> int:
         """Return how many batches are in flight, or 1 while the database does not say."""
         with suppress(PyMongoError):
-            batches = [batch for holder in self._holders() for batch in holder.get("open", ())]
+            where = {"organization_id": ORGANIZATION, "open.0": {"$exists": True}}
+            batches = [batch for group in self._database["groups"].find(where, {"open": 1}) for batch in group["open"]]
             now = datetime.now(UTC)  # the database is on this machine
             for batch in batches:
                 self.longest = max(self.longest, (now - batch["deadline"] + self._lease).total_seconds())
@@ -50,12 +51,6 @@ class Watch:
             where = {"organization_id": ORGANIZATION, "recount": True}
             return self._database["groups"].find_one(where, {"_id": 1}) is not None
         return True
-
-    def _holders(self) -> list[dict[str, Any]]:
-        """Return the documents that hold batches in flight."""
-        sequence = self._database["sequences"].find_one({"_id": ORGANIZATION}, {"open": 1})
-        where = {"organization_id": ORGANIZATION, "open.0": {"$exists": True}}
-        return [sequence or {}, *self._database["groups"].find(where, {"open": 1})]
 
 
 def stored(database: Any) -> Iterator[dict[str, Any]]:
@@ -113,7 +108,9 @@ class Report:
         miscounted = self._miscounted()
         print(f"readers: {len(self.read)} ({', '.join(read.kind for read in self.read)})")
         print(f"items: {len(self.stored)}  deleted: {len(self.deleted)}  versions acknowledged: {versions}")
-        print(f"missed: {missed}  lost: {lost}  duplicated: {duplicated}  out of order or foreign: {misread}")
+        for example in lost[:_MAX_EXAMPLES]:
+            print(f"  lost {example}")
+        print(f"missed: {missed}  lost: {len(lost)}  duplicated: {duplicated}  out of order or foreign: {misread}")
         print(f"differing in a copy: {differing}  wrong results: {len(wrong)} {wrong[:_MAX_EXAMPLES] or ''}")
         print(f"abandoned requests done late: {overtaken}  miscounted: {', '.join(miscounted) or 0}")
         allowed = self.options.lease + (_HELD_UP_BY_FAILOVER_SECONDS if self.options.failovers else _HELD_UP_SECONDS)
@@ -132,9 +129,10 @@ class Report:
             print(f"  {read.kind} {what} {len(keys)} of {read.items} read, for example {keys[:_MAX_EXAMPLES]}")
         return len(keys)
 
-    def _lost(self) -> tuple[int, int]:
-        """Count what was acknowledged and is not stored so, and where a cut-off request came last."""
-        lost = overtaken = 0
+    def _lost(self) -> tuple[list[str], int]:
+        """Return what was acknowledged and is not stored so, and count where a cut-off request came last."""
+        lost: list[str] = []
+        overtaken = 0
         for written in self.written:
             for key, expected in written.own.items():
                 found = self._found(key)
@@ -143,10 +141,11 @@ class Report:
                 if found.content is not None and (*key, found.content.version) in written.abandoned:
                     overtaken += 1
                     continue
-                lost += 1
+                lost.append(f"{key}: acknowledged {expected}, stored {found}")
             for key, id_ in written.shared.items():
                 found = self._found(key)
-                lost += found.id is None or found.id < id_
+                if found.id is None or found.id < id_:
+                    lost.append(f"{key}: acknowledged id {id_}, stored {found}")
         return lost, overtaken
 
     def _found(self, key: Key) -> Acknowledged:
@@ -179,8 +178,7 @@ class Report:
         for group in GROUPS:
             counted = client.done("GET", f"/v1/groups/{group}/stats").json
             off[f"items of {group}"] = counted["items"] - items[group]
-            if not self.options.estimated_approvals:
-                off[f"approved of {group}"] = counted["approved"] - approved[group]
+            off[f"approved of {group}"] = counted["approved"] - approved[group]
             if "jobs" in self.plan.mix:
                 counts = Counter({(group, job["job_id"]): job["items"] for job in self._jobs(client, group)})
                 counts.subtract({job: count for job, count in jobs.items() if job[0] == group})
