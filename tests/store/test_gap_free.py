@@ -12,7 +12,7 @@ import pytest
 from scripts.checker.control import PROMISES
 from scripts.checker.failovers import KINDS
 
-SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 1"
+SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 3"
 
 # Three databases at once: beside nothing else of the kind.
 pytestmark = pytest.mark.xdist_group("replica-set")
