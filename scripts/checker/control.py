@@ -42,7 +42,9 @@ PROMISES = {
     "a key written again gets another output_id": "wrong results",
     "approvals are miscounted": "miscounted",
 }
-SECONDS, WRITERS, READERS = 1.5, 2, ("plain", "country", "copy")
+# Enough for some deletions of each kind, whose readers have seen the item before.
+VERSIONS, MAX_SECONDS = 1000, 30.0
+WRITERS, READERS = 2, ("plain", "country", "copy")
 _CHANCE = 0.5
 _CONTENT = ("source_url", "data", "tags", "is_approved")
 
@@ -205,7 +207,9 @@ def run(broken: str, folder: Path) -> str:
             time.sleep(0.02)
         for client in clients:
             client.start()
-        time.sleep(SECONDS)
+        deadline = time.monotonic() + MAX_SECONDS
+        while total.value < VERSIONS and time.monotonic() < deadline:
+            time.sleep(0.02)
         for event, ended in ((stop, clients[:WRITERS]), (end, clients[WRITERS:])):
             event.set()
             for client in ended:

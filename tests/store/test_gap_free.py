@@ -56,7 +56,7 @@ def test_the_checker_reports_misses_when_there_is_no_mark(mongo_url: str) -> Non
 
 def test_the_checker_reports_every_broken_promise_of_a_model_of_the_service() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "scripts.checker.control"], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "scripts.checker.control"], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("ok ") == 1 + len(PROMISES), done.stdout
