@@ -11,17 +11,16 @@ import asyncio
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median
 
 import aiohttp
 import orjson
 
-from scripts.checker.__main__ import free_port, mongo, new_token, wait_until_ready
+from scripts.checker.services import mongo, new_token, wait_until_ready
+from scripts.processes import free_port
 
 
 @contextmanager
@@ -89,7 +88,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="checker-") as folder, mongo(Path(folder)) as url:
+    with mongo() as (url, _):
         return run(url, options.clients, options.seconds, options.turns)
 
 

@@ -2,7 +2,7 @@
 
 `CHECKER_FAULTS` is a JSON object: `delay`, `late`, `fail`, `crash` are the chances of each at a step,
 `late_seconds` is longer than the lease, `log` is the file that gets a line for each fault, `mark`
-false switches the mark off.
+false switches the watermark off.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from service.cli import main
 from service.store import StoreUnavailable
-from service.store.sequences import Mark, Sequences
+from service.store.outputs.ids import Ids, Watermark
 
 LONGEST_DELAY = 0.3
 
@@ -56,22 +56,24 @@ class Faults:
 
 
 def install(options: dict[str, Any]) -> None:
-    """Put the faults into every `Sequences` made from now on."""
+    """Put the faults into every `Ids` made from now on."""
     if not options.pop("mark"):
         versions = itertools.count(1)
+        read = Ids._read
 
-        async def no_mark(self: Sequences, organization_id: int, group_id: str) -> Mark:
-            return Mark(2**62, next(versions))
+        async def read_without_mark(self: Ids, organization_id: int, group_id: str) -> Watermark:
+            watermark = await read(self, organization_id, group_id)
+            return watermark._replace(end=2**62, version=next(versions), next=2**62)
 
-        Sequences.mark = no_mark  # type: ignore[method-assign,assignment]
+        Ids._read = read_without_mark  # type: ignore[method-assign]
     faults = Faults(**options)
-    make = Sequences.__init__
+    make = Ids.__init__
 
-    def make_with_faults(self: Sequences, *args: Any, **kwargs: Any) -> None:
+    def make_with_faults(self: Ids, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
         self.step = faults
 
-    Sequences.__init__ = make_with_faults  # type: ignore[method-assign]
+    Ids.__init__ = make_with_faults  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -10,18 +10,14 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
-from scripts.checker.__main__ import mongo
+from scripts.checker.services import mongo
 from service.settings import Settings
-from service.store import Store
-from service.store.documents import decode
-from service.store.items import prepare
-from service.store.outputs import Query
+from service.store import Query, Store
+from service.store.outputs.documents import decode
 
 ORGANIZATION, GROUP = 1, "lamps"
 
@@ -40,7 +36,7 @@ def make(number: int, version: int = 0) -> dict[str, Any]:
 
 async def write(store: Store, items: list[dict[str, Any]]) -> None:
     for start in range(0, len(items), 1000):
-        await store.outputs.write(ORGANIZATION, GROUP, prepare(items[start : start + 1000], 1 << 20))
+        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(items[start : start + 1000]))
 
 
 async def examined(store: Store) -> tuple[int, int]:
@@ -91,7 +87,7 @@ def main() -> int:
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--changed", type=int, default=100)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="checker-") as folder, mongo(Path(folder)) as url:
+    with mongo() as (url, _):
         return asyncio.run(run(url, options.items, options.changed))
 
 

@@ -1,0 +1,243 @@
+"""Show that the checker finds what it looks for: `python -m scripts.checker.control`.
+
+Runs writers and readers against a model of the service in memory: once as it should be, and once
+with each promise broken now and then. Exits with 1 when a broken promise is not reported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+import urllib.request
+import uuid
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from scripts.checker.plan import MIX, Plan, load
+from scripts.checker.reader import Reader
+from scripts.checker.report import Report
+from scripts.checker.services import responds
+from scripts.checker.writer import Writer
+from scripts.processes import die_with_parent, free_port
+
+# Broken promise -> what the report must say of it.
+PROMISES = {
+    "an item becomes visible behind its readers": "missed",
+    "an update is acknowledged and lost": "lost",
+    "a deletion is acknowledged and lost": "lost",
+    "a deletion gets no new id": "differing in a copy",
+    "a patch gets no new id": "differing in a copy",
+    "a stale if_id is ignored": "wrong results",
+    "a key written again gets another output_id": "wrong results",
+    "approvals are miscounted": "miscounted",
+}
+# Enough for some deletions of each kind, whose readers have seen the item before.
+VERSIONS, MAX_SECONDS = 1000, 30.0
+WRITERS, READERS = 2, ("plain", "country", "copy")
+_CHANCE = 0.5
+_CONTENT = ("source_url", "data", "tags", "is_approved")
+
+Item = dict[str, Any]
+
+
+class Model:
+    """Outputs of one organization as the service promises them, in memory; one promise may be broken."""
+
+    def __init__(self, broken: str) -> None:
+        self._broken = broken
+        self.groups: dict[str, dict[str, Item]] = {}
+        self._last_id = 0
+
+    def _breaks(self, promise: str) -> bool:
+        return self._broken == promise and random.random() < _CHANCE
+
+    def _next_id(self) -> int:
+        self._last_id += random.choice((1, 1, 2))
+        return self._last_id
+
+    def _group(self, request: web.Request) -> dict[str, Item]:
+        return self.groups.setdefault(request.match_info["group_id"], {})
+
+    @staticmethod
+    def _result(item: Item, result: str) -> dict[str, Any]:
+        return {**{name: item[name] for name in ("id", "output_id", "key_hash")}, "result": result}
+
+    async def post(self, request: web.Request) -> web.Response:
+        group, results = self._group(request), []
+        for sent in await request.json():
+            results.append(self._put(group, request.match_info["group_id"], sent))
+        kinds = Counter(result["result"] for result in results)
+        counts = {kind: kinds[kind] for kind in ("created", "updated", "unchanged")}
+        return web.json_response({**counts, "items": results})
+
+    def _put(self, group: dict[str, Item], group_id: str, sent: Item) -> dict[str, Any]:
+        there = group.get(sent["key_hash"])
+        if there is None or there["deleted"]:
+            output_id = str(uuid.uuid4()) if there is None else there["output_id"]
+            if there is not None and self._breaks("a key written again gets another output_id"):
+                output_id = str(uuid.uuid4())
+            late = self._breaks("an item becomes visible behind its readers")
+            visible = time.monotonic() + (0.3 if late else 0)
+            item = {**sent, "id": self._next_id(), "output_id": output_id, "deleted": False}
+            group[sent["key_hash"]] = {**item, "group_id": group_id, "visible": visible}
+            return self._result(item, "created")
+        if all(there[name] == sent[name] for name in _CONTENT):
+            there["root_job_id"] = sent["root_job_id"]
+            return self._result(there, "unchanged")
+        updated = {**there, **sent, "id": self._next_id()}
+        if not self._breaks("an update is acknowledged and lost"):
+            group[sent["key_hash"]] = updated
+        return self._result(updated, "updated")
+
+    async def patch(self, request: web.Request) -> web.Response:
+        group = self._group(request)
+        return web.json_response({"items": [self._patch(group, patch) for patch in await request.json()]})
+
+    def _patch(self, group: dict[str, Item], patch: dict[str, Any]) -> dict[str, Any]:
+        by = "key_hash" if "key_hash" in patch else "output_id"
+        item = next((item for item in group.values() if item[by] == patch[by]), None)
+        if item is None or item["deleted"]:
+            return {"result": "not_found"}
+        if patch.get("if_id", item["id"]) != item["id"] and not self._breaks("a stale if_id is ignored"):
+            return self._result(item, "conflict")
+        merged = {**item["tags"], **patch.get("tags", {})}
+        tags = {name: value for name, value in merged.items() if value is not None}
+        approved = patch.get("is_approved", item["is_approved"])
+        if (tags, approved) == (item["tags"], item["is_approved"]):
+            return self._result(item, "unchanged")
+        item |= {"tags": tags, "is_approved": approved}
+        if not self._breaks("a patch gets no new id"):
+            item["id"] = self._next_id()
+        return self._result(item, "updated")
+
+    async def delete_one(self, request: web.Request) -> web.Response:
+        found = self._delete(self._group(request), lambda item: item["output_id"] == request.match_info["output_id"])
+        return web.json_response({"deleted": found}, status=200 if found else 404)
+
+    async def delete_many(self, request: web.Request) -> web.Response:
+        job, url = request.query.get("job_id"), request.query.get("url")
+        matching = self._delete(self._group(request), lambda i: i["root_job_id"] == job or i["source_url"] == url)
+        return web.json_response({"deleted": matching, "more": False})
+
+    def _delete(self, group: dict[str, Item], matching: Callable[[Item], bool]) -> int:
+        items = [item for item in group.values() if not item["deleted"] and matching(item)]
+        for item in items:
+            if not self._breaks("a deletion is acknowledged and lost"):
+                item["deleted"] = True
+                if not self._breaks("a deletion gets no new id"):
+                    item["id"] = self._next_id()
+        return len(items)
+
+    async def get(self, request: web.Request) -> web.Response:
+        query, now = request.query, time.monotonic()
+        country = query.get("country")
+        found = [
+            item
+            for item in self._group(request).values()
+            if item["id"] > int(query["cursor"])
+            and item["visible"] <= now
+            and (not item["deleted"] or query.get("deleted") == "true")
+            and (country is None or item["tags"].get("country") == country)
+        ]
+        found.sort(key=lambda item: int(item["id"]))
+        page = found[: int(query["limit"])]
+        next_cursor = page[-1]["id"] if len(page) < len(found) else None
+        return web.json_response({"items": page, "metadata": {"next_cursor": next_cursor}})
+
+    def _live(self, request: web.Request) -> list[Item]:
+        return [item for item in self._group(request).values() if not item["deleted"]]
+
+    async def stats(self, request: web.Request) -> web.Response:
+        live = self._live(request)
+        approved = sum(item["is_approved"] for item in live) + (self._broken == "approvals are miscounted")
+        return web.json_response({"items": len(live), "approved": approved})
+
+    async def jobs(self, request: web.Request) -> web.Response:
+        jobs = Counter(item["root_job_id"] for item in self._live(request))
+        return web.json_response([{"job_id": job, "items": count} for job, count in jobs.items()])
+
+    async def dump(self, _: web.Request) -> web.Response:
+        return web.json_response([item for group in self.groups.values() for item in group.values()])
+
+    def serve(self, port: int) -> None:
+        die_with_parent()
+        app = web.Application(client_max_size=1 << 26)
+        outputs = "/v1/outputs/{group_id}"
+        app.add_routes(
+            [
+                web.post(outputs, self.post),
+                web.get(outputs, self.get),
+                web.patch(outputs, self.patch),
+                web.delete(outputs, self.delete_many),
+                web.delete(outputs + "/{output_id}", self.delete_one),
+                web.get("/v1/groups/{group_id}/stats", self.stats),
+                web.get("/v1/groups/{group_id}/jobs", self.jobs),
+                web.get("/dump", self.dump),
+            ]
+        )
+        web.run_app(app, host="127.0.0.1", port=port, print=None)
+
+
+def run(broken: str, folder: Path) -> str:
+    """Return the report of a run against a model that breaks one promise, or none."""
+    fork, port = multiprocessing.get_context("fork"), free_port()
+    plan = Plan([port], "token", folder, 20, cut=0, seed=random.randrange(10**6), mix=frozenset(MIX))
+    service = fork.Process(target=Model(broken).serve, args=(port,), daemon=True)
+    service.start()
+    stop, writing, end, total = fork.Event(), fork.Event(), fork.Event(), fork.Value("q")
+    writing.set()
+    writers = [Writer(plan, number, total, stop) for number in range(WRITERS)]
+    readers = [Reader(plan, number, kind, writing, end) for number, kind in enumerate(READERS)]
+    targets = [*(writer.run for writer in writers), *(reader.run for reader in readers)]
+    clients = [fork.Process(target=target, daemon=True) for target in targets]
+    try:
+        deadline = time.monotonic() + 10
+        while not responds(port, "/dump") and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for client in clients:
+            client.start()
+        deadline = time.monotonic() + MAX_SECONDS
+        while total.value < VERSIONS and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for event, ended in ((stop, clients[:WRITERS]), (end, clients[WRITERS:])):
+            event.set()
+            for client in ended:
+                client.join(20)
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/dump", timeout=20) as response:
+            documents = json.load(response)
+        options = argparse.Namespace(lease=1.0, failovers=False)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            Report(options, plan, *load(folder), documents).verdict(settled=True, held_up=0.0)
+        return printed.getvalue()
+    finally:
+        for process in (*clients, service):
+            if process.is_alive():
+                process.kill()
+
+
+def main() -> int:
+    failed = 0
+    for broken in ("", *PROMISES):
+        with tempfile.TemporaryDirectory(prefix="checker-") as folder:
+            report = run(broken, Path(folder))
+        reported = f"{PROMISES[broken]}: 0" not in report if broken else report.endswith("ok\n")
+        print(f"{'ok    ' if reported else 'FAILED'} {broken or 'every promise is kept'}", flush=True)
+        if not reported:
+            failed += 1
+            print(report)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
