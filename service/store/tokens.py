@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from service.store.browser_state import now
-from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 
 # A prefix and a checksum let secret scanners find a leaked token without false alarms.
@@ -61,7 +61,9 @@ class Tokens:
     """The tokens of all organizations."""
 
     def __init__(self, database: Database) -> None:
-        self._tokens: Collection = database.get_collection("tokens", write_concern=DURABLE, read_concern=MAJORITY)
+        # Read as the primary has it now: after a failover its committed snapshot may for a moment be
+        # older than a revocation that was acknowledged.
+        self._tokens: Collection = database.get_collection("tokens", write_concern=DURABLE)
 
     @stored
     async def create(

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pymongo import ASCENDING, DESCENDING
 
+from schemas.base import INT64_MAX
 from service.settings import Settings
 from service.store.connection import MAJORITY, Client, Collection, Database
 from service.store.contract import stored, streamed
@@ -189,9 +190,12 @@ class Reading:
 
     @stored
     async def keys(self, organization_id: int, group_id: str, query: Query) -> tuple[list[tuple[str, int]], int | None]:
-        """Return key and id of up to `limit` items that a query selects, and the cursor to go on with."""
+        """Return key and id of up to `limit` items that a query selects, and the cursor to go on with.
+
+        Also of items behind a batch in flight: they are acknowledged, though no page shows them yet.
+        """
         owner = (organization_id, group_id)
-        watermark = await self._ids.watermark(*owner)
+        watermark = (await self._ids.watermark(*owner))._replace(end=INT64_MAX)
         found = await self._range(owner, query._replace(fields=("key_hash",)), watermark)
         keys = [(item["key_hash"], item["id"]) for item in map(documents.decode, found.documents)]
         return keys, found.next
