@@ -1,0 +1,42 @@
+"""Two stores on one database: two processes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from service.settings import Settings
+from service.store import Store
+from tests.support.groups import DATABASE, LEASE, Group
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_database_stays(mongo_url: str) -> Iterator[None]:
+    """Drop the databases of these tests: `mongo_url` may be one that stays."""
+    yield
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        for name in client.list_database_names():
+            if name.startswith(DATABASE):
+                client.drop_database(name)
+
+
+@pytest.fixture
+def settings() -> Settings:
+    return Settings(mongo_database=DATABASE, lease_seconds=LEASE)
+
+
+@pytest.fixture
+async def other(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
+    """The store of a second process."""
+    other = Store.connect(settings, mongo_url)
+    await other.ensure_indexes()
+    yield other
+    await other.close()
+
+
+@pytest.fixture
+def group(organization: int) -> Group:
+    return Group(organization)

@@ -1,0 +1,250 @@
+"""Counts of groups, jobs and days: exact whatever fails, and cheap to read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.store import Patch, Store, StoreUnavailable
+from tests.support.api import make_output
+from tests.support.groups import (
+    Group,
+    at,
+    die,
+    fail,
+    lease_over,
+    look_after,
+    look_after_once,
+    reap,
+    stopped_at,
+    version,
+)
+
+
+async def test_items_approvals_and_jobs_follow_every_change(store: Store, group: Group) -> None:
+    items = [make_output(n, root_job_id=f"job-{n % 3}", is_approved=n % 2 == 0) for n in range(12)]
+    written = await group.write(store, *items)
+    await group.assert_counts_are_exact(store)
+    await group.write(store, *(dict(item, root_job_id="job-9") for item in items[:6]))  # touched: another job
+    await group.assert_counts_are_exact(store)
+    await group.write(store, make_output(7, data={"new": 1}, root_job_id="job-9"), make_output(99))
+    await group.patch(
+        store, Patch("key_hash", "key-1", is_approved=True), Patch("key_hash", "key-2", is_approved=False)
+    )
+    await group.assert_counts_are_exact(store)
+    await group.delete(store, *written[3:6])
+    await group.assert_counts_are_exact(store)
+    await group.write(store, items[4])
+    await group.assert_counts_are_exact(store)
+    stats = await group.stats(store)
+    assert (stats["items"], stats["jobs"]) == (11, 4)
+
+
+async def test_a_job_says_what_it_created_changed_and_left(store: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n, root_job_id="mon.1$%") for n in range(4)))
+    await group.write(
+        store,
+        make_output(0, root_job_id="tue", data={"new": 1}),
+        make_output(1, root_job_id="tue"),
+        make_output(2, root_job_id="tue"),
+        make_output(9, root_job_id="tue"),
+    )
+    jobs = await group.jobs(store)
+    assert {id: [job[kind] for kind in ("items", "created", "changed", "unchanged")] for id, job in jobs.items()} == {
+        "mon.1$%": [1, 4, 0, 0],
+        "tue": [4, 1, 1, 2],
+    }
+    assert list(jobs) == ["tue", "mon.1$%"]
+    assert all(job["first_write"] <= job["last_write"] for job in jobs.values())
+
+
+async def test_a_batch_whose_writer_died_before_it_was_finished_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.outputs.ids.step = at("before finish", fail())
+    die(store)
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
+    for number in range(3, 53):
+        await group.write(other, make_output(number))
+    await reap(other, group)
+    stats = await group.stats(other)
+    assert (stats["items"], stats["jobs"]) == (52, 2)
+    await group.assert_counts_are_exact(other)
+
+
+async def test_an_item_of_a_dead_writer_that_was_changed_since_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.outputs.ids.step = at("written", fail())
+    die(store)
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, version(1), make_output(2))
+    assert [r["result"] for r in await group.write(other, version(2))] == ["updated"]
+    await reap(other, group)
+    await group.assert_counts_are_exact(other)
+
+
+async def test_an_item_that_is_changed_while_the_reaper_counts_is_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    store.outputs.ids.step = at("written", fail())
+    die(store)
+    with pytest.raises(StoreUnavailable):
+        await group.write(store, version(1), *(make_output(n) for n in range(2, 8)))
+    recovery = store.outputs.recovery
+    real = recovery._outputs
+
+    async def find(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        changed = False
+        async for document in real.find(*args, **options, batch_size=2):
+            yield document
+            if not changed:
+                changed = True
+                await group.write(other, version(2))
+
+    recovery._outputs = SimpleNamespace(find=find, insert_many=real.insert_many)  # type: ignore[assignment]
+    await reap(store, group)
+    recovery._outputs = real
+    assert (await group.stats(other))["items"] == 7
+
+
+async def test_a_slow_writer_and_a_slow_reaper_count_a_batch_once(store: Store, other: Store, group: Group) -> None:
+    async with stopped_at(store, "before finish", group.write(store, make_output(1))):
+        await lease_over(other, group)
+        (batch,) = [b for b in await other.outputs.recovery._expired() if b.organization_id == group.organization]
+    await group.write(store, make_output(2))
+    await group.write(store, make_output(3))
+    await other.outputs.recovery.fence(batch)
+    await other.outputs.recovery.end(batch)
+    await group.assert_counts_are_exact(store)
+
+
+async def test_finishing_a_batch_twice_counts_it_once(store: Store, other: Store, group: Group) -> None:
+    async with stopped_at(store, "before finish", group.write(store, make_output(1))):
+        await reap(other, group)
+    await group.assert_counts_are_exact(store)
+
+
+# -- recount --------------------------------------------------------------------------------------
+
+
+async def test_a_dead_writer_is_counted_anew_where_nobody_can_tell(store: Store, other: Store, group: Group) -> None:
+    """What it had touched, revived and deleted cannot be seen from what it left behind."""
+    items = [make_output(n, is_approved=True) for n in range(6)]
+    written = await group.write(store, *items)
+    await group.delete(store, written[0])
+    store.outputs.ids.step = at("written", fail())
+    die(store)
+    with pytest.raises(StoreUnavailable):
+        await group.write(
+            store,
+            items[0],  # revived
+            *(dict(item, root_job_id="job-2") for item in items[1:3]),  # touched
+            make_output(3, data={"changed": 1}, root_job_id="job-2"),
+        )
+    await reap(other, group)
+    await look_after(other, group)
+    await group.assert_counts_are_exact(other)
+    assert "recount" not in await group.document(other)
+
+
+async def test_a_recount_waits_until_nobody_writes(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    await group.set(store, recount=True, items=77)
+    async with stopped_at(store, "written", group.write(store, make_output(2))):
+        await look_after_once(other, group)
+        assert (await group.document(other))["recount"]
+    await look_after(other, group)
+    await group.assert_counts_are_exact(other)
+    assert "recount" not in await group.document(other)
+
+
+async def test_a_recount_gives_way_to_a_writer_that_comes_in_between(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    await group.jobs(store)
+    await group.set(store, recount=True)
+    upkeep = other.upkeep
+    real = upkeep._outputs
+
+    class Between:
+        def aggregate(self, *args: Any, **options: Any) -> Any:
+            async def counted() -> AsyncIterator[Any]:
+                async for job in real.aggregate(*args, **options):
+                    yield job
+                await group.write(store, make_output(2, is_approved=True))
+
+            return counted()
+
+    upkeep._outputs = Between()  # type: ignore[assignment]
+    await look_after_once(other, group)
+    upkeep._outputs = real
+    await group.assert_counts_are_exact(other)
+    assert (await group.document(other))["recount"]
+
+
+# -- moving counts to the jobs --------------------------------------------------------------------
+
+
+async def test_counts_are_gathered_once_by_however_many(store: Store, other: Store, group: Group) -> None:
+    for number in range(5):
+        await group.write(store, make_output(number, root_job_id=f"job-{number % 2}"))
+    await asyncio.gather(*(each.jobs.gather(**group.owner) for each in (store, other, store, other)))
+    await group.assert_counts_are_exact(store)
+    assert (await group.stats(store))["jobs"] == 2
+
+
+async def test_a_move_that_broke_off_is_done_again_and_counts_once(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
+    move = await store.jobs._begin(group.owner)
+    assert move is not None
+    partly = {**move, "jobs": {"job-1": move["jobs"]["job-1"]}}
+    await store.jobs._apply(group.owner, partly)  # then it dies
+    await group.write(other, make_output(3))
+    await group.assert_counts_are_exact(other)
+    await store.jobs._apply(group.owner, move)  # and comes back late
+    await group.assert_counts_are_exact(other)
+
+
+# -- days -----------------------------------------------------------------------------------------
+
+
+async def days(group: Group, store: Store) -> list[tuple[str, int, int]]:
+    return [(day["date"], day["created"], day["changed"]) for day in (await group.stats(store))["days"]]
+
+
+async def test_a_finished_day_moves_to_a_document_of_its_own(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1), make_output(2))
+    await group.write(store, version(1))
+    await group.set(store, day={"date": "2020-02-02", "created": 2, "changed": 1})
+    today = datetime.now(UTC).strftime("%Y-%m-%d")
+    await group.write(other, make_output(3))
+    expected = [("2020-02-02", 2, 1), (today, 1, 0)]
+    assert await days(group, store) == expected
+    before = await group.document(store)
+    await look_after(other, group)
+    assert await days(group, store) == expected
+    document = await group.document(store)
+    assert document["past"] == [] and document["day"]["date"] == today
+    # A move that is done again, by somebody who had seen the day before it was moved.
+    await store.upkeep._keep_past_days(group.owner, before)
+    assert await days(group, store) == expected
+    assert await store.database["days"].count_documents(group.owner) == 1
+
+
+async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    await group.set(store, day={"date": "2020-02-02", "created": 1, "changed": 0})
+    today = (datetime.now(UTC) - timedelta(seconds=1)).strftime("%Y-%m-%d")
+    other = Group(group.organization, "chairs")
+    await other.write(store, make_output(1))
+    listed = [found async for some in store.groups.all(group.organization, "2020-02-03") for found in some]
+    assert [(found["group_id"], [day["date"] for day in found["days"]]) for found in listed] in (
+        [("chairs", [today]), ("lamps", [])],
+        [("chairs", [datetime.now(UTC).strftime("%Y-%m-%d")]), ("lamps", [])],
+    )

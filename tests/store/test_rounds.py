@@ -1,0 +1,200 @@
+"""Rounds: writes that come together share one, several of one group run side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from service.store import Store, StoreError, StoreUnavailable
+from service.store.group_commit import GroupCommit
+from tests.support.api import make_output
+from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
+
+
+@pytest.mark.parametrize(("join", "rounds"), [(True, range(1, 6)), (False, range(64, 65))], ids=["on", "off"])
+async def test_writes_that_come_together_share_rounds(
+    mongo_url: str, organization: int, join: bool, rounds: range
+) -> None:
+    store = Store.connect(Settings(mongo_database=DATABASE, group_commit=join), mongo_url)
+    await store.ensure_indexes()
+    allocations = 0
+
+    async def count(name: str) -> None:
+        nonlocal allocations
+        allocations += name == "allocated"
+
+    store.outputs.ids.step = count
+    group = Group(organization, "lamps")
+    results = await asyncio.gather(*(group.write(store, make_output(n)) for n in range(64)))
+    assert allocations in rounds
+    assert [r["result"] for (r,) in results] == ["created"] * 64
+    assert [r["key_hash"] for (r,) in results] == [f"key-{n}" for n in range(64)]
+    assert {item["id"] for item in await group.read(store)} == {r["id"] for (r,) in results}
+    await group.assert_counts_are_exact(store)
+    await store.close()
+
+
+async def test_a_write_does_not_wait_for_the_round_before_it(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, make_output(1))) as slow:
+        (fast,) = await group.write(store, make_output(2))
+        assert fast["result"] == "created" and not slow.done()
+        assert len(await group.in_flight(store)) == 1
+    assert slow.result()[0]["result"] == "created"
+    await group.assert_counts_are_exact(store)
+
+
+async def test_a_write_that_shares_a_key_waits_but_those_behind_it_do_not(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as first:
+        same = asyncio.ensure_future(group.write(store, version(2), make_output(3)))
+        await asyncio.sleep(0)
+        like_same = asyncio.ensure_future(group.write(store, make_output(3, data={"later": True})))
+        (behind,) = await group.write(store, make_output(2))
+        assert behind["result"] == "created"
+        assert not (first.done() or same.done() or like_same.done())
+    assert [r["result"] for r in await same] == ["updated", "created"]
+    assert [r["result"] for r in await like_same] == ["updated"]
+    items = {item["key_hash"]: item["data"] for item in await group.read(store)}
+    assert (items["key-1"], items["key-3"]) == ({"version": 2}, {"later": True})
+
+
+async def test_writes_of_one_key_that_come_together_are_all_done_in_order(store: Store, group: Group) -> None:
+    results = await asyncio.gather(*(group.write(store, version(n), make_output(n + 10)) for n in range(4)))
+    assert [r[0]["result"] for r in results] == ["created", "updated", "updated", "updated"]
+    items = {item["key_hash"]: item for item in await group.read(store)}
+    assert items["key-1"]["data"] == {"version": 3} and items["key-1"]["id"] == results[3][0]["id"]
+    assert len(items) == 5
+
+
+async def test_the_last_of_one_key_in_one_write_wins(store: Store, group: Group) -> None:
+    results = await group.write(store, version(1), make_output(2), version(3))
+    assert results[0] == results[2]
+    assert {i["key_hash"]: i["data"] for i in await group.read(store)}["key-1"] == {"version": 3}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["joined", "one"])
+async def test_more_than_one_message_holds_arrives(store: Store, group: Group, together: bool) -> None:
+    text = "x" * 1_000_000
+    items = [make_output(n, data={"text": text}) for n in range(38)]
+    bodies = [[item] for item in items] if together else [items]
+    results = await asyncio.gather(*(group.write(store, *body) for body in bodies))
+    assert [r["result"] for body in results for r in body] == ["created"] * 38
+    assert (await group.stats(store))["items"] == 38
+
+
+async def test_a_write_goes_on_without_its_caller_under_way_or_waiting(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as caller:
+        waiting = asyncio.ensure_future(group.write(store, version(2), make_output(2)))
+        await asyncio.sleep(0)
+        for task in (caller, waiting):
+            task.cancel()
+        await asyncio.wait([caller, waiting])
+        assert caller.cancelled() and waiting.cancelled()
+    await store.outputs.close()
+    items = {item["key_hash"]: item["data"] for item in await group.read(store)}
+    assert set(items) == {"key-1", "key-2"} and items["key-1"] == {"version": 2}
+    assert not await group.in_flight(store)
+
+
+async def test_closing_waits_for_the_writes_under_way(store: Store, other: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as write:
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.wait([closing], timeout=0.05)
+        assert not closing.done()
+    await closing
+    assert write.result()[0]["result"] == "created"
+    assert len(await group.read(other)) == 1
+
+
+async def test_a_failed_round_fails_its_own_writes_only(store: Store, group: Group) -> None:
+    store.outputs.ids.step = at("before write", fail())
+    first = asyncio.ensure_future(group.write(store, make_output(1)))
+    await asyncio.sleep(0)
+    second, third = await asyncio.gather(group.write(store, make_output(2)), group.write(store, make_output(3)))
+    with pytest.raises(StoreUnavailable):
+        await first
+    assert second[0]["result"] == third[0]["result"] == "created"
+
+
+async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_only(
+    mongo_url: str, group: Group
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_refusing"), mongo_url)
+    await store.database.create_collection("outputs", validator={"data.refused": {"$ne": True}})
+    await store.ensure_indexes()
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        # These three wait for the rounds that are full, and share one.
+        store.outputs._writing._commits.max_rounds = 1
+        refused = [make_output(2), make_output(3, data={"refused": True})]
+        writes = [
+            asyncio.ensure_future(group.write(store, *items)) for items in ([make_output(1)], refused, [make_output(4)])
+        ]
+        await asyncio.sleep(0)
+    first, bad, last = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(bad, StoreError) and not isinstance(bad, StoreUnavailable)
+    assert [r["result"] for done in (first, last) for r in done] == ["created", "created"]  # type: ignore[union-attr]
+    # What came with it is there: it was written before the refusal was known.
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-2", "key-4"]
+    assert not await group.in_flight(store)
+    await group.assert_counts_are_exact(store)
+    await store.close()
+
+
+async def test_a_cancelled_round_leaves_nobody_waiting() -> None:
+    async def never(group: tuple[int, str], writes: list[Any]) -> None:
+        await asyncio.Event().wait()
+
+    def write(key: str) -> Any:
+        done = asyncio.get_running_loop().create_future()
+        return SimpleNamespace(keys={key: 1}.keys(), size=1, done=done)
+
+    commits: GroupCommit[Any] = GroupCommit(never)
+    callers = [asyncio.ensure_future(commits.submit((1, "g"), write(str(n)))) for n in range(3)]
+    await asyncio.sleep(0.01)
+    for task in list(commits._tasks):
+        task.cancel()
+    await asyncio.wait(callers, timeout=2)
+    assert all(caller.cancelled() for caller in callers)
+
+    async def at_once(group: tuple[int, str], writes: list[Any]) -> None:
+        for each in writes:
+            each.done.set_result("done")
+
+    commits.commit = at_once
+    assert await asyncio.wait_for(commits.submit((1, "g"), write("again")), 2) == "done"
+
+
+async def test_a_round_takes_no_more_than_it_may() -> None:
+    sizes: list[int] = []
+    full = asyncio.Event()
+
+    async def commit(group: tuple[int, str], writes: list[Any]) -> None:
+        sizes.append(len(writes))
+        await full.wait()
+        for each in writes:
+            each.done.set_result(None)
+
+    def write(size: int, *keys: str) -> Any:
+        done = asyncio.get_running_loop().create_future()
+        return SimpleNamespace(keys=dict.fromkeys(keys).keys(), size=size, done=done)
+
+    commits: GroupCommit[Any] = GroupCommit(commit, max_rounds=1, max_keys=3, max_bytes=10)
+    waiting = [
+        write(1, "0"),
+        write(1, "a"),
+        write(1, "b", "c"),
+        write(1, "d"),
+        write(9, "e"),
+        write(9, "f"),
+        write(1, "f"),
+    ]
+    callers = [asyncio.ensure_future(commits.submit((1, "g"), each)) for each in waiting]
+    await asyncio.sleep(0.01)
+    assert sizes == [1]
+    full.set()
+    await asyncio.gather(*callers)
+    # Those that wait for a key stay behind those that do not.
+    assert sizes == [1, 2, 2, 1, 1]
