@@ -13,7 +13,7 @@ from pymongo.errors import AutoReconnect
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
-from service.store.outputs.ids import Batch
+from service.store.outputs.ids import Batch, new_token
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, die, fail, lease_over, look_after, reap, stopped_at, version
 
@@ -203,7 +203,7 @@ async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store
 
 
 async def test_a_batch_within_its_lease_is_left_alone(store: Store, patient: Store, group: Group) -> None:
-    await patient.outputs.ids.allocate(*group.owner.values(), 3)
+    await patient.outputs.ids.allocate(*group.owner.values(), 3, new_token())
     await store.outputs.recovery.reap()
     assert len(await group.in_flight(store)) == 1
 
@@ -211,7 +211,7 @@ async def test_a_batch_within_its_lease_is_left_alone(store: Store, patient: Sto
 async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(store: Store, organization: int) -> None:
     groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
     for group in groups:
-        await store.outputs.ids.allocate(*group.owner.values(), 2)
+        await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
     for group in groups:
         await lease_over(store, group)
     store.outputs.ids.step = at("before fence", fail())
@@ -226,7 +226,7 @@ async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(store: Stor
 
 async def test_tombstones_are_in_no_response_and_recognisable(store: Store, group: Group) -> None:
     await group.write(store, make_output(1))
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 3)
+    batch = await store.outputs.ids.allocate(*group.owner.values(), 3, new_token())
     await reap(store, group)
     await group.write(store, make_output(2))
     filters: list[dict[str, Any]] = [
@@ -248,7 +248,7 @@ async def test_tombstones_are_in_no_response_and_recognisable(store: Store, grou
 
 
 async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group: Group) -> None:
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 2)
+    batch = await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
     await reap(store, group)
     old = datetime.now(UTC) - timedelta(days=7, minutes=1)
     await store.database["outputs"].update_one({**group.owner, "id": batch.first}, {"$set": {"tombstone": old}})
@@ -260,7 +260,7 @@ async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group:
 
 async def test_tombstones_are_dated_by_when_they_are_placed(store: Store, group: Group) -> None:
     """A database clock that was days ahead must not let them go early, nor one behind."""
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 1)
+    batch = await store.outputs.ids.allocate(*group.owner.values(), 1, new_token())
     ahead = Batch(*batch[:5], date=datetime(2030, 1, 1, tzinfo=UTC))
     await store.outputs.recovery.end(ahead)
     (tombstone,) = await group.stored(store)

@@ -127,6 +127,11 @@ def job_field(job_id: str) -> str:
     return job_id.replace("%", "%25").replace(".", "%2E").replace("$", "%24")
 
 
+def new_token() -> str:
+    """Return a token that no other batch has."""
+    return uuid.uuid4().hex
+
+
 async def _no_step(name: str) -> None:
     """Do nothing; the checker in `scripts/` puts its delays and crashes here."""
 
@@ -147,9 +152,9 @@ class Ids:
         self.step: Callable[[str], Awaitable[None]] = _no_step
 
     @stored
-    async def allocate(self, organization_id: int, group_id: str, count: int) -> Batch:
-        """Take `count` ids of a group and enter them as in flight."""
-        key, token = (organization_id, group_id), uuid.uuid4().hex
+    async def allocate(self, organization_id: int, group_id: str, count: int, token: str) -> Batch:
+        """Take `count` ids of a group and enter them as in flight under a new token."""
+        key = (organization_id, group_id)
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         document = await self._upsert(
             {"organization_id": organization_id, "group_id": group_id},
@@ -212,6 +217,12 @@ class Ids:
             difference.jobs[job_id].subtract(counted.job(job_id))
         owner = {"organization_id": key[0], "group_id": key[1]}
         await self._finished.update_one(owner, _counted(difference, datetime.now(UTC)))
+
+    @stored
+    async def distrust(self, key: GroupKey) -> None:
+        """Let a group be counted anew."""
+        owner = {"organization_id": key[0], "group_id": key[1]}
+        await self._finished.update_one(owner, _counted(Change(recount=True), datetime.now(UTC)))
 
     @stored
     async def watermark(self, organization_id: int, group_id: str) -> Watermark:

@@ -6,13 +6,14 @@ import asyncio
 import contextvars
 import logging
 from datetime import UTC, datetime
+from typing import Any
 
 from pymongo.errors import BulkWriteError
 
-from service.store.connection import DURABLE, MAJORITY, Collection, Database, server_time
+from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY, StoreError
-from service.store.outputs.ids import Batch, Change, Ids
+from service.store.outputs.ids import Batch, Change, GroupKey, Ids
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -26,29 +27,44 @@ class Recovery:
 
     def __init__(self, database: Database, ids: Ids, timeout: float) -> None:
         self._database = database
-        self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE, read_concern=MAJORITY)
-        self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
+        # Read as the primary has it: everything before a fence is committed when the fence is, while a majority
+        # snapshot of a new primary may be older than the fence.
+        self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
+        self._groups: Collection = database["groups"]
         self._ids, self._timeout = ids, timeout
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def recover_soon(self, batch: Batch) -> None:
-        """End a batch of this process whose round has failed, in the background."""
+    def recover_soon(self, key: GroupKey, token: str, *, allocated: bool, recount: bool = False) -> None:
+        """End a batch of this process whose round has failed, in the background.
+
+        `allocated` says whether it is known to have its ids; `recount` lets the group be counted
+        anew if the batch was finished all the same.
+        """
         # In a context of its own: the time of the request that failed may be over.
-        task = asyncio.create_task(self._recover(batch), context=contextvars.Context())
+        work = self._recover(key, token, allocated, recount)
+        task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Wait for the batches that are being ended."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
+        """Wait for the batches that are being ended, for a limited time: the rest is left to `reap`."""
+        if self._tasks:
+            _, late = await asyncio.wait(self._tasks, timeout=self._timeout)
+            for task in late:
+                task.cancel()
 
-    async def _recover(self, batch: Batch) -> None:
+    async def _recover(self, key: GroupKey, token: str, allocated: bool, recount: bool) -> None:
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             try:
                 with time_budget(self._timeout):
-                    await self.end(batch)
+                    batch = await self._open(key, token)
+                    if batch is not None:
+                        await self.end(batch)
+                    elif not allocated:
+                        continue  # it may still land
+                    elif recount:
+                        await self._ids.distrust(key)
                 return
             except StoreError:
                 continue
@@ -70,15 +86,15 @@ class Recovery:
         now = await server_time(self._database)
         fields = ["organization_id", "group_id", "open"]
         return [
-            Batch(found["organization_id"], found["group_id"], b["token"], b["first"], b["n"], b["date"])
+            _batch(found["organization_id"], found["group_id"], entry)
             async for found in self._groups.find({"open.deadline": {"$lt": now}}, fields, hint="deadline")
-            for b in found["open"]
-            if b["deadline"] < now
+            for entry in found["open"]
+            if entry["deadline"] < now
         ]
 
     async def end(self, batch: Batch) -> None:
         """Take a batch out of flight that was written in part, when no more of it can land."""
-        if not await self._is_open(batch):
+        if await self._open(batch.key, batch.token) is None:
             return
         tombstones = await self.fence(batch)
         change = await self._written(batch)
@@ -86,8 +102,11 @@ class Recovery:
         await self._ids.finish(batch, change)
 
     @stored
-    async def _is_open(self, batch: Batch) -> bool:
-        return await self._groups.find_one({**batch.owner, "open.token": batch.token}, {"_id": 1}) is not None
+    async def _open(self, key: GroupKey, token: str) -> Batch | None:
+        """Return a batch by its token if it is in flight."""
+        where = {"organization_id": key[0], "group_id": key[1], "open.token": token}
+        found = await self._groups.find_one(where, {"open.$": 1})
+        return _batch(*key, found["open"][0]) if found else None
 
     @stored
     async def fence(self, batch: Batch) -> int:
@@ -140,3 +159,8 @@ class Recovery:
                 change.changed += 1
                 change.job(document["root_job_id"])["changed"] += 1
         return change
+
+
+def _batch(organization_id: int, group_id: str, entry: dict[str, Any]) -> Batch:
+    """Return the batch of an entry of `open`."""
+    return Batch(organization_id, group_id, entry["token"], entry["first"], entry["n"], entry["date"])

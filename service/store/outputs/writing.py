@@ -18,7 +18,7 @@ from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing
 from service.store.group_commit import GroupCommit, GroupKey, fail
-from service.store.outputs.ids import Batch, Change, Ids
+from service.store.outputs.ids import Batch, Change, Ids, new_token
 from service.store.outputs.items import (
     KNOWN_FIELDS,
     Known,
@@ -189,8 +189,13 @@ class _Round:
         self._recount = False
 
     async def run(self) -> None:
-        known, batch = await self._begin()
+        token, batch = new_token(), None
         try:
+            # At the same time: ids that turn out not to be needed are never used.
+            known, batch = await asyncio.gather(
+                self._look_up(self._pending.values()),
+                self._ids.allocate(*self._group, len(self._pending), token),
+            )
             await self._plan(batch, known)
             if self._rows:
                 await self._write(batch)
@@ -198,22 +203,11 @@ class _Round:
                 await self._touch_and_finish(batch)
         except BaseException:
             # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
-            self._recovery.recover_soon(batch)
+            # Touches are counted while they are made: such a round may be finished, and counted wrongly.
+            self._recovery.recover_soon(
+                self._group, token, allocated=batch is not None, recount=bool(self._touches)
+            )
             raise
-
-    async def _begin(self) -> tuple[dict[str, Known], Batch]:
-        """Look up what is known and allocate ids, at the same time."""
-        allocating = asyncio.ensure_future(self._ids.allocate(*self._group, len(self._pending)))
-        try:
-            known = await self._look_up(self._pending.values())
-        except BaseException:
-            allocating.add_done_callback(self._abandon)
-            raise
-        return known, await allocating
-
-    def _abandon(self, allocating: asyncio.Future[Batch]) -> None:
-        if not allocating.cancelled() and allocating.exception() is None:
-            self._recovery.recover_soon(allocating.result())
 
     # -- looking up ---------------------------------------------------------------------------
 
