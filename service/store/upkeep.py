@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pymongo import ReplaceOne
+from pymongo import ReplaceOne, ReturnDocument
 
 from service.settings import Settings
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database, server_time
@@ -59,7 +59,8 @@ class Upkeep:
     @stored
     async def _due(self) -> list[dict[str, Any]]:
         now = await self._now()
-        found = self._groups.find({"due": {"$lte": now}}, hint="due").sort("due", 1).limit(_GROUPS_PER_PASS)
+        fields = ["organization_id", "group_id", "due"]
+        found = self._groups.find({"due": {"$lte": now}}, fields, hint="due").sort("due", 1).limit(_GROUPS_PER_PASS)
         return await found.to_list(None)
 
     async def _now(self) -> datetime:
@@ -72,9 +73,13 @@ class Upkeep:
         owner = {"organization_id": group["organization_id"], "group_id": group["group_id"]}
         now = await self._now()
         claim = now + _CLAIM
-        claimed = await self._groups.update_one({**owner, "due": group["due"]}, {"$set": {"due": claim}})
-        if not claimed.matched_count:
+        # As it is now: its retention may have been changed since it was found due.
+        claimed = await self._groups.find_one_and_update(
+            {**owner, "due": group["due"]}, {"$set": {"due": claim}}, return_document=ReturnDocument.AFTER
+        )
+        if claimed is None:
             return
+        group = claimed
         await self._jobs.gather(**owner)
         await self._keep_past_days(owner, group)
         next_due = [
@@ -110,7 +115,7 @@ class Upkeep:
         if group.get("deleted", 0) <= 0:
             return None
         old = {**owner, "update_date": {"$lt": now - self._deleted_age}, "deleted": True}
-        found = self._outputs.find(old, ["id"], hint="updated").sort([("update_date", 1), ("id", 1)])
+        found = self._outputs.find(old, ["id"], hint="deleted").sort([("update_date", 1), ("id", 1)])
         records = await found.limit(_REMOVED_AT_ONCE).to_list(None)
         if not records:
             return now + _DAILY
@@ -164,6 +169,7 @@ class Upkeep:
             if (difference := found.get(id, _NOTHING)["items"] - kept.get(id, 0))
         }
         counts = {name: sum(job[name] for job in found.values()) for name in ("items", "approved", "deleted")}
+        counts["tombstones"] = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}})
         # Whoever writes takes ids first: the same `next` and nothing in flight is the same state.
         update: dict[str, Any] = {"$set": counts, "$unset": {"recount": ""}}
         if wrong:

@@ -85,6 +85,7 @@ class Watch:
     def _stop(self) -> None:
         if self._task is not None and not self._waiting:
             self._task.cancel()
+            self._task = None  # whoever comes while it ends starts another one
 
     def _wake(self, key: GroupKey) -> None:
         for event in self._waiting.get(key, ()):

@@ -121,7 +121,7 @@ class Outputs:
     async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         keys, next_cursor = await self._reading.keys(organization_id, group_id, query)
-        deletes = [Delete("key_hash", key, if_id=id) for key, id in keys]
+        deletes = [Delete("key_hash", key, id, query.job_id, query.scraped_before) for key, id in keys]
         results = await self._writing.apply(organization_id, group_id, deletes)
         return sum(result["result"] == "updated" for result in results.values()), next_cursor
 

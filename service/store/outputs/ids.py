@@ -82,7 +82,7 @@ class Watermark(NamedTuple):
 
     `version` is the id of the newest change that a page below `end` can hold: two watermarks of one
     version show the same outputs. `hidden` is how many records readers pass over; `expired_id` the
-    newest deletion record that was removed; `in_flight_before` the id after the last batch in flight.
+    newest deletion record that was removed; `in_flight` the first ids of the batches in flight.
     """
 
     end: int = 1
@@ -90,12 +90,7 @@ class Watermark(NamedTuple):
     time: Any = None  # of the snapshot that it was read from; None on a server without replica set
     hidden: int = 0
     expired_id: int = 0
-    next: int = 1
-
-    @property
-    def blocked(self) -> bool:
-        """Return whether batches in flight hold it down."""
-        return self.end < self.next
+    in_flight: frozenset[int] = frozenset()
 
 
 START = Watermark()
@@ -269,7 +264,7 @@ class Ids:
         if not found:
             return Watermark(time=reply.get("operationTime"))
         group = found[0]
-        in_flight = [batch["first"] for batch in group.get("open", ())]
+        in_flight = frozenset(batch["first"] for batch in group.get("open", ()))
         # Not up to `next`, though nothing is between: a crash of a single server can take back ids
         # that are not in its journal yet, for a remembered watermark to be beyond what comes next.
         end = min([*in_flight, group.get("last_id", 0) + 1])
@@ -279,7 +274,7 @@ class Ids:
             time=reply.get("operationTime"),
             hidden=group.get("deleted", 0) + group.get("tombstones", 0),
             expired_id=group.get("expired_id", 0),
-            next=max((b["first"] + b["n"] for b in group.get("open", ())), default=end),
+            in_flight=in_flight,
         )
         self._remember((organization_id, group_id), watermark)
         return watermark
@@ -363,7 +358,6 @@ def _counted(change: Change, date: datetime) -> dict[str, Any]:
 _WATERMARK_FIELDS = {
     "_id": 0,
     "open.first": 1,
-    "open.n": 1,
     "last_id": 1,
     "deleted": 1,
     "tombstones": 1,

@@ -228,10 +228,13 @@ def patch_row(batch: Batch, id: int, key: str, known: Known, approved: bool, tag
     return Row(key, id, known.output_id, known.key_hash, known, known.root_job_id, approved, False, operation, size)
 
 
-def delete_row(batch: Batch, id: int, key: str, known: Known) -> Row:
-    """Return the row that turns an item into a deletion record."""
+def delete_row(batch: Batch, id: int, key: str, known: Known, scraped_before: datetime | None) -> Row:
+    """Return the row that turns an item into a deletion record, unless it is scraped again meanwhile."""
     changes = {**_EMPTIED, "id": id, "update_date": batch.date, "deleted": True, "tags": known.filters}
-    operation = _guarded(batch, known, {"$set": changes}, [])
+    guard = _guard(batch, known)
+    if scraped_before is not None:
+        guard["last_scraped_date"] = {"$lt": scraped_before}
+    operation = UpdateOne(guard, {"$set": changes}, hint="key")
     return Row(key, id, known.output_id, known.key_hash, known, known.root_job_id, False, True, operation, 0)
 
 
@@ -239,7 +242,7 @@ def touch(batch: Batch, item: dict[str, Any], known: Known) -> UpdateOne:
     """Return the operation that says that an unchanged item was seen again, by its newest job."""
     scraped = item.get("last_scraped_date") or batch.date
     update = {"$max": {"last_scraped_date": scraped}, "$set": {"root_job_id": newest_job(batch, item, known)}}
-    return UpdateOne({**_guard(batch, known), "root_job_id": known.root_job_id}, update, hint="key")
+    return UpdateOne(_guard(batch, known), update, hint="key")
 
 
 def newest_job(batch: Batch, item: dict[str, Any], known: Known) -> str:
@@ -264,7 +267,8 @@ def _approval(item: dict[str, Any], known: Known | None) -> bool:
 
 
 def _guard(batch: Batch, known: Known) -> dict[str, Any]:
-    return {**batch.owner, "key_hash": known.key_hash, "id": known.id}
+    """Return what finds an item as it was looked up: a change gives it another id, a touch another job."""
+    return {**batch.owner, "key_hash": known.key_hash, "id": known.id, "root_job_id": known.root_job_id}
 
 
 def _guarded(batch: Batch, known: Known, update: dict[str, Any], unset: list[str]) -> UpdateOne:

@@ -31,7 +31,8 @@ _MAX_STREAMED = 1000
 _DECODED_BY_DRIVER = 128
 # Records passed over by one plain read; where a group has more of them, it is read in windows.
 _MAX_HIDDEN = 1000
-# Documents looked at in one window, and seconds after which a page ends early.
+# Documents looked at in the first window of a page and in each further one, and seconds after which a page ends early.
+_FIRST_WINDOW = 500
 _WINDOW = 5000
 _WINDOWS_SECONDS = 1.0
 # Index entries that are counted to choose between two filters.
@@ -138,6 +139,7 @@ class Reading:
         """
         begun = await self._ids.watermark(organization_id, group_id)
         left, limit, deadline = max_items, _FIRST_STREAMED, time.monotonic() + self._patience
+        settled = not begun.in_flight
         while True:
             page = await self.page(
                 organization_id, group_id, query._replace(limit=limit if left is None else min(limit, left))
@@ -151,13 +153,16 @@ class Reading:
                 return
             if page.next_cursor is not None:
                 query = query._replace(cursor=page.next_cursor)
-            elif query.newest_first or page.version + 1 >= begun.next:
+            elif settled or query.newest_first:
                 return
             elif time.monotonic() > deadline:
                 raise StoreUnavailable("batches stay in flight")
             else:
                 query = query._replace(cursor=max(query.cursor, page.version))
                 await self.wait(organization_id, group_id, page.version, 0.5)
+                # Before the page that may be the last. A batch may leave ids unused: only `open` tells that it is over.
+                now = await self._ids.watermark(organization_id, group_id)
+                settled = not (begun.in_flight & now.in_flight)
 
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
@@ -304,57 +309,61 @@ class Reading:
         The page may end early, even empty, with the id to go on from.
         """
         found: list[Document] = []
-        deadline = time.monotonic() + _WINDOWS_SECONDS
-        while len(found) <= query.limit:
-            indexed = {**_owner(owner), **selection.indexed, "id": {"$gt": low, "$lt": high}}
-            order = {"id": DESCENDING if query.newest_first else ASCENDING}
+        deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
+        order = {"id": DESCENDING if query.newest_first else ASCENDING}
+        while True:
+            indexed = {**_owner(owner), **selection.indexed}
+            # Its end first: documents that change meanwhile leave the window, and one that is counted
+            # again after it was read would reach beyond what was looked at.
+            last = await self._end_of_window(indexed, low, high, size, order, selection.hint, watermark)
+            bounds = {"$gt": low, "$lt": high}
+            if last is not None:
+                bounds |= {"$gte": last} if query.newest_first else {"$lte": last}
             wanted = query.limit + 1 - len(found)
             reply = await self._ids.command(
                 {
-                    "aggregate": "outputs",
-                    "pipeline": [
-                        {"$match": indexed},
-                        {"$sort": order},
-                        {"$limit": _WINDOW},
-                        {"$match": selection.residual},
-                        {"$limit": wanted},
-                        {"$project": _projection(query)},
-                    ],
-                    "cursor": {"batchSize": wanted},
+                    "find": "outputs",
+                    "filter": {**indexed, "id": bounds, **selection.residual},
+                    "projection": _projection(query),
+                    "sort": order,
+                    "limit": wanted,
+                    "batchSize": wanted,
                     "hint": selection.hint,
                 },
                 watermark.time,
                 codec_options=documents.NAIVE,
             )
-            part = list(reply["cursor"]["firstBatch"])
-            found += part
+            found += reply["cursor"]["firstBatch"]
             if reply["cursor"]["id"]:  # more than one message
                 await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
                 return _Found(found, documents.decode(found[-1])["id"])
             if len(found) > query.limit:
-                break
-            last = await self._last_of_window(indexed, order, selection.hint, watermark)
+                return _cut(found, query.limit)
             if last is None:
                 return _Found(found, None)
-            if query.newest_first:
-                high = last
-            else:
-                low = last
-            if time.monotonic() > deadline:
+            low, high = (low, last) if query.newest_first else (last, high)
+            if time.monotonic() > deadline or Page(found, None, 0).size > self._page_bytes:
                 return _Found(found, last)
-        return _cut(found, query.limit)
+            size = _WINDOW
 
-    async def _last_of_window(
-        self, indexed: dict[str, Any], order: dict[str, int], hint: str, watermark: Watermark
+    async def _end_of_window(
+        self,
+        indexed: dict[str, Any],
+        low: int,
+        high: int,
+        size: int,
+        order: dict[str, int],
+        hint: str,
+        watermark: Watermark,
     ) -> int | None:
-        """Return the id of the last document of a window; None if the range ends inside of it."""
+        """Return the id of the last of `size` documents of a range; None if it has fewer."""
         reply = await self._ids.command(
             {
                 "find": "outputs",
-                "filter": indexed,
+                "filter": {**indexed, "id": {"$gt": low, "$lt": high}},
                 "projection": {"_id": 0, "id": 1},
                 "sort": order,
-                "skip": _WINDOW - 1,
+                "skip": size - 1,
                 "limit": 1,
                 "singleBatch": True,
                 "hint": hint,

@@ -79,16 +79,25 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Turn an item into a deletion record, if it still has the id `if_id`."""
+    """Turn an item into a deletion record, if it is still what was selected: a touch changes no id."""
 
     by: str
     value: str
     if_id: int | None = None
+    job_id: str | None = None
+    scraped_before: datetime | None = None
     size: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.by}:{self.value}"
+
+    def selects(self, known: Known) -> bool:
+        return (
+            self.if_id in (None, known.id)
+            and self.job_id in (None, known.root_job_id)
+            and (self.scraped_before is None or known.scraped < self.scraped_before)
+        )
 
 
 Pending = Put | Patch | Delete
@@ -273,10 +282,10 @@ class _Round:
                 case Patch() if there is not None and not there.deleted:
                     self._plan_patch(batch, id, key, change, there)
                 case Delete() if there is not None and not there.deleted:
-                    if change.if_id is not None and change.if_id != there.id:
-                        self._skip(key, there, "conflict")
+                    if change.selects(there):
+                        self._rows.append(delete_row(batch, id, key, there, change.scraped_before))
                     else:
-                        self._rows.append(delete_row(batch, id, key, there))
+                        self._skip(key, there, "conflict")
                 case _:
                     self.results[key] = {"result": "not_found"}
 
@@ -361,16 +370,17 @@ class _Round:
         if not self._touches:
             return
         operations = [operation for operation, _, _ in self._touches.values()]
-        done = await self._outputs.bulk_write(operations, ordered=False)
-        if done.matched_count < len(operations):
+        matched = (await self._outputs.bulk_write(operations, ordered=False)).matched_count
+        if matched < len(operations):
             now = await self._find("key_hash", False, [known.key_hash for _, known, _ in self._touches.values()])
-            touched = len(self._touches)
             self._touches = {
                 key: (operation, known, job)
                 for key, (operation, known, job) in self._touches.items()
                 if key in now and (now[key].id, now[key].root_job_id) == (known.id, job)
             }
-            self._recount |= touched - len(self._touches) < touched - done.matched_count
+            # Another writer may have moved an item to the same job, or have changed one after its touch.
+            moved = any(job != known.root_job_id for _, known, job in self._touches.values())
+            self._recount |= moved or len(self._touches) != matched
         for key, (_, known, _) in self._touches.items():
             self._skip(key, known, "unchanged")
 

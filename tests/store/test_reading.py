@@ -1,0 +1,283 @@
+"""Reading: filters, bounded windows, long runs of deletions, newest first, and what a one-shot reader gets."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from service.store import CursorExpired, Patch, Query, Store
+from service.store.outputs import reading
+from tests.support.api import make_output
+from tests.support.groups import Group, at, stopped_at, version
+
+TAGS: list[dict[str, Any]] = [
+    {},
+    {"country": "Germany"},
+    {"country": "Germany", "region": "DE-BE"},
+    {"country": ["Germany", "France"], "region": {"code": "DE-BE"}},
+]
+FILTERS: dict[str, Any] = {
+    "job_id": "job-1",
+    "url": "https://shop.example/p/1",
+    "country": "Germany",
+    "region": "DE-BE",
+    "is_approved": True,
+    "key_hash": "key-7",
+    "scraped_before": datetime(2026, 1, 2, tzinfo=UTC),
+}
+
+
+@pytest.fixture
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_FIRST_WINDOW", 2)
+    monkeypatch.setattr(reading, "_WINDOW", 3)
+
+
+def some_output(number: int) -> dict[str, Any]:
+    return make_output(
+        number,
+        source_url=f"https://shop.example/p/{number % 3}",
+        root_job_id=f"job-{number % 2}",
+        tags=TAGS[number % 4],
+        is_approved=number % 5 < 2,
+        last_scraped_date=f"2026-01-0{1 + number % 3}",
+        files=[],
+    )
+
+
+def matches(item: dict[str, Any], query: dict[str, Any]) -> bool:
+    values = {
+        "job_id": item["root_job_id"],
+        "url": item["source_url"],
+        "country": item["tags"].get("country"),
+        "region": item["tags"].get("region"),
+        "is_approved": item["is_approved"],
+        "key_hash": item["key_hash"],
+    }
+    return all(
+        item["last_scraped_date"].replace(tzinfo=UTC) < value if name == "scraped_before" else values[name] == value
+        for name, value in query.items()
+    )
+
+
+def pairs() -> Iterator[dict[str, Any]]:
+    for count in (0, 1, 2, 3):
+        for names in itertools.combinations(FILTERS, count):
+            yield {name: FILTERS[name] for name in names}
+
+
+@pytest.mark.usefixtures("small_windows")
+async def test_every_combination_of_filters_finds_what_it_says_in_both_orders(store: Store, group: Group) -> None:
+    written = await group.write(store, *(some_output(n) for n in range(30)))
+    await group.delete(store, *written[3::7])
+    everything = await group.walk(store)
+    assert len(everything) == 26
+    for query in pairs():
+        expected = [item["id"] for item in everything if matches(item, query)]
+        for limit in (2, 1000):
+            found = await group.walk(store, limit=limit, **query)
+            assert [item["id"] for item in found] == expected, query
+            found = await group.walk(store, limit=limit, newest_first=True, **query)
+            assert [item["id"] for item in found] == expected[::-1], query
+
+
+async def test_a_tag_that_is_no_text_matches_no_filter(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1, tags={"country": ["Germany"], "region": 7}), make_output(2))
+    assert [item["key_hash"] for item in await group.read(store, country="Germany")] == ["key-2"]
+    (item, _) = await group.read(store)
+    assert item["tags"] == {"country": ["Germany"], "region": 7}
+    await group.write(store, make_output(2, tags={"country": ["Germany"]}))
+    assert await group.read(store, country="Germany") == []
+
+
+@pytest.mark.usefixtures("small_windows")
+async def test_a_page_in_windows_passes_nothing_while_items_move_away(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items that change leave a window while it is read: what comes after it is not to be taken for looked at."""
+    await group.write(store, *(make_output(n, is_approved=False) for n in range(40)))
+    await group.write(store, make_output(0, data={"last": 1}))
+    real = store.outputs.ids.command
+    turns = itertools.count(1)
+
+    async def command(*args: Any, **options: Any) -> Any:
+        reply = await real(*args, **options)
+        if (number := next(turns)) < 30:  # as a writer does between any two commands
+            await group.write(other, make_output(number, data={"moved": 1}, is_approved=False))
+        return reply
+
+    monkeypatch.setattr(store.outputs.ids, "command", command)
+    seen: dict[str, int] = {}
+    cursor = 0
+    for _ in range(100):
+        page = await store.outputs.page(*group.owner.values(), Query(cursor=cursor, limit=5, is_approved=False))
+        seen |= {item["key_hash"]: item["id"] for item in page.items()}
+        cursor = page.next_cursor or max([cursor, *(item["id"] for item in page.items())])
+        if page.next_cursor is None and next(turns) > 40:
+            break
+    assert seen == {item["key_hash"]: item["id"] for item in await group.walk(other)}
+
+
+async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
+    store: Store, group: Group, small_windows: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n, is_approved=n == 19) for n in range(20)))
+    monkeypatch.setattr(reading, "_WINDOWS_SECONDS", 0.0)
+    pages, keys = 0, []
+    query = Query(scraped_before=datetime(2200, 1, 1, tzinfo=UTC), is_approved=True, limit=5, job_id="job-1")
+    while True:
+        page = await store.outputs.page(*group.owner.values(), query)
+        pages += 1
+        keys += [item["key_hash"] for item in page.items()]
+        if page.next_cursor is None:
+            break
+        assert page.next_cursor > query.cursor
+        query = query._replace(cursor=page.next_cursor)
+    assert keys == ["key-19"]
+    assert pages > 5
+
+
+async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
+    store: Store, group: Group, small_windows: None
+) -> None:
+    await group.write(store, *(make_output(n, data={"text": "x" * 100_000}) for n in range(12)))
+    store.outputs._reading._page_bytes = 250_000
+    page = await store.outputs.page(*group.owner.values(), Query(limit=1000, is_approved=False))
+    assert 0 < len(page.documents) < 12 and page.next_cursor is not None
+    assert len(await group.walk(store, is_approved=False)) == 12
+
+
+async def test_a_long_run_of_deletions_is_read_in_windows(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_MAX_HIDDEN", 5)
+    monkeypatch.setattr(reading, "_WINDOW", 4)
+    written = await group.write(store, *(make_output(n) for n in range(30)))
+    await group.delete(store, *written[1:-1])
+    assert [item["key_hash"] for item in await group.walk(store, limit=1)] == ["key-0", "key-29"]
+    (new,) = await group.write(store, make_output(99))
+    assert [item["id"] for item in await group.walk(store, limit=1, cursor=30)] == [new["id"]]
+    deletions = await group.walk(store, limit=3, cursor=30, deleted=True)
+    assert [item.get("deleted", False) for item in deletions] == [True] * 28 + [False]
+
+
+async def test_newest_first_goes_down_from_a_cursor(store: Store, group: Group) -> None:
+    written = await group.write(store, *(make_output(n) for n in range(5)))
+    ids = [r["id"] for r in written]
+    page = await store.outputs.page(*group.owner.values(), Query(limit=2, newest_first=True))
+    assert [item["id"] for item in page.items()] == ids[:2:-1] and page.next_cursor == ids[3]
+    assert [item["id"] for item in await group.read(store, newest_first=True, cursor=ids[2])] == ids[1::-1]
+    assert await group.read(store, newest_first=True, cursor=ids[0]) == []
+
+
+async def test_created_after_is_a_lower_bound_with_every_filter_cursor_and_order(store: Store, group: Group) -> None:
+    for number in range(6):
+        await group.write(store, *(some_output(n) for n in range(5 * number, 5 * number + 5)))
+        await asyncio.sleep(0.002)  # another millisecond, another date
+    everything = await group.walk(store)
+    moment = everything[12]["update_date"].replace(tzinfo=UTC)
+    since = [item for item in everything if item["update_date"].replace(tzinfo=UTC) >= moment]
+    assert 10 < len(since) < 30
+    for query in pairs():
+        expected = [item["id"] for item in since if matches(item, query)]
+        for options in ({}, {"cursor": since[3]["id"]}, {"newest_first": True}):
+            found = [item["id"] for item in await group.walk(store, limit=3, created_after=moment, **query, **options)]
+            wanted = [id for id in expected if id > options.get("cursor", 0)]
+            assert found == (wanted[::-1] if "newest_first" in options else wanted), (query, options)
+    assert await group.read(store, created_after=datetime.now(UTC) + timedelta(hours=1)) == []
+
+
+async def test_one_item_is_found_by_its_output_id_while_it_is_there(store: Store, group: Group) -> None:
+    (written,) = await group.write(store, version(1))
+    page = await store.outputs.one(*group.owner.values(), written["output_id"])
+    assert page is not None and page.items()[0]["data"] == {"version": 1} and page.version == written["id"]
+    assert await store.outputs.one(group.organization, "chairs", written["output_id"]) is None
+    await group.delete(store, written)
+    assert await store.outputs.one(*group.owner.values(), written["output_id"]) is None
+
+
+# -- deletions ------------------------------------------------------------------------------------
+
+
+async def test_a_reader_of_deletions_who_comes_too_late_is_told(store: Store, group: Group) -> None:
+    written = await group.write(store, *(make_output(n) for n in range(4)))
+    await group.delete(store, written[0])
+    assert len(await group.read(store, deleted=True, cursor=4)) == 1
+    await group.set(store, expired_id=5)
+    with pytest.raises(CursorExpired):
+        await group.read(store, deleted=True, cursor=4)
+    assert len(await group.read(store, deleted=True, cursor=0)) == 4
+    assert await group.read(store, deleted=True, cursor=5) == []
+    assert await group.read(store, cursor=4) == []
+
+
+# -- reading to the end ---------------------------------------------------------------------------
+
+
+async def everything(store: Store, group: Group, **query: Any) -> list[str]:
+    pages = store.outputs.pages(*group.owner.values(), Query(**query))
+    return [item["key_hash"] async for page in pages for item in page.items()]
+
+
+async def test_an_export_waits_for_what_was_in_flight_when_it_began(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    async with stopped_at(store, "written", group.write(store, make_output(2))):
+        await group.write(other, make_output(3))
+        export = asyncio.ensure_future(everything(other, group))
+        await asyncio.wait([export], timeout=0.1)
+        assert not export.done()
+    assert await asyncio.wait_for(export, 5) == ["key-1", "key-2", "key-3"]
+
+
+async def test_an_export_ends_when_what_was_in_flight_leaves_its_ids_unused(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, make_output(1), make_output(2))
+    async with stopped_at(store, "before write", group.write(store, make_output(1), make_output(2))):
+        export = asyncio.ensure_future(everything(other, group))
+        await asyncio.wait([export], timeout=0.1)
+        assert not export.done()
+    assert await asyncio.wait_for(export, 3) == ["key-1", "key-2"]
+
+
+async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    slow: list[asyncio.Task[Any]] = []
+    go_on = asyncio.Event()
+    store.outputs.ids.step = at("written", go_on.wait)
+    keys = []
+    async for page in other.outputs.pages(*group.owner.values(), Query()):
+        keys += [item["key_hash"] for item in page.items()]
+        if not slow:
+            slow.append(asyncio.ensure_future(group.write(store, make_output(2))))
+            while not await group.in_flight(other):
+                await asyncio.sleep(0.005)
+    assert keys == ["key-1"]
+    go_on.set()
+    await slow[0]
+
+
+async def test_an_export_ends_after_as_many_items_as_wanted(store: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n) for n in range(120)))
+    pages = store.outputs.pages(*group.owner.values(), Query(newest_first=True), 70)
+    keys = [item["key_hash"] async for page in pages for item in page.items()]
+    assert keys == [f"key-{n}" for n in range(119, 49, -1)]
+
+
+async def test_deletions_are_part_of_an_export_that_asks_for_them(store: Store, group: Group) -> None:
+    written = await group.write(store, make_output(1), make_output(2))
+    await group.delete(store, written[0])
+    assert await everything(store, group) == ["key-2"]
+    assert await everything(store, group, deleted=True) == ["key-2", "key-1"]
+
+
+async def test_patches_and_writes_of_one_item_are_each_one_change(store: Store, group: Group) -> None:
+    (written,) = await group.write(store, version(1))
+    patched = await group.patch(store, Patch("output_id", written["output_id"], is_approved=True))
+    (found,) = await group.read(store, cursor=written["id"])
+    assert (found["id"], found["is_approved"]) == (patched[0]["id"], True)
