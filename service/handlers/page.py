@@ -10,13 +10,14 @@ from service.http.static import TYPES, Asset, serve
 from service.http.static import asset as asset_of
 
 _HEADERS = {
-    # The page shows scraped data, which is hostile: nothing in it can become a script, a form or a request.
+    # The page shows scraped data, which is hostile: nothing in it can become a script or a form, and the only
+    # requests it can cause are pictures, which the page loads when a person asks for them.
     "Content-Security-Policy": "; ".join(
         [
             "default-src 'none'",
             "script-src 'self'",
             "style-src 'self'",
-            "img-src 'self'",
+            "img-src 'self' data: https: http:",
             "connect-src 'self'",
             "base-uri 'none'",
             "form-action 'none'",

@@ -10,8 +10,13 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   const dialog = el("dialog", {
     class: kind, "aria-labelledby": "dialog-title",
     onclick: (event) => event.target === dialog && dialog.close(),
-    onclose: () => dialog.remove(),
+    onclose: () => {
+      removeEventListener("hashchange", leave);
+      dialog.remove();
+    },
   });
+  const leave = () => dialog.close();
+  addEventListener("hashchange", leave);
   put(dialog, el("form", {
     onsubmit: async (event) => {
       event.preventDefault();

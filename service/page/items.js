@@ -44,6 +44,7 @@ function makeDesk(view, stay) {
   const made = {
     view, stay, params: {}, request: "", items: [], found: [], columns: [], filters: {}, page: {},
     selected: new Set(), current: null, // output ids
+    numeric: new Set(), // columns of numbers only
     own: new Set(), pending: new Set(), // what this page changed itself is no news
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),

@@ -13,6 +13,7 @@ export function showRows(place, desk) {
   const pictures = anyPicture(items);
   const head = (props, ...children) => el("th", { scope: "col", role: "columnheader", ...props }, ...children);
   const all = el("input", { type: "checkbox", "aria-label": "Select all rows", checked: items.length > 0 && items.every(({ output_id }) => selected.has(output_id)), onchange: () => desk.selectAll(all.checked) });
+  desk.numeric = numeric;
   put(place, el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "outputs-title" },
     el("table", { class: "rows cards", role: "table" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" },
@@ -32,7 +33,7 @@ function one(item, desk, pictures) {
     pictures && cell("", "picture-cell", thumbnail(pictureOf(item)) ?? ""),
     desk.columns.map((path) => {
       const { content: shown, kind } = content(item, path, desk.filterLink);
-      return cell(label(path), kind, shown);
+      return cell(label(path), desk.numeric.has(path) ? "number" : kind, shown);
     }));
 }
 
