@@ -30,7 +30,7 @@ _HEADERS = {
 }
 
 
-_ASSETS: dict[str, Asset] = {
+ASSETS: dict[str, Asset] = {
     file.name: asset_of(file.name, file.read_bytes())
     for file in (files("service") / "page").iterdir()
     if file.name.rpartition(".")[2] in TYPES
@@ -39,9 +39,9 @@ _ASSETS: dict[str, Asset] = {
 
 async def index(request: web.Request) -> web.StreamResponse:
     """Return the page."""
-    return serve(request, _ASSETS["index.html"], _HEADERS)
+    return serve(request, ASSETS["index.html"], _HEADERS)
 
 
 async def asset(request: web.Request) -> web.StreamResponse:
     """Return a script, a style sheet or a picture of the page."""
-    return serve(request, _ASSETS.get(request.match_info["name"]), _HEADERS)
+    return serve(request, ASSETS.get(request.match_info["name"]), _HEADERS)
