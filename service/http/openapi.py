@@ -27,7 +27,7 @@ _OURS = ("schemas", "produces", "etag", "takes", "gives", "not_found")
 _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call needs `Authorization: Bearer <token>`; "
     "everything belongs to the token's organization. Dates are ISO 8601 in UTC. "
-    "Every error has the same body: `{\"detail\": [{\"loc\", \"msg\", \"type\"}]}`."
+    'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`.'
 )
 # In the order in which they are shown.
 _TAGS = {
