@@ -11,10 +11,11 @@ const HEAD = ["Field", "Filled", "Types", ["Smallest"], ["Largest"], "Examples",
 
 export async function showFields(view, params, signal, stay) {
   if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
-  const jobs = (await get(["groups", view.group, "jobs"], {}, signal)).map(({ job_id }) => job_id);
+  // A job whose items were all scraped again by later ones holds nothing to look at or to compare with.
+  const jobs = (await get(["groups", view.group, "jobs"], {}, signal)).filter(({ items }) => items > 0).map(({ job_id }) => job_id);
   const chosen = params.job_id ?? jobs[0] ?? ALL;
   const before = params.with ?? jobs[jobs.indexOf(chosen) + 1];
-  const compared = chosen === ALL || !jobs.includes(chosen) ? undefined : before;
+  const compared = jobs.includes(chosen) ? before : undefined;
   const read = (job) => get(["groups", view.group, "fields"], { job_id: job === ALL ? "" : job }, signal);
   const [now, then] = await Promise.all([read(chosen), compared && compared !== "-" ? read(compared) : null]);
   const lines = compare(now.fields, then?.fields);

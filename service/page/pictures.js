@@ -16,17 +16,14 @@ const isPicture = (text) => isInline(text) || (isWebAddress(text) && NAMED.test(
 /** Return the address of a file's picture, or undefined. */
 export function pictureOfFile(file) {
   const addresses = [file.file_url, file.blob_url];
-  if (/^image\//i.test(file.file_type)) return addresses.find((url) => isInline(url) || isWebAddress(url));
-  return addresses.find(isPicture);
+  const shown = /^image\//i.test(file.file_type) ? (url) => isInline(url) || isWebAddress(url) : isPicture;
+  return addresses.find(shown);
 }
 
-/** Return the address of an item's first picture: of its files, else of its data. */
+/** Return the address of an item's picture, of its files or its data; one that is inside comes first. */
 export function pictureOf(item) {
-  for (const file of item.files ?? []) {
-    const found = pictureOfFile(file);
-    if (found) return found;
-  }
-  return Object.values(item.data ?? {}).find(isPicture);
+  const found = [...(item.files ?? []).map(pictureOfFile), ...Object.values(item.data ?? {}).filter(isPicture)].filter(Boolean);
+  return found.find(isInline) ?? found[0];
 }
 
 /** Return whether any of these items has a picture that may be shown. */
