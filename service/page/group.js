@@ -28,6 +28,7 @@ export async function showGroup(main, { path, params }, signal, stay) {
 
 function heading({ group, path, lead, spark: picture }, tab) {
   picture.className = "activity-link";
+  picture.hidden = true; // until its days are known
   picture.href = link([...path, "activity"]);
   return [
     el("div", { class: "heading group-heading" },
@@ -48,6 +49,7 @@ async function refresh(view, signal) {
     ? `${many(stats.items, "item")} from ${many(stats.jobs, "job")} · ${count(stats.approved)} approved (${percent(stats.approved / stats.items)}) · last change `
     : "Nothing has been written to this group, or it belongs to another organization.",
   stats.items && stats.last_change ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
-  put(view.spark, stats.items > 0 && spark(stats.days));
+  view.spark.hidden = !stats.items;
+  put(view.spark, spark(stats.days));
   return stats;
 }

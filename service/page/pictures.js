@@ -13,11 +13,10 @@ export const want = (yes) => (yes ? localStorage.setItem(KEY, "yes") : localStor
 export const isInline = (text) => typeof text === "string" && INLINE.test(text);
 const isPicture = (text) => isInline(text) || (isWebAddress(text) && NAMED.test(text));
 
-/** Return the address of a file's picture, or undefined. */
-export function pictureOfFile(file) {
-  const addresses = [file.file_url, file.blob_url];
-  const shown = /^image\//i.test(file.file_type) ? (url) => isInline(url) || isWebAddress(url) : isPicture;
-  return addresses.find(shown);
+/** Return the address of a file's picture, or undefined; a media type counts more than a name. */
+export function pictureOfFile({ file_type: type, file_url, blob_url }) {
+  if (/^image\//i.test(type)) return [file_url, blob_url].find((url) => isInline(url) || isWebAddress(url));
+  return type.includes("/") ? undefined : [file_url, blob_url].find(isPicture);
 }
 
 /** Return the address of an item's picture, of its files or its data; one that is inside comes first. */

