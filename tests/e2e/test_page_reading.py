@@ -214,6 +214,7 @@ async def test_sixty_columns_do_not_break_lines(new_tab: Any, caller: Caller) ->
     data = {f"field number {n}": f"some words for column {n}" for n in range(60)}
     caller.post("outputs/wide", [make_output(n, data=data) for n in range(5)])
     page = await (await new_tab(caller)).open("#/groups/wide")
+    await expect(rows(page)).to_have_count(5)
     await page.get_by_role("button", name="Columns").click()
     await page.get_by_role("button", name="All", exact=True).click()
     await page.get_by_role("button", name="Show these").click()
