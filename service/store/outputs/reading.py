@@ -316,7 +316,8 @@ class Reading:
                         {"$limit": wanted},
                         {"$project": _projection(query)},
                     ],
-                    "cursor": {"batchSize": wanted},
+                    # One more than can come: else the cursor stays open when all has come.
+                    "cursor": {"batchSize": wanted + 1},
                     "hint": selection.hint,
                 },
                 watermark.time,
