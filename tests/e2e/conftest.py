@@ -18,7 +18,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, BrowserType, Page, async_playwright, expect
 
-from service.runtime.demo import item
+from service.runtime.demo_items import item
 from tests.e2e.page import GROUP
 from tests.support.api import make_cookie, make_entry, make_review
 from tests.support.processes import ServiceProcess, run_command
