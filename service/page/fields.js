@@ -18,7 +18,9 @@ export async function showFields(view, params, signal, stay) {
   const compared = jobs.includes(chosen) ? before : undefined;
   const read = (job) => get(["groups", view.group, "fields"], { job_id: job === ALL ? "" : job }, signal);
   const [now, then] = await Promise.all([read(chosen), compared && compared !== "-" ? read(compared) : null]);
-  const lines = compare(now.fields, then?.fields);
+  // An object is described by the fields inside it.
+  const described = (fields) => fields?.filter(({ types }) => Object.keys(types).join() !== "object");
+  const lines = compare(described(now.fields), described(then?.fields));
   const broken = lines.filter(({ drop }) => drop > DROP);
   put(view.tab, el("section", { class: "panel fields" },
     choices(view, jobs, chosen, compared),
@@ -71,9 +73,9 @@ function line(view, field, job) {
     cell("Filled", "fill", el("span", { class: "share" }, el("span", { class: drop > DROP && "bad-text" }, changed ? `${percent(before)} → ${percent(rate)}` : percent(rate)), meter(rate, drop > DROP ? "lost" : "done"))),
     cell("Types", "", el("span", { class: "chips" }, Object.entries(types).map(([name, n]) => chip(Object.keys(types).length > 1 ? `${name} ${n}` : name)))),
     cell("Smallest", "number", value(min)), cell("Largest", "number", value(max)),
-    cell("Examples", "", examples.length ? el("span", { class: "text" }, shorten(examples.map(text).join(" · "), 160)) : faint("–")),
+    cell("Examples", "", examples.length ? el("span", { class: "text" }, shorten(examples.map((one) => text(one, 40)).join(" · "), 72)) : faint("–")),
     cell("", "tools-cell", el("a", { href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), "aria-label": `Show the column ${path}` }, "Add column")));
 }
 
-const text = (one) => shorten(typeof one === "object" ? toJson(one) : String(one), 60);
-const value = (one) => (one === null || one === undefined ? faint("–") : el("span", { class: "text" }, text(one)));
+const text = (one, longest) => shorten(typeof one === "object" ? toJson(one) : String(one), longest);
+const value = (one) => (one === null || one === undefined ? faint("–") : text(one, 20));
