@@ -25,11 +25,11 @@ const keepToken = () => ({
   },
 });
 
-await askOtherTabs();
+const [spec] = await Promise.all([fetch("openapi.json").then((response) => response.json()), askOtherTabs()]);
+spec.servers = [{ url: new URL(".", document.baseURI).href.replace(/\/$/, "") }]; // also behind a path prefix
 const ui = SwaggerUIBundle({
-  url: "openapi.json",
+  spec,
   dom_id: "#swagger-ui",
-  deepLinking: true,
   validatorUrl: null,
   defaultModelsExpandDepth: 0,
   docExpansion: "list",
