@@ -107,6 +107,9 @@ class Settings(_Loaded):
     write_rounds: int = _setting(4, "Rounds of one group that a process has under way at once.")
     cors_origins: str = _setting("", "Origins allowed to call from a browser, comma between.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
+    log_format: str = _setting(
+        "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."
+    )
 
     @classmethod
     def table(cls) -> list[tuple[str, str, str]]:
@@ -145,6 +148,8 @@ class Settings(_Loaded):
             raise SettingsError("MONGO_DATABASE must be a database name.")
         if self.log_level.upper() not in _LOG_LEVELS:
             raise SettingsError(f"LOG_LEVEL must be one of {', '.join(_LOG_LEVELS)}.")
+        if self.log_format not in _LOG_FORMATS:
+            raise SettingsError(f"LOG_FORMAT must be one of {', '.join(_LOG_FORMATS)}.")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise SettingsError("TLS_CERT and TLS_KEY go together.")
         for name in ("tls_cert", "tls_key"):
@@ -158,6 +163,7 @@ class Settings(_Loaded):
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
 _MAY_BE_ZERO = {"port", "rate_limit"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+_LOG_FORMATS = ("auto", "json", "text")
 
 
 def _written(default: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any
 
 from aiohttp_apispec import docs, json_schema, querystring_schema, response_schema
@@ -25,7 +26,7 @@ def endpoint(
         resource = handler.__module__.rpartition(".")[2]
         handler = docs(
             summary=summary,
-            description=handler.__doc__ or summary,
+            description=cleandoc(handler.__doc__ or summary),
             operationId=f"{resource}_{handler.__name__}",
             tags=[resource],
             **extra,

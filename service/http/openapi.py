@@ -12,6 +12,7 @@ from marshmallow import Schema
 
 import service
 from schemas.errors import Error
+from schemas.examples import EXAMPLES
 from service.http.keys import SETTINGS
 from service.http.routing import TABLE, Route
 
@@ -22,6 +23,24 @@ _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
 _OURS = ("schemas", "produces", "etag", "takes", "gives", "not_found")
+
+_ABOUT = (
+    "Cookies, local storage, reviews and outputs of scrapers. Every call needs `Authorization: Bearer <token>`; "
+    "everything belongs to the token's organization. Dates are ISO 8601 in UTC. "
+    'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`.'
+)
+# In the order in which they are shown.
+_TAGS = {
+    "outputs": "What scrapers found: written by key, read in the order of change with a cursor that misses nothing.",
+    "groups": "What a group holds: counts, days, jobs, and how well each field is filled.",
+    "reviews": "What people think of a job: the latest review counts.",
+    "cookies": "Cookies for the scrapers' browsers, one for each domain, path and name.",
+    "local_storage": "Local-storage entries for the scrapers' browsers, one for each domain, path and key.",
+    "storage_state": "Cookies and local storage in one file, as Playwright saves and loads them.",
+    "tokens": "The access token itself.",
+    "health": "For load balancers and orchestration; needs no token.",
+    "metrics": "For Prometheus; needs no token.",
+}
 
 _ERRORS = {
     400: "The request could not be read",
@@ -48,14 +67,20 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
         title="Scraping Data Service",
         version=service.__version__,
         openapi_version="3.0.3",
+        info={"description": _ABOUT},
         plugins=[MarshmallowPlugin()],
     )
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
+    for name, description in _TAGS.items():
+        spec.tag({"name": name, "description": description})
     for route in routes:
         if hasattr(route.handler, "__apispec__"):
             operation = _operation(route, route.handler.__apispec__, max_records)
             spec.path(path=route.path, operations={route.method.lower(): operation})
     document: dict[str, Any] = spec.to_dict()
+    for name, schema in document["components"]["schemas"].items():
+        if name in EXAMPLES:
+            schema["example"] = EXAMPLES[name]
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         for parameter in operation["parameters"]:
             if parameter["schema"].get("nullable"):

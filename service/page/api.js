@@ -1,15 +1,8 @@
-// The public API, and nothing else.
+// The public API of the service, and nothing else.
 
-const KEY = "token";
+import { token } from "./session.js";
 
-// For this tab only: other tabs, and this one once closed, know nothing of it.
-export const token = {
-  get: () => sessionStorage.getItem(KEY),
-  set: (text) => sessionStorage.setItem(KEY, text),
-  forget: () => sessionStorage.clear(),
-};
-
-/** What went wrong, in words for people. `status` is 0 when there was no answer. */
+/** What went wrong, in words for people. `status` is 0 when there was no response. */
 export class Failure extends Error {
   constructor(status, problems = []) {
     super(TITLES[status] ?? (status >= 500 ? "The service failed" : "The request was refused"));
@@ -19,17 +12,22 @@ export class Failure extends Error {
 
   /** Return one sentence for each problem. */
   get details() {
-    if (this.status === 0) return ["There was no answer. Is the service running, and are you online?"];
+    if (this.status === 0) return ["There was no response. Is the service running, and are you online?"];
     return this.problems.map(({ loc, msg }) => (loc?.[0] === "query" ? `${loc.slice(1).join(" › ")}: ${msg}` : msg));
+  }
+
+  get sentence() {
+    return [`${this.message}.`, ...this.details].join(" ");
   }
 }
 
 const TITLES = {
   0: "The service cannot be reached",
   401: "The token does not work",
-  403: "The token may not read",
+  403: "The token does not have the scope for this",
   404: "There is nothing here",
-  422: "The filters cannot be used",
+  412: "It was changed meanwhile",
+  422: "The request cannot be used",
   429: "Too many requests",
   503: "The service is busy or its database is away",
 };
@@ -42,25 +40,40 @@ export function address(path, params = {}) {
   return url.href.replaceAll("'", "%27");
 }
 
-/** Return the JSON of a GET. Throws a `Failure`, or what `signal` was aborted with. */
-export async function get(path, params, signal) {
-  let response, text;
+/** Return the response of a successful call. Throws a `Failure`, or what `signal` was aborted with. */
+export async function call(method, path, { params, body, headers, signal } = {}) {
+  let response;
   try {
     response = await fetch(address(path, params), {
-      headers: { Authorization: `Bearer ${token.get()}` },
-      // The browser's cache knows nothing of tokens: another one must not get this one's answers.
+      method,
+      headers: { Authorization: `Bearer ${token.get()}`, ...(body && { "Content-Type": "application/json" }), ...headers },
+      body: body && JSON.stringify(body),
+      // The browser's cache knows nothing of tokens: another one must not get this one's responses.
       cache: "no-store",
       credentials: "omit",
       signal,
     });
-    text = await response.text();
+    if (response.ok) return response;
+    const problems = parse(await response.text())?.detail;
+    throw new Failure(response.status, Array.isArray(problems) ? problems : []);
   } catch (error) {
-    throw signal?.aborted ? error : new Failure(0);
+    throw error instanceof Failure || signal?.aborted ? error : new Failure(0);
   }
-  const body = parse(text);
-  if (!response.ok) throw new Failure(response.status, Array.isArray(body?.detail) ? body.detail : []);
-  return body;
 }
+
+const json = async (method, path, options) => {
+  const response = await call(method, path, options);
+  try {
+    return parse(await response.text());
+  } catch (error) {
+    throw options.signal?.aborted ? error : new Failure(0);
+  }
+};
+
+export const get = (path, params, signal) => json("GET", path, { params, signal });
+export const post = (path, body) => json("POST", path, { body });
+export const patch = (path, body, headers) => json("PATCH", path, { body, headers });
+export const remove = (path, params) => json("DELETE", path, { params });
 
 function parse(text) {
   try {

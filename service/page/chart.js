@@ -99,7 +99,7 @@ function plot(bars, width, linkTo, show) {
     }
     const date = new Date(bar.start).toISOString().slice(0, 10);
     const link = svg("a", {
-      href: linkTo(date), tabindex: fromEnd === 0 ? 0 : -1, "aria-label": `${bar.label}: ${words(bar)}. Show what changed since then.`,
+      href: linkTo(date), tabindex: fromEnd === 0 ? 0 : -1, "aria-label": `${bar.label}: ${words(bar)}. Show its items.`,
       onfocus: () => show(bar), onblur: () => show(null), onmouseenter: () => show(bar), onmouseleave: () => show(null),
     },
       svg("rect", { class: "hit", x, y: top, width: step, height: bottom - top }),

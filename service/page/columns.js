@@ -1,7 +1,8 @@
 // Which columns a table of outputs has, and how a cell looks.
 
-import { el, isWebAddress, outside } from "./dom.js";
-import { at, isObject, joinPath, many, shorten, splitPath, when } from "./format.js";
+import { el, faint, isWebAddress, outside, time } from "./dom.js";
+import { at, isObject, joinPath, many, shorten, splitPath } from "./format.js";
+import { isInline, thumbnail } from "./pictures.js";
 
 const LABELS = {
   root_job_id: "Job", is_approved: "Approved", update_date: "Updated (UTC)", create_date: "Created (UTC)",
@@ -57,11 +58,19 @@ export function label(path) {
   return shorten(path.replace(/^data\./, ""), 60);
 }
 
-/** Return a cell's content and class. */
-export function cell(item, path) {
+// Where the API has a filter for a column, a click on its cell filters by it.
+const FILTERED = { root_job_id: "job_id", is_approved: "is_approved", "tags.country": "country", "tags.region": "region" };
+
+/** Return a cell's content and class; `filterLink(name, value)` leads to the items that have the same. */
+export function content(item, path, filterLink) {
   const value = at(item, splitPath(path));
-  if (DATES.has(path)) return { content: el("time", { datetime: value, title: value }, when(value)), kind: "date" };
-  if (path === "is_approved") return { content: value ? el("span", { class: "chip good" }, "approved") : faint("no"), kind: "" };
+  if (DATES.has(path)) return { content: time(value), kind: "date" };
+  if (path === "is_approved") {
+    return { content: el("a", { class: value ? "chip good" : "faint", href: filterLink("is_approved", String(value)), title: value ? "Only approved ones" : "Only those not approved" }, value ? "approved" : "no"), kind: "" };
+  }
+  if (Object.hasOwn(FILTERED, path) && typeof value === "string" && value) {
+    return { content: el("a", { class: "text", href: filterLink(FILTERED[path], value), title: `Only ${label(path)} ${shorten(value, 60)}` }, shorten(value, 60)), kind: "" };
+  }
   return show(value);
 }
 
@@ -72,11 +81,10 @@ function show(value) {
   if (typeof value === "object") return { content: faint(many(Object.keys(value).length, "field")), kind: "" };
   if (typeof value === "number" || typeof value === "bigint") return { content: String(value), kind: "number" };
   if (typeof value === "boolean") return { content: String(value), kind: "" };
+  if (isInline(value)) return { content: thumbnail(value), kind: "picture-cell" };
   if (isWebAddress(value)) return { content: outside(value, shorten(value.replace(/^https?:\/\//i, ""), 48)), kind: "address" };
   return { content: el("span", { class: "text", title: value.length > 40 && shorten(value, 600) }, shorten(value, LONGEST)), kind: "" };
 }
-
-const faint = (text) => el("span", { class: "faint" }, text);
 
 /** Return a value in a few words. */
 export function sample(item, path) {

@@ -1,5 +1,7 @@
 // Elements. Children that are not nodes become text, never HTML: what is shown was scraped.
 
+import { when } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export const el = (name, props, ...children) => fill(document.createElement(name), props, children);
@@ -41,6 +43,29 @@ function tryParse(text) {
     return null;
   }
 }
+
+/** Return a date and time as text, the exact one when pointed at. */
+export const time = (text, shown = when(text)) => el("time", { datetime: text, title: text }, shown);
+
+export const chip = (text, kind = "") => el("span", { class: `chip ${kind}` }, text);
+export const faint = (text) => el("span", { class: "faint" }, text);
+
+/** Return a bar that is filled to a share from 0 to 1. */
+export const meter = (share, kind = "done") => svg("svg", { class: "meter", viewBox: "0 0 64 6", width: 64, height: 6, "aria-hidden": "true" },
+  svg("rect", { class: "none", width: 64, height: 6, rx: 3 }), svg("rect", { class: kind, width: 64 * share, height: 6, rx: 3 }));
+
+/** Return a table whose rows become cards on a phone: `head` is the names, a name in an array is a number's. */
+export function table(kind, head, rows) {
+  // The roles keep it a table for those who listen, also where the style makes cards of it.
+  return el("table", { class: `${kind} cards`, role: "table" },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head.map((name) =>
+      el("th", { scope: "col", role: "columnheader", class: Array.isArray(name) && "number" }, ...[name].flat())))),
+    rows instanceof Node ? rows : el("tbody", { role: "rowgroup" }, rows));
+}
+
+export const row = (props, ...cells) => el("tr", { role: "row", ...props }, ...cells);
+export const rowHead = (props, ...children) => el("th", { scope: "row", role: "rowheader", ...props }, ...children);
+export const cell = (label, kind, ...children) => el("td", { role: "cell", "data-label": label, class: kind || false }, ...children);
 
 /** Tell people who listen instead of look. */
 export function announce(text) {

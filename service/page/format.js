@@ -12,6 +12,7 @@ const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
 export const count = (value) => number.format(value);
 export const compact = (value) => shortNumber.format(value);
 export const many = (value, one, more = `${one}s`) => `${count(value)} ${value === 1 ? one : more}`;
+export const percent = (share) => `${Math.round(100 * share)} %`;
 export const day = (date) => dayAndYear.format(date);
 export const shortDay = (date) => dayOnly.format(date);
 
@@ -19,6 +20,12 @@ export const shortDay = (date) => dayOnly.format(date);
 export function when(text) {
   const date = new Date(text);
   return Number.isNaN(date.valueOf()) ? String(text) : moment.format(date);
+}
+
+/** Return "3.4 MB". */
+export function size(bytes) {
+  for (const [unit, one] of [["MB", 1e6], ["KB", 1e3]]) if (bytes >= one) return `${(bytes / one).toFixed(1)} ${unit}`;
+  return `${bytes} bytes`;
 }
 
 /** Return "5 minutes ago". */

@@ -1,49 +1,61 @@
 // The shell: which view, with which token, and what to say when something goes wrong.
 
-import { Failure, get, token } from "./api.js";
+import { Failure, get } from "./api.js";
 import { announce, el, put } from "./dom.js";
 import { showGroup } from "./group.js";
 import { showGroups } from "./groups.js";
 import { here } from "./place.js";
+import { askForToken } from "./sign_in.js";
+import { askOtherTabs, joinTabs, know, signOut, takeFromLink, token } from "./session.js";
 import { showState } from "./state.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const forget = document.getElementById("forget");
+const VIEWS = { groups: showGroups, cookies: showState, "local-storage": showState };
+const TABS = ["jobs", "fields", "activity"];
 
-const VIEWS = { groups: showGroups, group: showGroup, cookies: showState, "local-storage": showState };
-
-let running = new AbortController();
+let running = new AbortController(); // what is being read for the address of now
+let staying = new AbortController(); // what goes on as long as one stays in a view
+let known = ""; // the token whose scopes are known
 let shown = ""; // what is on the screen, whole
 let last = ""; // where one was or wanted to be
 
-function viewOf([name, group, ...rest]) {
+function viewOf([name, group, tab, ...rest]) {
   if (rest.length) return null;
-  if (name === "groups" && group !== undefined) return "group";
-  return group === undefined && Object.hasOwn(VIEWS, name) && name !== "group" ? name : null;
+  if (name === "groups" && group !== undefined) return tab === undefined || TABS.includes(tab) ? showGroup : null;
+  return group === undefined && Object.hasOwn(VIEWS, name) ? VIEWS[name] : null;
 }
 
+/** Show the view of the address. A view gets the signal `stay` when it is to be made anew, null when it is there. */
 async function render() {
   running.abort();
   running = new AbortController();
   const { signal } = running;
   const place = here();
-  const signedIn = Boolean(token.get());
-  nav.hidden = forget.hidden = !signedIn;
+  nav.hidden = forget.hidden = !token.get();
   for (const a of nav.querySelectorAll("a")) {
     if (a.getAttribute("href") === `#/${place.path[0]}`) a.setAttribute("aria-current", "page");
     else a.removeAttribute("aria-current");
   }
-  if (!signedIn) return signIn();
-  const view = viewOf(place.path);
+  if (!token.get()) return signIn();
   const now = JSON.stringify(place.path);
   const fresh = shown !== now;
   const moved = last !== "" && last !== now;
   last = now;
   shown = "";
+  if (fresh) {
+    staying.abort();
+    staying = new AbortController();
+  }
   try {
+    if (known !== token.get()) {
+      know(await get(["token"], {}, signal));
+      known = token.get();
+    }
+    const view = viewOf(place.path);
     if (!view) throw new Failure(404, [{ msg: "This address leads to no view." }]);
-    await VIEWS[view](main, place, signal, fresh);
+    await view(main, place, signal, fresh ? staying.signal : null);
     shown = now;
     // Another view: a person with a keyboard or a screen reader begins at its heading.
     if (moved) main.querySelector("h1")?.focus();
@@ -69,55 +81,18 @@ function trouble(error) {
 
 function signIn(error) {
   token.forget();
-  shown = last = "";
+  staying.abort();
+  shown = last = known = "";
   nav.hidden = forget.hidden = true;
-  document.title = "Scraping Data Service";
-  const input = el("input", { id: "token", type: "password", required: true, autocomplete: "off", spellcheck: "false", placeholder: "sds_…", "aria-describedby": "token-help token-error" });
-  const show = el("button", {
-    type: "button", class: "quiet", "aria-pressed": "false", onclick: () => {
-      input.type = input.type === "password" ? "text" : "password";
-      show.setAttribute("aria-pressed", input.type === "text");
-    },
-  }, "Show");
-  const problem = el("p", { id: "token-error", class: "problem", role: "alert" }, error && sentence(error));
-  const submit = el("button", { class: "primary" }, "Open");
-  const form = el("form", {
-    onsubmit: async (event) => {
-      event.preventDefault();
-      const text = input.value.trim().replace(/^bearer\s+/i, "");
-      if (!/^[\x21-\x7e]+$/.test(text)) return void (problem.textContent = "This is not a token.");
-      submit.disabled = true;
-      token.set(text);
-      try {
-        await get(["groups"]);
-        render();
-      } catch (failure) {
-        token.forget();
-        problem.textContent = failure instanceof Failure ? sentence(failure) : "Something went wrong.";
-        input.focus();
-      } finally {
-        submit.disabled = false;
-      }
-    },
-  },
-    el("label", { for: "token" }, "Access token"),
-    el("div", { class: "joined" }, input, show),
-    problem,
-    submit);
-  put(main, el("section", { class: "panel sign-in" },
-    el("h1", { tabindex: -1 }, "Look at your data"),
-    el("p", { class: "lead" }, "Groups, outputs, reviews, cookies and local storage of your organization."),
-    form,
-    el("p", { id: "token-help", class: "hint" },
-      "The token stays in this tab: it is gone when you close it, and never part of the address. Whoever runs the service makes one with ",
-      el("code", null, "python -m service token create --organization 1 --scope read"), ".")));
-  input.focus();
+  askForToken(main, error?.sentence, async () => {
+    known = token.get();
+    await render();
+    main.querySelector("h1")?.focus(); // the form is gone, and with it what had the focus
+  });
 }
 
-const sentence = (failure) => `${failure.message}. ${failure.details.join(" ")}`;
-
 forget.addEventListener("click", () => {
-  token.forget();
+  signOut();
   render();
   announce("The token is forgotten");
 });
@@ -125,5 +100,11 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is the view
   main.focus();
 });
-addEventListener("hashchange", render);
+addEventListener("hashchange", () => {
+  takeFromLink();
+  render();
+});
+joinTabs(render);
+takeFromLink();
+await askOtherTabs();
 render();

@@ -1,102 +1,68 @@
-"""An organization to try things on, for an empty database on this machine."""
+"""An organization to try things on, for an empty database on this machine: five weeks of two scrapers' work."""
 
 from __future__ import annotations
 
+import copy
 import random
 from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
-from service.store import Store, now
+from service.store import SCOPES, Query, Store, now
 
 ORGANIZATION = 1
 GROUP = "demo-shop"
-ANALYST = "analyst"
-ITEMS = 1000
+OFFERS = "demo-jobs"
+DAYS = 35
 
-_COUNTRIES = [
-    ("Germany", "DE-BE"),
-    ("Germany", "DE-BY"),
-    ("France", "FR-IDF"),
-    ("Japan", "JP-13"),
-    ("United States", "US-CA"),
-    ("Brazil", "BR-SP"),
+# A crawl of the shop takes one section, and comes back to it after all the others.
+_SECTIONS = {"kitchen": 202, "lighting": 201, "office": 201, "outdoor": 201, "furniture": 201}
+_CRAWLS = 20
+_FIRST_SHARE = 0.7  # of a section that the first crawl finds; each later one finds more
+_GONE = 6  # products that the shop stopped selling
+_REVIEWS = [
+    ("approved", "Prices and pictures match the site."),
+    ("approved", "Checked 20 items, all fine."),
+    ("needs_changes", "The currency is missing on sale pages."),
+    ("approved", "Fixed since the last crawl."),
+    ("rejected", "Half of the pages were the consent wall."),
 ]
-_NOUNS = ["lamp", "kettle", "chair", "notebook", "backpack", "headphones", "bicycle", "teapot"]
-_WORDS = ["oak", "steel", "quiet", "folding", "bright", "woven", "classic", "light", "blue", "tall"]
 
 
-class Access(NamedTuple):
-    """What `make run` prints: the token and the analyst's address, each empty if it no longer works."""
-
-    token: str
-    analyst: str
-
-
-async def fill(settings: Settings, url: str) -> Access:
-    """Fill the database if it is empty; return the demo token and analyst, kept in the data folder."""
+async def fill(settings: Settings, url: str) -> str:
+    """Fill the database if it is empty; return the demo token, kept in the data folder, if it still works."""
+    kept = settings.data_path / "demo-token"
     store = Store.connect(settings, url)
     try:
         if not await store.tokens.list():
             await store.ensure_indexes()
-            await _write(store, settings)
-            _keep(settings.data_path / "demo-token", await store.tokens.create(ORGANIZATION, ["read", "write"], "demo"))
-        return Access(await _token(store, settings), await _analyst(store, settings))
+            await _write(store)
+            token = await store.tokens.create(ORGANIZATION, list(SCOPES), "demo")
+            kept.touch(mode=0o600)
+            kept.write_text(token)
+        token = kept.read_text() if kept.exists() else ""
+        found = await store.tokens.find(token)
+        return token if found is not None and found.valid_at(now()) else ""
     finally:
         await store.close()
 
 
-async def _token(store: Store, settings: Settings) -> str:
-    kept = settings.data_path / "demo-token"
-    token = kept.read_text() if kept.exists() else ""
-    found = await store.tokens.find(token)
-    return token if found is not None and found.valid_at(now()) else ""
-
-
-async def _analyst(store: Store, settings: Settings) -> str:
-    """Return the address of the demo analyst, made once; whoever removes it does not get it back."""
-    kept = settings.data_path / "demo-analyst"
-    known = ANALYST in await store.analysts.list()
-    if not known and not kept.exists():
-        _keep(kept, await store.analysts.create(ANALYST))
-        known = True
-    return await store.analysts.address(ANALYST, kept.read_text()) if known and kept.exists() else ""
-
-
-def _keep(path: Path, secret: str) -> None:
-    """Write a secret into a file that only its owner can read, also if the file is there already."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(secret)
-
-
-async def _write(store: Store, settings: Settings) -> None:
+async def _write(store: Store) -> None:
     dice = random.Random(1)
-    for job in range(4):
-        items = [item(dice, job * ITEMS // 4 + n, f"job-{job + 1}") for n in range(ITEMS // 4)]
-        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(items))
     today = now()
-    reviews = [
-        ("job-1", "approved", "Prices and pictures match the site."),
-        ("job-2", "needs_changes", "The currency is missing on sale pages."),
-        ("job-2", "approved", "Fixed."),
-        ("job-3", "rejected", "Half of the pages were the consent wall."),
-    ]
-    await store.reviews.add(
-        ORGANIZATION,
-        GROUP,
-        [
-            {"job_id": job, "status": status, "comment": comment, "review_date": None}
-            for job, status, comment in reviews
-        ],
-    )
+    try:
+        await _write_shop(store, dice, today)
+        await _write_offers(store, dice, today)
+    finally:
+        store.outputs.set_clock(None)
     await store.cookies.set(
         ORGANIZATION,
         [
             _cookie(".shop.example", "session", "demo-4f1c9a", today + timedelta(days=30)),
             _cookie("shop.example", "consent", "all", today + timedelta(days=365)),
             _cookie("shop.example", "basket", "empty", None),
+            _cookie("jobs.example", "visit", "1", today - timedelta(days=2)),
         ],
     )
     entries = [("theme", "dark"), ("locale", "de-DE"), ("seen", '{"banner":true}')]
@@ -107,6 +73,68 @@ async def _write(store: Store, settings: Settings) -> None:
             for key, value in entries
         ],
     )
+
+
+async def _write_shop(store: Store, dice: random.Random, today: datetime) -> None:
+    """Write the crawls of the shop, oldest first; the price selector of the newest one is broken."""
+    sections: dict[str, list[dict[str, Any]]] = {}
+    for name, size in _SECTIONS.items():
+        first = sum(len(products) for products in sections.values())
+        sections[name] = [item(dice, first + n, "") | {"key_hash": f"SKU-{first + n:07d}"} for n in range(size)]
+    reviews = []
+    for crawl in range(_CRAWLS):
+        date = today - timedelta(days=DAYS * (1 - (crawl + 1) / _CRAWLS), hours=2)
+        name = list(sections)[crawl % len(sections)]
+        round_, rounds = crawl // len(sections), _CRAWLS // len(sections)
+        products = sections[name][: int(_SECTIONS[name] * (_FIRST_SHARE + (1 - _FIRST_SHARE) * (round_ + 1) / rounds))]
+        is_last = crawl == _CRAWLS - 1
+        if round_:
+            _change(dice, products, broken=is_last)
+        job = f"{date:%Y-%m-%d}-{name}"
+        await _crawl(store, GROUP, date, job, products)
+        if crawl < _CRAWLS - 2:
+            status, comment = _REVIEWS[crawl % len(_REVIEWS)]
+            reviews.append(_review(job, status, comment, date + timedelta(hours=3)))
+        if crawl == _CRAWLS - 5:
+            await _delete(store, products[:_GONE])
+            del products[:_GONE], sections[name][:_GONE]
+    await store.reviews.add(ORGANIZATION, GROUP, reviews)
+
+
+def _change(dice: random.Random, products: list[dict[str, Any]], broken: bool) -> None:
+    """Change what a shop changes from one crawl to the next: prices, stock, new products without approval."""
+    for product in products:
+        product.pop("is_approved", None)  # what was approved stays so while its data stays the same
+        data = product["data"]
+        if broken and dice.random() < 0.59:
+            del data["price"]["amount"]
+        elif dice.random() < 0.12:
+            data["price"]["amount"] = round(data["price"]["amount"] * dice.uniform(0.8, 1.1), 2)
+        elif dice.random() < 0.05:
+            data["in_stock"] = not data["in_stock"]
+
+
+async def _write_offers(store: Store, dice: random.Random, today: datetime) -> None:
+    offers = [job_offer(dice, number, "") for number in range(120)]
+    for week, share in enumerate((60, 90, 120)):
+        date = today - timedelta(days=21 - 9 * week, hours=5)
+        await _crawl(store, OFFERS, date, f"{date:%Y-%m-%d}", offers[:share])
+
+
+async def _crawl(store: Store, group: str, date: datetime, job: str, found: list[dict[str, Any]]) -> None:
+    store.outputs.set_clock(date)
+    items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
+    await store.outputs.write(ORGANIZATION, group, store.outputs.prepare(items))
+
+
+async def _delete(store: Store, products: list[dict[str, Any]]) -> None:
+    for product in products:
+        query = Query(key_hash=product["key_hash"])
+        await store.outputs.delete_some(ORGANIZATION, GROUP, query)
+
+
+def _review(job: str, status: str, comment: str, date: datetime) -> dict[str, Any]:
+    return {"job_id": job, "status": status, "comment": comment, "review_date": date}
 
 
 def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dict[str, Any]:
@@ -121,54 +149,16 @@ def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dic
     }
 
 
-def item(dice: random.Random, number: int, job: str) -> dict[str, Any]:
-    """Return a lifelike output of about 2 KB: nested data, tags, one file."""
-    country, region = dice.choice(_COUNTRIES)
-    noun = dice.choice(_NOUNS)
-    title = f"{dice.choice(_WORDS)} {dice.choice(_WORDS)} {noun}"
-    page = f"https://shop.example/{country.lower().replace(' ', '-')}/p/{number}"
-    return {
-        "source_url": page,
-        "root_job_id": job,
-        "data": {
-            "title": title,
-            "sku": f"SKU-{number:07d}",
-            "price": {"amount": round(dice.uniform(3, 900), 2), "currency": "EUR"},
-            "in_stock": dice.random() < 0.8,
-            "rating": {"average": round(dice.uniform(2, 5), 1), "count": dice.randrange(5000)},
-            "breadcrumbs": ["Home", noun.title() + "s", title],
-            "specifications": [
-                {"name": name, "value": f"{dice.randrange(10, 900)} {unit}"}
-                for name, unit in (("Width", "mm"), ("Height", "mm"), ("Weight", "g"))
-            ],
-            "description": " ".join(dice.choice(_WORDS + _NOUNS) for _ in range(120)) + ".",
-            "seller": {"name": f"Seller {dice.randrange(50)}", "country": country},
-        },
-        "is_approved": dice.random() < 0.5,
-        "tags": {"country": country, "region": region, "language": "en"},
-        "files": [
-            {
-                "field": "data.picture",
-                "url_etag_hash": f"{dice.getrandbits(128):032x}",
-                "blob_key": f"demo/{number}.jpg",
-                "blob_url": f"https://files.example/demo/{number}.jpg",
-                "source_url": f"{page}/picture.jpg",
-                "file_url": f"https://files.example/demo/{number}.jpg",
-                "file_type": "image/jpeg",
-                "file_checksum": f"{dice.getrandbits(256):064x}",
-                "file_metadata": {"width": 1200, "height": 900},
-            }
-        ],
-    }
-
-
-def welcome(address: str, access: Access) -> str:
-    """Return what to paste next."""
-    lines = ["", f"Serving on {address}", f"Look at the data:  {address}/", f"API documentation: {address}/docs", ""]
-    if access.token:
-        header = f"-H 'Authorization: Bearer {access.token}'"
+def welcome(address: str, token: str) -> str:
+    """Return what to open and to paste next."""
+    lines = ["", f"Serving on {address}"]
+    if token:
+        header = f"-H 'Authorization: Bearer {token}'"
         lines += [
-            f"Token of organization {ORGANIZATION}: {access.token}",
+            f"Look at the data:  {address}/#token={token}",
+            f"API documentation: {address}/docs",
+            "",
+            f"Token of organization {ORGANIZATION}: {token}",
             "",
             "Try:",
             f"  curl {header} '{address}/v1/outputs/{GROUP}?limit=1'",
@@ -176,11 +166,12 @@ def welcome(address: str, access: Access) -> str:
             "",
         ]
     else:
-        lines += ["Make a token: python -m service token create --organization 1 --scope read --scope write", ""]
-    if access.analyst:
+        scopes = " ".join(f"--scope {scope}" for scope in SCOPES)
         lines += [
-            "For analysts, read-only (any MongoDB driver takes the address):",
-            f"  mongosh '{access.analyst}'",
+            f"Look at the data:  {address}/",
+            f"API documentation: {address}/docs",
+            "",
+            f"Make a token: python -m service token create --organization 1 {scopes}",
             "",
         ]
     return "\n".join(lines)

@@ -52,7 +52,7 @@ def serve_one(
     stop_with_stdin: bool = False,
 ) -> None:
     """Serve in this process until a signal comes, or until standard input ends."""
-    set_up(settings.log_level)
+    set_up(settings.log_level, settings.log_format)
     tune_collector()
     tune_allocator()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -39,7 +39,7 @@ class Supervisor:
         self._announced = False
 
     def run(self, on_listening: Callable[[str], None]) -> int:
-        set_up(self._settings.log_level)
+        set_up(self._settings.log_level, self._settings.log_format)
         for name in _STOP_SIGNALS:
             signal.signal(name, lambda *_: self._stopping.set())
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:

@@ -880,3 +880,15 @@ async def test_an_etag_of_one_organization_says_nothing_about_another(api: Api, 
     tag = (await api.get(PATH)).headers["ETag"]
     assert (await stranger.get(PATH)).headers["ETag"] != tag
     assert (await stranger.get(PATH, headers={"If-None-Match": tag})).status == 200
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_a_page_whose_filter_no_index_serves_alone_keeps_to_its_limit(api: Api, order: str) -> None:
+    await api.ok("/v1/outputs/g", [make_output(number, is_approved=number % 2 == 0) for number in range(60)])
+    pages, cursor = [], 0
+    while cursor is not None:
+        page = await api.ok(f"/v1/outputs/g?is_approved=false&limit=7&order={order}&cursor={cursor}")
+        pages.append([item["key_hash"] for item in page["items"]])
+        cursor = page["metadata"]["next_cursor"]
+    assert [len(page) for page in pages] == [7, 7, 7, 7, 2]
+    assert len({key for page in pages for key in page}) == 30

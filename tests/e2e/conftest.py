@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import random
 import shutil
 import urllib.error
 import urllib.request
@@ -17,6 +18,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, BrowserType, Page, async_playwright, expect
 
+from service.runtime.demo_items import item
+from tests.e2e.page import GROUP
+from tests.support.api import make_cookie, make_entry, make_review
 from tests.support.processes import ServiceProcess, run_command
 
 # Without these, Chromium calls home at every start; as root it has no sandbox.
@@ -63,6 +67,11 @@ class Caller:
 
     def post(self, path: str, value: Any) -> Any:
         return self.call("POST", path, value)
+
+    def newest(self, group: str, limit: int = 25, query: str = "") -> list[dict[str, Any]]:
+        """Return the newest outputs of a group, as the page shows them first."""
+        items: list[dict[str, Any]] = self.get(f"outputs/{group}?order=desc&limit={limit}&{query}")["items"]
+        return items
 
 
 @dataclass
@@ -114,7 +123,7 @@ def make_caller(mongo_url: str, service: ServiceProcess) -> Callable[..., Caller
 
     def make(organization_id: int | None = None, *scopes: str) -> Caller:
         organization_id = organization_id or next(_organizations)
-        given = [word for scope in scopes or ("read", "write") for word in ("--scope", scope)]
+        given = [word for scope in scopes or ("read", "write", "delete") for word in ("--scope", scope)]
         done = run_command(mongo_url, "token", "create", "--organization", str(organization_id), *given)
         return Caller(service.url, done.stdout.split()[-1], organization_id)
 
@@ -125,6 +134,20 @@ def make_caller(mongo_url: str, service: ServiceProcess) -> Callable[..., Caller
 def caller(make_caller: Callable[..., Caller]) -> Caller:
     """A caller of a new organization."""
     return make_caller()
+
+
+@pytest.fixture
+def shop(caller: Caller) -> Caller:
+    """A caller with a group of 60 lifelike outputs, reviews, cookies and local storage."""
+    dice = random.Random(1)
+    caller.post(f"outputs/{GROUP}", [item(dice, number, f"job-{number % 3 + 1}") for number in range(60)])
+    caller.post(
+        f"reviews/{GROUP}",
+        [make_review(), make_review(job_id="job-2", status="rejected", comment="Half of it is the consent wall.")],
+    )
+    caller.post("cookies", [make_cookie(), make_cookie(name="old", value="gone", expires="2020-01-01")])
+    caller.post("local-storage", [make_entry()])
+    return caller
 
 
 async def launch(chromium: BrowserType) -> Browser:

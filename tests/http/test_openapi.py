@@ -6,8 +6,10 @@ import re
 from typing import Any
 
 import pytest
+from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 
+from schemas.examples import EXAMPLES
 from service.store import Store
 from tests.support.api import Api
 from tests.support.contract import document
@@ -177,3 +179,18 @@ async def test_swagger_ui_has_all_its_assets_here(api: Api) -> None:
         async with api.client.get(asset) as response:
             assert response.status == 200, asset
             assert await response.read()
+
+
+def test_every_tag_is_explained_and_no_description_is_indented() -> None:
+    explained = {tag["name"]: tag["description"] for tag in document()["tags"]}
+    for operation in operations().values():
+        assert all(explained[tag] for tag in operation["tags"])
+        assert "\n   " not in operation["description"]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_each_example_fits_its_schema(name: str) -> None:
+    schemas = document()["components"]["schemas"]
+    assert schemas[name]["example"] == EXAMPLES[name]
+    resolved = {**schemas[name], "components": {"schemas": schemas}}
+    OAS30Validator(resolved, format_checker=OAS30Validator.FORMAT_CHECKER).validate(EXAMPLES[name])

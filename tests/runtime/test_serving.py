@@ -299,7 +299,8 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         ]
         assert answers[0]["items"][0]["data"]["title"]
         assert answers[0]["metadata"]["next_url"]
-        assert {review["job_id"] for review in answers[1]} == {"job-1", "job-2", "job-3"}
+        assert len(answers[1]) > 10
+        assert f"{demo.service.url}/#token={demo.token()}" in welcome
         with urllib.request.urlopen(f"{demo.service.url}/docs", timeout=SECONDS) as page:
             assert b"swagger" in page.read()
         analyst = demo.analyst()

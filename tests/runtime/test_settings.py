@@ -76,6 +76,7 @@ def test_without_an_environment_all_settings_have_their_defaults() -> None:
         ("group_commit", False),
         ("cors_origins", "https://a.example,https://b.example"),
         ("log_level", "WARNING"),
+        ("log_format", "text"),
     ],
 )
 def test_a_setting_comes_from_the_environment_or_from_a_flag(name: str, value: Any) -> None:
@@ -119,6 +120,7 @@ def test_settings_pass_to_another_process_through_its_environment() -> None:
         ("shutdown_timeout", "nan"),
         ("group_commit", "yes"),
         ("log_level", "LOUD"),
+        ("log_format", "xml"),
         ("tls_cert", "/nowhere/cert.pem"),
         ("tls_key", "/nowhere/key.pem"),
     ],

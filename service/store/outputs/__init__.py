@@ -125,6 +125,10 @@ class Outputs:
         results = await self._writing.apply(organization_id, group_id, deletes)
         return sum(result["result"] == "updated" for result in results.values()), next_cursor
 
+    def set_clock(self, moment: datetime | None) -> None:
+        """Date what this process writes at a moment in the past, for demo data; None: now again."""
+        self.ids.clock = moment
+
     async def close(self) -> None:
         """Wait for the writes under way."""
         await self._writing.close()

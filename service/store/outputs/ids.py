@@ -145,6 +145,7 @@ class Ids:
         self._reading: dict[GroupKey, asyncio.Task[Watermark]] = {}
         self._reading_next: dict[GroupKey, asyncio.Task[Watermark]] = {}
         self.step: Callable[[str], Awaitable[None]] = _no_step
+        self.clock: datetime | None = None  # None: the clock of the database
 
     @stored
     async def allocate(self, organization_id: int, group_id: str, count: int, token: str) -> Batch:
@@ -190,7 +191,7 @@ class Ids:
                 "$cond": [{"$eq": ["$day.date", today]}, "$day", {"date": today, "created": 0, "changed": 0}]
             }
             changes["past"] = {"$cond": [unchanged, past, {"$concatArrays": [past, ["$day"]]}]}
-        now = {"$cond": [sane, {"$max": ["$now", "$$NOW"]}, "$now"]}
+        now = {"$cond": [sane, {"$max": ["$now", self.clock or "$$NOW"]}, "$now"]}
         return [{"$set": {"now": now, "next": {"$ifNull": ["$next", 1]}}}, {"$set": changes}]
 
     @stored

@@ -1,0 +1,89 @@
+"""One lifelike record per schema, for the API description; a test checks each against its schema."""
+
+from typing import Any
+
+_DATES = {"create_date": "2026-10-12T06:03:11.482Z", "update_date": "2026-11-09T06:02:57.120Z"}
+_OUTPUT_ID = "0b6f3e1c-6a0e-4f0e-9a43-8a1b0c7d5e21"
+_DATA = {
+    "title": "Folding oak chair",
+    "sku": "SKU-0000042",
+    "price": {"amount": 129.9, "currency": "EUR"},
+    "in_stock": True,
+}
+_TAGS = {"country": "Germany", "region": "DE-BE"}
+_FILE = {
+    "field": "data.picture",
+    "url_etag_hash": "0f343b0931126a20f133d67c2b018a3b",
+    "blob_key": "pictures/42.jpg",
+    "blob_url": "https://files.example/pictures/42.jpg",
+    "source_url": "https://shop.example/p/42/picture.jpg",
+    "file_url": "https://files.example/pictures/42.jpg",
+    "file_type": "image/jpeg",
+    "file_checksum": "9f86d081884c7d659a2feaa0c55ad015",
+    "file_metadata": {"width": 1200, "height": 900},
+}
+_REVIEW = {"job_id": "crawl-2026-11-09", "status": "approved", "comment": "Prices and pictures match the site."}
+_COOKIE = {"name": "session", "value": "4f1c9a", "domain": ".shop.example", "path": "/"}
+_ENTRY = {"domain": "shop.example", "key": "theme", "value": "dark", "path": "/"}
+
+EXAMPLES: dict[str, Any] = {
+    "CookieInput": {**_COOKIE, "secure": True, "http_only": True, "expires": "2027-01-31T12:00:00Z"},
+    "Cookie": {
+        **_COOKIE,
+        "url": "https://shop.example/",
+        "expires": 1801396800,
+        "secure": True,
+        "http_only": True,
+    },
+    "Counted": {"created": 1, "updated": 0},
+    "LocalStorageInput": {**_ENTRY, "expires": "2027-01-31T12:00:00Z"},
+    "LocalStorageEntry": {
+        **_ENTRY,
+        **_DATES,
+        "id": 7,
+        "organization_id": 1,
+        "group_id": 0,
+        "expires": "2027-01-31T12:00:00.000Z",
+    },
+    "BrowserCookie": {**_COOKIE, "expires": 1801396800, "httpOnly": True, "secure": True, "sameSite": "Lax"},
+    "StoredName": {"name": "theme", "value": "dark"},
+    "OriginInput": {"origin": "https://shop.example", "localStorage": [{"name": "theme", "value": "dark"}]},
+    "Origin": {"origin": "https://shop.example", "localStorage": [{"name": "theme", "value": "dark"}]},
+    "ReviewInput": _REVIEW,
+    "Review": {
+        **_REVIEW,
+        "review_id": "5d1f6c2e-3c5c-4a52-8f3e-0d0a3c1b9e77",
+        "review_date": "2026-11-09T09:15:00.000Z",
+    },
+    "FileInput": _FILE,
+    "File": {**_FILE, "id": "f-1", "create_date": _DATES["create_date"]},
+    "OutputInput": {
+        "source_url": "https://shop.example/p/42",
+        "root_job_id": "crawl-2026-11-09",
+        "key_hash": "SKU-0000042",
+        "data": _DATA,
+        "tags": _TAGS,
+    },
+    "Output": {
+        "source_url": "https://shop.example/p/42",
+        "data": _DATA,
+        "id": 1042,
+        "output_id": _OUTPUT_ID,
+        "root_job_id": "crawl-2026-11-09",
+        **_DATES,
+        "last_scraped_date": "2026-11-14T06:02:31.007Z",
+        "key_hash": "SKU-0000042",
+        "value_hash": "4f9c1d0f6f3b7a6b8a0f0e9a7c5d3b21",
+        "is_approved": True,
+        "tags": _TAGS,
+        "files": [],
+    },
+    "OutputPart": {"id": 1042, "data": {"title": "Folding oak chair"}},
+    "OutputResult": {"id": 1042, "output_id": _OUTPUT_ID, "key_hash": "SKU-0000042", "result": "created"},
+    "Pagination": {
+        "next_url": "https://data.example/v1/outputs/shop?limit=10&cursor=1042",
+        "next_cursor": 1042,
+    },
+    "Day": {"date": "2026-11-09", "created": 12, "changed": 230},
+    "Problem": {"loc": ["query", "limit"], "msg": "Must be between 1 and 1000", "type": "value_error"},
+}

@@ -1,0 +1,81 @@
+// How well each field of the data is filled, compared with the job before: a broken selector is seen at once.
+
+import { get, toJson } from "./api.js";
+import { announce, cell, chip, el, faint, meter, put, row, rowHead, table } from "./dom.js";
+import { many, percent, shorten } from "./format.js";
+import { go, link } from "./place.js";
+
+const ALL = "*"; // in the address: the items of all jobs
+const DROP = 0.1; // a fill rate that falls by more than this is marked
+const HEAD = ["Field", "Filled", "Types", ["Smallest"], ["Largest"], "Examples", ""];
+
+export async function showFields(view, params, signal, stay) {
+  if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
+  // A job whose items were all scraped again by later ones holds nothing to look at or to compare with.
+  const jobs = (await get(["groups", view.group, "jobs"], {}, signal)).filter(({ items }) => items > 0).map(({ job_id }) => job_id);
+  const chosen = params.job_id ?? jobs[0] ?? ALL;
+  const before = params.with ?? jobs[jobs.indexOf(chosen) + 1];
+  const compared = jobs.includes(chosen) ? before : undefined;
+  const read = (job) => get(["groups", view.group, "fields"], { job_id: job === ALL ? "" : job }, signal);
+  const [now, then] = await Promise.all([read(chosen), compared && compared !== "-" ? read(compared) : null]);
+  // An object is described by the fields inside it.
+  const described = (fields) => fields?.filter(({ types }) => Object.keys(types).join() !== "object");
+  const lines = compare(described(now.fields), described(then?.fields));
+  const broken = lines.filter(({ drop }) => drop > DROP);
+  put(view.tab, el("section", { class: "panel fields" },
+    choices(view, jobs, chosen, compared),
+    el("p", { class: "given" }, summary(now, then, chosen, compared), broken.length > 0 && el("strong", { class: "bad-text" },
+      `${many(broken.length, "field")} filled less than before: ${shorten(broken.map(({ path }) => path).join(", "), 120)}`)),
+    lines.length
+      ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Fields" }, table("fields-table", HEAD, lines.map((one) => line(view, one, chosen))))
+      : el("p", { class: "none-found" }, "There is no data to look at.")));
+  announce(`${many(lines.length, "field")}${broken.length ? `, ${broken.length} filled less than before` : ""}`);
+}
+
+function summary(now, then, chosen, compared) {
+  const of = chosen === ALL ? "of all jobs" : `of ${shorten(chosen, 60)}`;
+  return `Newest ${many(now.items, "item")} ${of}${then ? `, compared with ${many(then.items, "item")} of ${shorten(compared, 60)}` : ""}.`;
+}
+
+/** Return one line per field of either job, those that lost most first, then in the order of the data. */
+function compare(now, then) {
+  const lines = now.map((field) => ({ ...field }));
+  if (!then) return lines;
+  const byPath = new Map(lines.map((field) => [field.path, field]));
+  for (const old of then) {
+    const field = byPath.get(old.path);
+    if (field) field.before = old.fill_rate;
+    else lines.push({ ...old, count: 0, fill_rate: 0, types: {}, min: null, max: null, examples: [], before: old.fill_rate });
+  }
+  for (const field of lines) field.drop = (field.before ?? 0) - field.fill_rate;
+  const lost = lines.filter(({ drop }) => drop > DROP).sort((a, b) => b.drop - a.drop);
+  return [...lost, ...lines.filter((field) => !lost.includes(field))];
+}
+
+function choices(view, jobs, chosen, compared) {
+  const select = (id, label, value, options, onchange) => el("div", { class: "field" }, el("label", { for: id }, label),
+    el("select", { id, onchange }, options.map(([key, text]) => el("option", { value: key, selected: key === value }, shorten(text, 60)))));
+  const known = [...new Set([...jobs, ...(chosen === ALL ? [] : [chosen])])];
+  const path = [...view.path, "fields"];
+  return el("div", { class: "filters" },
+    select("fields-job", "Job", chosen, [...known.map((job) => [job, job]), [ALL, "All jobs"]], (event) => go(path, { job_id: event.target.value })),
+    compared !== undefined && select("fields-with", "Compared with", compared,
+      [...known.filter((job) => job !== chosen).map((job) => [job, job]), ["-", "Nothing"]],
+      (event) => go(path, { job_id: chosen, with: event.target.value })));
+}
+
+function line(view, field, job) {
+  const { path, fill_rate: rate, before, drop, types, min, max, examples } = field;
+  const changed = before !== undefined && Math.round(100 * before) !== Math.round(100 * rate);
+  const column = `data.${path}`;
+  return row({ class: drop > DROP ? "dropped" : false },
+    rowHead(null, el("span", { class: "text" }, shorten(path, 80))),
+    cell("Filled", "fill", el("span", { class: "share" }, el("span", { class: drop > DROP && "bad-text" }, changed ? `${percent(before)} → ${percent(rate)}` : percent(rate)), meter(rate, drop > DROP ? "lost" : "done"))),
+    cell("Types", "", el("span", { class: "chips" }, Object.entries(types).map(([name, n]) => chip(Object.keys(types).length > 1 ? `${name} ${n}` : name)))),
+    cell("Smallest", "number", value(min)), cell("Largest", "number", value(max)),
+    cell("Examples", "", examples.length ? el("span", { class: "text" }, shorten(examples.map((one) => text(one, 40)).join(" · "), 72)) : faint("–")),
+    cell("", "tools-cell", el("a", { href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), "aria-label": `Show the column ${path}` }, "Add column")));
+}
+
+const text = (one, longest) => shorten(typeof one === "object" ? toJson(one) : String(one), longest);
+const value = (one) => (one === null || one === undefined ? faint("–") : text(one, 20));

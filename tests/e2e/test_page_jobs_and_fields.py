@@ -1,0 +1,65 @@
+"""Jobs with their counts, and fields compared with the job before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e.conftest import Caller
+from tests.e2e.page import GROUP, expect_ids, rows
+from tests.support.api import make_output
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def crawl(caller: Caller, job: str, prices: list[float | None], first: int = 0) -> None:
+    """Write one item per price; None is what a broken selector finds."""
+    items = [
+        make_output(n, root_job_id=job, data={"title": f"Lamp {n}", **({} if price is None else {"price": price})})
+        for n, price in enumerate(prices, first)
+    ]
+    caller.post(f"outputs/{GROUP}", items)
+
+
+async def test_jobs_are_listed_with_their_counts_and_lead_to_their_items(new_tab: Any, caller: Caller) -> None:
+    crawl(caller, "monday", [1.0, 2.0, 3.0, 4.0])
+    crawl(caller, "tuesday", [1.0, 2.5, 3.5, 4.0, 5.0])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/jobs")
+    cells = page.get_by_role("row", name="tuesday").get_by_role("cell")
+    for place, text in enumerate(["5", "1", "2", "2"]):
+        await expect(cells.nth(place)).to_have_text(text)
+    names = page.locator("table.jobs tbody th")
+    await expect(names).to_have_text(["tuesday", "monday"])
+    await page.get_by_role("link", name="tuesday", exact=True).click()
+    await expect(page.locator(".given")).to_contain_text("Job: tuesday")
+    await expect(rows(page)).to_have_count(5)
+
+
+async def test_a_broken_selector_is_seen_at_once(new_tab: Any, caller: Caller) -> None:
+    crawl(caller, "monday", [float(n) for n in range(1, 101)])
+    crawl(caller, "tuesday", [float(n) if n <= 41 else None for n in range(1, 101)], first=100)
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/fields")
+    await expect(page.get_by_text("1 field filled less than before: price")).to_be_visible()
+    price = page.get_by_role("row", name="price")
+    await expect(price).to_contain_text("100 % → 41 %")
+    await expect(price).to_contain_text("number")
+    await expect(price.get_by_role("cell").nth(2)).to_have_text("1")
+    await expect(price.get_by_role("cell").nth(3)).to_have_text("41")
+    await expect(page.get_by_role("row", name="title")).to_contain_text("100 %")
+
+    await page.get_by_label("Job", exact=True).select_option("monday")
+    await expect(page.get_by_text("filled less than before")).to_have_count(0)
+    await expect(price).to_contain_text("100 %")
+    await page.reload()
+    await expect(page.get_by_label("Job", exact=True)).to_have_value("monday")
+
+
+async def test_a_field_can_be_added_as_a_column(new_tab: Any, caller: Caller) -> None:
+    caller.post(f"outputs/{GROUP}", [make_output(n, data={"title": "x", "long": "y" * 500}) for n in range(3)])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/fields")
+    await page.get_by_role("link", name="Show the column long").click()
+    head = page.locator("table.rows thead th")
+    await expect(head.filter(has_text="long")).to_have_count(1)
+    await expect_ids(page, [item["id"] for item in caller.newest(GROUP)])

@@ -1,0 +1,183 @@
+"""Every view on a desk and on a phone, light and dark, by eye, by keyboard and by screen reader."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+
+from tests.e2e.conftest import Caller
+from tests.e2e.page import GROUP, opener, rows
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+VIEWS = [
+    "#/groups",
+    f"#/groups/{GROUP}?limit=10&country=Germany",
+    f"#/groups/{GROUP}/jobs",
+    f"#/groups/{GROUP}/fields",
+    f"#/groups/{GROUP}/activity",
+    "#/cookies",
+    "#/local-storage",
+    "#/groups/unknown",
+]
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = rgba(getComputedStyle(node).backgroundColor);
+      if (color[3] === 255) return color;
+    }
+    return [255, 255, 255];
+  };
+  const faults = new Set();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !node.checkVisibility()) continue;
+    if (node.closest(".off, :disabled, .unseen")) continue;
+    const style = getComputedStyle(node);
+    const color = node.namespaceURI.endsWith("svg") ? style.fill : style.color;
+    const [a, b] = [light(rgba(color)), light(ground(node))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faults.add(`${ratio.toFixed(2)} ${node.className} ${walker.currentNode.data.trim().slice(0, 30)}`);
+  }
+  return [...faults];
+}"""
+
+
+async def axe_findings(page: Page) -> list[str]:
+    """Return what axe-core finds that is serious or critical."""
+    found = (await Axe().run(page)).response["violations"]
+    return [
+        f"{one['id']}: {node['html'][:200]}"
+        for one in found
+        if one["impact"] in ("serious", "critical")
+        for node in one["nodes"]
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_every_view_fits_the_screen_and_can_be_read(new_tab: Any, shop: Caller, width: int, dark: bool) -> None:
+    tab = await new_tab(shop, width=width, height=740, dark=dark)
+    for view in VIEWS:
+        page = await tab.open(view)
+        await page.reload()
+        await expect(page.locator(".loading")).to_have_count(0)
+        await expect(page.locator("h1")).to_be_visible()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= width, view
+        assert await page.evaluate(CONTRAST) == [], view
+        assert await axe_findings(page) == [], view
+    page = await tab.open(f"#/groups/{GROUP}?limit=10")
+    await page.reload()
+    await rows(page).first.get_by_role("link").first.click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_be_visible()
+    box = await dialog.bounding_box()
+    assert box is not None and box["width"] <= width and box["x"] >= 0
+    assert await dialog.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
+    assert await page.evaluate(CONTRAST) == []
+    assert await axe_findings(page) == []
+    ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", ground)[:3])) < 200) == dark
+
+
+@pytest.mark.parametrize("name", ["Columns", "Download", "Keys"])
+async def test_dialogs_have_no_serious_findings(new_tab: Any, shop: Caller, name: str) -> None:
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}")
+    await expect(rows(page)).to_have_count(25)
+    await page.get_by_role("button", name=name, exact=True).click()
+    await expect(page.get_by_role("dialog", name=name)).to_be_visible()
+    assert await axe_findings(page) == []
+
+
+async def test_the_sign_in_form_has_no_serious_findings(new_tab: Any) -> None:
+    page = await (await new_tab()).open()
+    await expect(page.get_by_label("Access token")).to_be_visible()
+    assert await axe_findings(page) == []
+
+
+async def test_a_phone_shows_rows_as_cards_that_are_still_a_table(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop, width=360, height=740, has_touch=True)).open(f"#/groups/{GROUP}?limit=10")
+    row = rows(page).first
+    await expect(row).to_be_visible()
+    boxes = [await cell.bounding_box() for cell in await row.get_by_role("cell").all()]
+    tops = [box["y"] for box in boxes if box]
+    assert tops == sorted(tops) and len(set(tops)) == len(tops) > 5
+    await row.get_by_role("cell").nth(2).tap()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    await page.get_by_role("button", name="Close").tap()
+    await page.get_by_text("Filters", exact=True).tap()
+    await page.get_by_label("Country").fill("Japan")
+    await page.get_by_role("button", name="Apply").tap()
+    await expect(page.locator(".given")).to_contain_text("Country: Japan")
+
+
+async def tab_to(page: Page, selector: str) -> None:
+    """Press Tab until an element has the focus."""
+    for _ in range(60):
+        await page.keyboard.press("Tab")
+        if await page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab does not lead to {selector}")
+
+
+async def test_everything_can_be_reached_with_the_tab_key(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open("#/groups")
+    keys = page.keyboard
+    await expect(page.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
+    await keys.press("Tab")
+    skip = page.get_by_role("link", name="Skip to content")
+    await expect(skip).to_be_focused()
+    await expect(skip).to_be_in_viewport()
+    await keys.press("Enter")
+    await expect(page.locator("main")).to_be_focused()
+    await tab_to(page, f"a[href='#/groups/{GROUP}']")
+    assert await page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    await keys.press("Enter")
+    await expect(page.get_by_role("heading", name=GROUP)).to_be_focused()
+    await expect(rows(page)).to_have_count(25)
+
+    await tab_to(page, f"a[href='#/groups/{GROUP}/activity']")
+    await keys.press("Enter")
+    await tab_to(page, ".plot a")
+    await expect(page.locator(".plot a").last).to_be_focused()
+    await expect(page.locator(".readout")).to_contain_text("60 created")
+    await keys.press("ArrowLeft")
+    await expect(page.locator(".readout")).to_contain_text(": 0 created")
+    await keys.press("ArrowRight")
+    await keys.press("Enter")
+    await expect(page.locator(".given")).to_contain_text("Day")
+    await expect(rows(page)).to_have_count(25)
+
+    await tab_to(page, "a[data-open]")
+    newest = opener(page, shop.newest(GROUP)[0]["id"])
+    await expect(newest).to_be_focused()
+    await keys.press("Enter")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_be_visible()
+    for _ in range(60):
+        await keys.press("Tab")
+        inside = "document.activeElement === document.body || !!document.activeElement.closest('dialog')"
+        assert await page.evaluate(inside)
+    await keys.press("Escape")
+    await expect(dialog).to_be_hidden()
+    await expect(newest).to_be_focused()
+    assert "item=" not in page.url
+    await page.get_by_role("button", name="Columns").focus()
+    await keys.press("Enter")
+    await expect(page.get_by_role("dialog", name="Columns")).to_be_visible()
+    await keys.press("Escape")
+    await expect(page.get_by_role("button", name="Columns")).to_be_focused()
