@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from service.client import formats
 from service.client.aio import AsyncClient
-from service.client.outputs import key_hash
+from service.client.writing import key_hash
 
 # Downloads that no saved data has named yet.
 _MOST_FILES = 1000

@@ -37,8 +37,8 @@ from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from service.client.aio import AsyncClient
 from service.client.errors import ClientError
-from service.client.outputs import key_hash
 from service.client.transport import dump
+from service.client.writing import key_hash
 
 log = logging.getLogger(__name__)
 
