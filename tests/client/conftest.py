@@ -27,3 +27,10 @@ def token(mongo_url: str, organization: int, running: ServiceProcess) -> str:
 def client(running: ServiceProcess, token: str) -> Iterator[Client]:
     with Client(running.url, token, patience=10) as client:
         yield client
+
+
+@pytest.fixture
+def environment(client: Client, running: ServiceProcess, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands find the address and the token of `client`."""
+    monkeypatch.setenv("SDS_URL", running.url)
+    monkeypatch.setenv("SDS_TOKEN", token)

@@ -39,7 +39,8 @@ def test_filters_and_items_are_typed(tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     file.write_text(CODE)
     text, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(file)])
-    found = {int(number): told for number, told in re.findall(r"example\.py:(\d+): (?:error|note): (.*)", text)}
+    reported = re.findall(r"example\.py:(\d+): (?:error|note): (.*)", text)
+    found = {int(number): message for number, message in reversed(reported)}  # notes follow their error
     expected = {n: line.split("  # ")[1] for n, line in enumerate(CODE.splitlines(), 1) if "  # " in line}
     assert set(found) == set(expected), text
     for number, word in expected.items():

@@ -54,11 +54,11 @@ def column_kinds(file: BinaryIO, text_columns: Sequence[str] = ()) -> dict[str, 
     rows = _rows(file)
     _, header = next(rows, (0, []))
     _check_header(header, text_columns)
-    possible = {name: list(_candidates(name, text_columns)) for name in header}
+    possible = {name: _candidates(name, text_columns) for name in header}
     for line, row in rows:
         for name, cell in zip(header, row, strict=True):
-            while cell and not _fits(possible[name][0], cell):
-                possible[name].pop(0)
+            if cell and possible[name] != (str,):
+                possible[name] = tuple(kind for kind in possible[name] if _fits(kind, cell))
                 if not possible[name]:
                     raise CsvError(f"line {line}: {name} cannot be {cell[:50]!r}")
     return {name: kinds[0] for name, kinds in possible.items()}
