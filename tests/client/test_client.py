@@ -17,7 +17,6 @@ import pytest
 import service.client.aio
 import service.client.sync
 from service.client import AsyncClient, Client, ClientError, Pushed
-from service.client.__main__ import main as client_main
 from service.client.state import chunks, state_chunks
 from tests.support.api import make_cookie, make_entry, make_output, make_outputs, make_review
 from tests.support.processes import ServiceProcess
@@ -39,11 +38,6 @@ def test_the_client_imports_without_the_servers_packages() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: sds" in done.stdout and "outputs" in done.stdout and "serve" not in done.stdout
-
-
-def test_a_command_of_the_server_says_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert client_main(["serve"]) == 2
-    assert "pip install 'scraping-data-service[server]'" in capsys.readouterr().err
 
 
 def test_an_address_without_a_scheme_is_refused() -> None:

@@ -81,6 +81,22 @@ def test_a_cursor_file_of_another_group_or_filter_is_refused(client: Client, tmp
         list(client.follow("group", cursor_file=file, live=False))
 
 
+def test_a_follower_outlives_a_restart_of_the_service(mongo_url: str, token: str) -> None:
+    with ServiceProcess(mongo_url) as first, Client(first.wait_until_ready().url, token) as client:
+        client.push("group", make_outputs(1))
+        following = client.follow("group")
+        assert next(following)["key_hash"] == "key-0"
+        arrived: list[Any] = []
+        waiting = threading.Thread(target=lambda: arrived.append(next(following)))
+        waiting.start()
+        first.kill()
+        with ServiceProcess(mongo_url, port=first.port) as second:
+            second.wait_until_ready()
+            client.push("group", make_outputs(1, first=7))
+            waiting.join(30)
+        assert [item["key_hash"] for item in arrived] == ["key-7"]
+
+
 # What is asked, and what is made of the response
 
 
