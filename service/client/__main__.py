@@ -8,13 +8,14 @@ from collections.abc import Callable
 from service.client.cli import commands
 from service.client.cli.parser import parse, top_parser
 
-_SERVER_COMMANDS = ("serve", "token", "settings", "secrets", "restored")
+# Those of `service.cli`, which cannot be imported here.
+SERVER_COMMANDS = ("serve", "token", "analyst", "settings", "secrets", "upgrade", "restored", "clock")
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in _SERVER_COMMANDS:
+    if arguments and arguments[0] in SERVER_COMMANDS:
         print(
             f"error: {arguments[0]} needs the server: pip install 'scraping-data-service[server]', "
             "then run `sds` or `python -m service`",

@@ -139,7 +139,7 @@ async def test_a_patch_of_an_older_version_is_a_conflict() -> None:
 
 @pytest.mark.parametrize("fault", ["lost", 503])
 async def test_a_patch_is_sent_again_unless_it_names_a_version(fault: Any) -> None:
-    first = failure(fault) if isinstance(fault, int) else fault
+    first = fault if fault == "lost" else lambda: failure(fault)
     _, service = await sent(lambda c: c.patch("g", "o", is_approved=True), first, PATCHED)
     assert len(service.requests) == 2
     with pytest.raises(ClientError):

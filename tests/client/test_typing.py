@@ -7,6 +7,9 @@ from pathlib import Path
 
 from mypy import api
 
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".mypy_cache"
+
 CODE = """
 from service.client import Client, Deletion, Output
 from service.client.types import OutputInput
@@ -38,7 +41,8 @@ client.push("lamps", [lamp])
 def test_filters_and_items_are_typed(tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     file.write_text(CODE)
-    text, _, _ = api.run(["--strict", "--cache-dir", str(tmp_path / "cache"), str(file)])
+    # The settings and the cache of `make check`.
+    text, _, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(CACHE), str(file)])
     reported = re.findall(r"example\.py:(\d+): (?:error|note): (.*)", text)
     found = {int(number): message for number, message in reversed(reported)}  # notes follow their error
     expected = {n: line.split("  # ")[1] for n, line in enumerate(CODE.splitlines(), 1) if "  # " in line}
