@@ -33,7 +33,7 @@ $(INSTALLED): setup.cfg
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip $(PIP) -e '.[local]'
+	@$(BIN)/pip $(PIP) -e '.[server,local]'
 	@touch $@
 
 $(DEV): $(INSTALLED)

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, NoReturn
+from typing import Any
 
 from schemas.base import INT64_MAX, parse_date
 from service.client.cli import commands as client_commands
+from service.client.cli.parser import Parser, parse, top_parser
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, StoreUnavailable, Vault
@@ -20,7 +21,9 @@ from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, Sto
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    options = vars(_parser().parse_args(arguments))
+    options = parse(_parser(), arguments)
+    if options is None:
+        return 0
     command: Callable[..., int] = options.pop("command")
     names = {item.name for item in dataclasses.fields(Settings)}
     given = {name: options.pop(name) for name in list(options) if name in names}
@@ -34,13 +37,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (--help explains)\n")
 
 
 def _date(text: str) -> datetime:
@@ -63,14 +59,14 @@ def _organization(text: str) -> int:
     return int(text)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="python -m service",
+def _parser() -> Parser:
+    parser = top_parser(
+        "service",
         description="Scraping Data Service.",
         epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    settings = _Parser(add_help=False)
+    settings = Parser(add_help=False)
     _add_settings(settings, only=("mongo_url", "mongo_database", "data_dir", "local_mongo_cache_gb", "secret_keys"))
 
     serve_ = commands.add_parser("serve", help="serve the HTTP interface")

@@ -1,4 +1,4 @@
-"""What goes wrong between the client and the service."""
+"""What can go wrong between the client and the service."""
 
 from __future__ import annotations
 
@@ -6,21 +6,36 @@ from typing import Any
 
 
 class ClientError(Exception):
-    """An answer other than success, or none at all.
+    """A response other than success, or no response.
 
-    `status` is the HTTP status, 0 when no answer came. `problems` are those of the answer:
+    `status` is the HTTP status, 0 when there was no response. `problems` are those of the response:
     `{"loc": ["body", "3", "expires"], "msg": "…", "type": "…"}`.
     """
 
     def __init__(self, status: int, problems: list[dict[str, Any]] | None = None, message: str = "") -> None:
         self.status, self.problems = status, problems or []
         self.retry_after = 0.0  # seconds that the service asked to wait
-        told = "; ".join(_tell(problem) for problem in self.problems[:5])
+        listed = "; ".join(_describe(problem) for problem in self.problems[:5])
         more = f" (and {len(self.problems) - 5} more)" if len(self.problems) > 5 else ""
-        text = message or told or "no reason given"
+        text = message or listed or "no reason given"
         super().__init__(f"{status}: {text}{more}" if status else f"{text}{more}")
 
+    def has_type(self, type: str) -> bool:
+        """Return whether one of the problems has this type, such as `not_found`."""
+        return any(problem.get("type") == type for problem in self.problems)
 
-def _tell(problem: dict[str, Any]) -> str:
+
+class CursorExpired(ClientError):
+    """A copy that follows deletions came back too late: deletion records after its cursor are gone.
+
+    Start again from cursor 0 with an empty copy (and without the old cursor file).
+    """
+
+
+class VersionConflict(ClientError):
+    """The item has changed since the version that was named by `if_id`: read it again."""
+
+
+def _describe(problem: dict[str, Any]) -> str:
     place = ".".join(map(str, problem.get("loc", [])))
     return f"{place}: {problem.get('msg')}" if place else str(problem.get("msg"))

@@ -17,10 +17,10 @@ from urllib.parse import quote
 
 from service.client import formats
 from service.client.aio import AsyncClient
-from service.client.outputs import key_hash
+from service.client.writing import key_hash
 
 # Downloads that no saved data has named yet.
-_MOST_FILES = 1000
+_MAX_FILES = 1000
 
 
 class Observer:
@@ -45,6 +45,8 @@ class Observer:
         self._client, self._group, self._keys = AsyncClient(url, token), group, key_fields
         self._job = job_id or f"{group}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         self._tags = tags or {}
+        # Dates of this machine only, so that its clock may be wrong; whole, as the service may round them.
+        self._began = datetime.now(UTC).replace(microsecond=0)
         self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -72,11 +74,20 @@ class Observer:
         if not isinstance(source, str):
             raise ValueError("saved data has no __url: harambe's SDK puts it there")
         kept = {name: value for name, value in data.items() if name != "__url"}
-        output = {"source_url": source, "root_job_id": self._job, "data": kept, "tags": self._tags}
+        output: dict[str, Any] = {"source_url": source, "root_job_id": self._job, "data": kept, "tags": self._tags}
+        output["last_scraped_date"] = datetime.now(UTC)
         if self._keys:
             output["key_hash"] = key_hash(kept, self._keys)
         files = [{**self._files[url], "field": f"data.{path}"} for path, url in _texts(kept) if url in self._files]
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
+
+    async def delete_missing(self) -> int:
+        """Delete the group's items that were not saved since this observer was made; return how many.
+
+        Call it after a run that surely saw everything, for a group that one scraper fills. The token needs the scope
+        `delete`.
+        """
+        return await self._client.delete_many(self._group, scraped_before=self._began)
 
     async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:
         """Do nothing: the service keeps what was scraped, not what is to be."""
@@ -93,7 +104,7 @@ class Observer:
             "file_checksum": hashlib.sha256(content).hexdigest(),
             "file_metadata": {"filename": filename, "size": len(content)},
         }
-        if len(self._files) > _MOST_FILES:
+        if len(self._files) > _MAX_FILES:
             self._files.popitem(last=False)
         return {"url": url, "filename": filename, "path": path}
 

@@ -21,9 +21,9 @@ class Counts:
     created: int = 0
     updated: int = 0
 
-    def add(self, answer: Mapping[str, int]) -> None:
-        self.created += answer["created"]
-        self.updated += answer["updated"]
+    def add(self, response: Mapping[str, int]) -> None:
+        self.created += response["created"]
+        self.updated += response["updated"]
 
 
 @dataclass
@@ -33,9 +33,9 @@ class StateCounts:
     cookies: Counts = field(default_factory=Counts)
     local_storage: Counts = field(default_factory=Counts)
 
-    def add(self, answer: Mapping[str, Mapping[str, int]]) -> None:
-        self.cookies.add(answer["cookies"])
-        self.local_storage.add(answer["local_storage"])
+    def add(self, response: Mapping[str, Mapping[str, int]]) -> None:
+        self.cookies.add(response["cookies"])
+        self.local_storage.add(response["local_storage"])
 
 
 def chunks(records: Iterable[Any], size: int = RECORDS) -> Iterator[list[Any]]:

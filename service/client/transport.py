@@ -1,4 +1,4 @@
-"""Requests that are tried again when that is safe."""
+"""Send requests, and again when that is safe."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import Any
 
 import aiohttp
 
-from service.client.errors import ClientError
+from service.client.errors import ClientError, CursorExpired, VersionConflict
 
-# What a busy or restarting service and the proxies before it answer.
+# The statuses of a busy or restarting service and of the proxies before it.
 BUSY = frozenset({429, 502, 503, 504})
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 15.0
-# A page of 1000 items of 2 KB is 2 MB: more than this is worth the few milliseconds of gzip.
+_MIN_PAUSE, _MAX_PAUSE = 0.2, 15.0
+# From this size on, the bytes saved are worth the time of gzip: 1000 items of 2 KB are 2 MB.
 _COMPRESS_FROM = 32 * 1024
+_KINDS = {410: CursorExpired, 412: VersionConflict}
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
 
 
 @dataclass
-class Answer:
-    """A successful answer, read to its end."""
+class Response:
+    """A successful response, read to its end."""
 
     status: int
-    etag: str | None
     json: Any
 
 
@@ -62,11 +62,15 @@ class Transport:
         query: Mapping[str, str] | None = None,
         value: Any = None,
         body: bytes | None = None,
-        etag: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
         repeatable: bool = True,
-    ) -> Answer:
-        """Return the answer to a request; with `repeatable`, send it again while the service is away."""
-        headers = {} if etag is None else {"If-None-Match": etag}
+    ) -> Response:
+        """Return the response to a request; with `repeatable`, send it again while the service is away.
+
+        `wait` is how many seconds the service was asked to hold the request, in addition to the usual time.
+        """
+        headers = dict(headers or {})
         if value is not None:
             body = dump(value)
         if body is not None:
@@ -77,9 +81,9 @@ class Transport:
         retry = self.retry()
         while True:
             try:
-                async with self.open(method, path, query=query, body=body, headers=headers) as response:
+                async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
                     text = await response.read()
-                    return Answer(response.status, response.headers.get("ETag"), json.loads(text) if text else None)
+                    return Response(response.status, json.loads(text) if text else None)
             except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 
@@ -92,21 +96,20 @@ class Transport:
         query: Mapping[str, str] | None = None,
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Send a request once and give its answer, unread. Raises for any answer but success."""
+        """Send a request once and give its response, unread. Raises ClientError for any but a success."""
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                headers={"Authorization": f"Bearer {self._token}"},
-                # For each read, not for the whole: an export may take hours.
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout),
-            )
+            self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"})
+        # For each read, not for the whole: an export may take hours.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout + wait)
         # As a file, so that aiohttp sends it in pieces: as bytes it would warn of the size.
         data = None if body is None else io.BytesIO(body)
         # No redirects: the token is for this address only.
         async with self._session.request(
-            method, self.url + path, params=query, data=data, headers=headers, allow_redirects=False
+            method, self.url + path, params=query, data=data, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
-            if response.status not in (200, 304):
+            if response.status != 200:
                 raise await _refusal(response)
             yield response
 
@@ -119,14 +122,14 @@ class Retry:
         self.progress()
 
     def progress(self) -> None:
-        """Start anew: something came through."""
-        self._ceiling, self._since = _FIRST_PAUSE, time.monotonic()
+        """Reset the pauses: something was received."""
+        self._ceiling, self._since = _MIN_PAUSE, time.monotonic()
 
     async def pause(self, error: Exception, repeatable: bool = True) -> None:
-        """Wait before the next try, or raise what there is to say when there must be none."""
+        """Wait before the next try, or raise the error when there must be none."""
         asked = 0.0
         if isinstance(error, ClientError):
-            # A refusal for too many requests stored nothing; others may come after some of it was.
+            # A request rejected with 429 stored nothing; the others may have stored something.
             if error.status not in BUSY or not (repeatable or error.status == 429):
                 raise error
             asked = error.retry_after
@@ -135,25 +138,26 @@ class Retry:
         wait = max(asked, random.uniform(self._ceiling / 2, self._ceiling))
         if time.monotonic() - self._since + wait > self._patience:
             raise (error if isinstance(error, ClientError) else _lost(error)) from error
-        self._ceiling = min(self._ceiling * 2, _LONGEST_PAUSE)
+        self._ceiling = min(self._ceiling * 2, _MAX_PAUSE)
         await asyncio.sleep(wait)
 
 
 def _lost(error: Exception) -> ClientError:
     if isinstance(error, aiohttp.ClientConnectorError):
         return ClientError(0, message=f"cannot connect to {error.host}:{error.port}")
-    kind = "the service did not answer in time" if isinstance(error, TimeoutError) else "the connection was lost"
+    kind = "the service did not respond in time" if isinstance(error, TimeoutError) else "the connection was lost"
     return ClientError(0, message=kind)
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ClientError:
-    """Return what a refusal says; a body that is not the service's own is left out."""
+    """Return the error of a response; a body that is not in the service's error shape is left out."""
     try:
         problems = json.loads(await response.read())["detail"]
-        error = ClientError(response.status, [problem for problem in problems if isinstance(problem, dict)])
+        kind = _KINDS.get(response.status, ClientError)
+        error = kind(response.status, [problem for problem in problems if isinstance(problem, dict)])
     except (ValueError, KeyError, TypeError, aiohttp.ClientError):
         error = ClientError(response.status, message=response.reason or "")
-    with suppress(ValueError):  # it may also be a date: then the usual pauses serve
+    with suppress(ValueError):  # it may also be a date: then the usual pauses apply
         error.retry_after = float(response.headers.get("Retry-After", 0))
     return error
 

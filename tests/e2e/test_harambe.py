@@ -52,8 +52,10 @@ async def main(url, token, site, endpoint):
         options = await observer.harness_options()
         run = SDK.scraper(domain="shop.example", stage="detail", observer=observer)(scraper)
         await SDK.run(run, site, observer=observer, cdp_endpoint=endpoint, **options)
+        if "delete" in sys.argv:
+            print("deleted", await observer.delete_missing())
 
-asyncio.run(main(*sys.argv[1:]))
+asyncio.run(main(*sys.argv[1:5]))
 """
 
 
@@ -77,7 +79,7 @@ def running(mongo_url: str) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def token(running: ServiceProcess, mongo_url: str, organization: int) -> str:
-    return make_token(mongo_url, organization)
+    return make_token(mongo_url, organization, "read", "write", "delete")
 
 
 @pytest.fixture
@@ -122,16 +124,17 @@ def shop(_: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str],
     return 200, html, b"<h1>Lamps</h1><article><ul><li>A1<li>B2<li>C3</ul></article>"
 
 
-def run(python: Path, client: Client, token: str, site: Site, chromium: str) -> None:
-    """Run the scraper to its end."""
+def run(python: Path, client: Client, token: str, site: Site, chromium: str, *options: str) -> str:
+    """Run the scraper to its end and return what it printed."""
     done = subprocess.run(
-        [str(python), "-c", SCRAPER, client.url, token, f"{site.url}/", chromium],
+        [str(python), "-c", SCRAPER, client.url, token, f"{site.url}/", chromium, *options],
         capture_output=True,
         text=True,
         timeout=120,
         cwd=ROOT,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_logged_in(
@@ -160,3 +163,7 @@ def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_
         run(harambe, client, token, site, chromium)
         assert [method for method, _, _ in site.requests].count("POST") == 1  # logged in from the start
         assert client.group("lamps")["items"] == 3
+        old = {"source_url": "https://shop.example/", "root_job_id": "sunday", "data": {"sku": "Z9"}}
+        client.push("lamps", [old | {"last_scraped_date": "2026-01-31"}])
+        assert "deleted 1" in run(harambe, client, token, site, chromium, "delete")
+        assert sorted(item["data"]["sku"] for item in client.outputs("lamps")) == ["A1", "B2", "C3"]

@@ -101,11 +101,18 @@ def test_only_the_fields_asked_for_are_columns(export: Any) -> None:
     assert sorted(pandas.read_parquet(file).columns) == ["data.title", "id", "source_url"]
 
 
-def test_an_export_of_nothing_is_a_table_without_rows(export: Any) -> None:
-    assert len(pandas.read_parquet(export([], "x.parquet"))) == 0
-    assert len(pandas.read_csv(export([], "x.csv"))) == 0
-
-
 def test_ndjson_is_read_as_it_is(export: Any) -> None:
     table = pandas.read_json(export([lamp(n) for n in range(3)], "x.ndjson.gz"), lines=True)
     assert [data["stock"] for data in table["data"]] == [0, 1, 2]
+
+
+def test_a_table_that_pandas_writes_is_imported(export: Any, tmp_path: Path) -> None:
+    table = pandas.read_csv(export([lamp(n) for n in range(100)], "x.csv"))
+    table["data.price.amount"] *= 2
+    table.drop(columns=["value_hash"]).to_csv(tmp_path / "y.csv", index=False)
+    assert main(["outputs", "import", "copy", str(tmp_path / "y.csv")]) == 0
+    assert main(["outputs", "export", "copy", "--out", str(tmp_path / "z.csv")]) == 0
+    again = pandas.read_csv(tmp_path / "z.csv")
+    names = [name for name in table.columns if name.startswith("data.") or name in ("key_hash", "source_url", "files")]
+    assert len(again) == 100
+    pandas.testing.assert_frame_equal(again[names], table[names])

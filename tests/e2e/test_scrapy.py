@@ -40,6 +40,7 @@ class Lamps(scrapy.Spider):
             "sku": response.css("b::text").get(),
             "title": response.css("h1::text").get(),
             "price": {"amount": float(response.css("i::text").get())},
+            **({"tags": {"shop": "north"}} if self.settings.get("SDS_TAGS_FIELD") else {}),
         }
 """
 
@@ -52,7 +53,7 @@ def running(mongo_url: str) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def token(running: ServiceProcess, mongo_url: str, organization: int) -> str:
-    return make_token(mongo_url, organization)
+    return make_token(mongo_url, organization, "read", "write", "delete")
 
 
 @pytest.fixture
@@ -65,13 +66,15 @@ class Shop:
     """The site: a list of lamps, one page each, only for those with the session cookie."""
 
     def __init__(self, all_seen: threading.Event | None = None) -> None:
-        self.title, self.at_once, self.most_at_once = "Lamp", 0, 0
+        self.title, self.at_once, self.max_at_once = "Lamp", 0, 0
+        self.gone: set[str] = set()
+        self.gone_status = 404
         self._all_seen = all_seen or threading.Event()
 
     def answer(self, site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         with site.lock:
             self.at_once += 1
-            self.most_at_once = max(self.most_at_once, self.at_once)
+            self.max_at_once = max(self.max_at_once, self.at_once)
         time.sleep(0.03)
         with site.lock:
             self.at_once -= 1
@@ -83,6 +86,8 @@ class Shop:
         if handler.path == "/":
             return 200, html, "".join(f'<a href="/lamp/{n}">{n}</a>' for n in range(PAGES)).encode()
         number = handler.path.rpartition("/")[2]
+        if number in self.gone:
+            return self.gone_status, html, b"gone"
         text = f"<h1>{self.title} {number}</h1><b>SKU-{number}</b><i>{number}.5</i>"
         return 200, html, text.encode()
 
@@ -129,7 +134,7 @@ def test_a_crawl_stores_every_item_with_its_page_and_starts_logged_in(
         assert (lamp["source_url"], lamp["root_job_id"]) == (f"{site.url}/lamp/7", "monday")
         assert lamp["tags"] == {"country": "Germany"}
         assert stats["item_scraped_count"] == stats["sds/created"] == str(PAGES)
-        assert shop.most_at_once > 1
+        assert shop.max_at_once > 1
         assert token not in log
 
         # Another day: nothing new but what changed, known by its key.
@@ -162,7 +167,7 @@ def test_the_crawl_goes_on_while_the_service_takes_its_time(client: Client, toke
     assert len(list(client.outputs("lamps"))) == PAGES
 
 
-def test_a_refused_item_is_dropped_alone_and_said(client: Client, token: str, tmp_path: Path) -> None:
+def test_a_rejected_item_is_dropped_alone_and_said(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
     shop = Shop()
 
@@ -175,7 +180,7 @@ def test_a_refused_item_is_dropped_alone_and_said(client: Client, token: str, tm
     kept = {item["data"]["sku"] for item in client.outputs("lamps")}
     assert kept == {f"SKU-{n}" for n in range(PAGES)} - {"SKU-3", "SKU-5"}
     assert stats["item_dropped_count"] == "2"
-    assert "the service refuses it: The item is too large" in log
+    assert "the service rejects it: The item is too large" in log
 
 
 def test_an_item_without_its_key_is_dropped_and_said(client: Client, token: str, tmp_path: Path) -> None:
@@ -204,3 +209,50 @@ def test_a_crawl_that_cannot_store_ends(
     assert stats["finish_reason"] == "sds_failed"
     assert "items could not be stored: 403" in log
     assert "item_scraped_count" not in stats
+
+
+def test_an_item_has_the_tags_of_the_crawl_and_its_own(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    with Site(Shop().answer) as site:
+        crawl(tmp_path, site, client, token, SDS_TAGS='{"country": "Peru"}', SDS_TAGS_FIELD="tags")
+    item = next(iter(client.outputs("lamps")))
+    assert item["tags"] == {"country": "Peru", "shop": "north"}
+    assert "tags" not in item["data"]
+
+
+def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    shop = Shop()
+    with Site(shop.answer) as site:
+        crawl(tmp_path, site, client, token)
+        time.sleep(1)  # dates are compared by the second
+        shop.gone = {"3", "5"}
+        _, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True")
+    assert (stats["sds/deleted"], stats["sds/unchanged"]) == ("2", str(PAGES - 2))
+    kept = {item["data"]["sku"] for item in client.outputs("lamps")}
+    assert kept == {f"SKU-{n}" for n in range(PAGES)} - {"SKU-3", "SKU-5"}
+
+
+@pytest.mark.parametrize(
+    ("status", "settings", "word"),
+    [
+        (404, {"CLOSESPIDER_ITEMCOUNT": "10"}, "the crawl ended with closespider_itemcount"),
+        (403, {}, "1 pages had the status 403"),
+        (200, {}, "there were errors"),
+        (404, {"SDS_KEY_FIELDS": "sku,nothing"}, "the crawl stored no item"),
+    ],
+    ids=["stopped", "forbidden", "broken", "dropped"],
+)
+def test_an_incomplete_crawl_deletes_nothing_and_says_why(
+    client: Client, token: str, tmp_path: Path, status: int, settings: dict[str, str], word: str
+) -> None:
+    log_in(client)
+    shop = Shop()
+    with Site(shop.answer) as site:
+        crawl(tmp_path, site, client, token)
+        time.sleep(1)  # dates are compared by the second
+        shop.gone, shop.gone_status = {"3"}, status
+        log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
+    assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
+    assert "sds/deleted" not in stats
+    assert len(list(client.outputs("lamps"))) == PAGES

@@ -118,7 +118,6 @@ def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        ([], "COMMAND"),
         (["dance"], "dance"),
         (["token"], "ACTION"),
         (["token", "create"], "--organization"),

@@ -111,6 +111,10 @@ def make_output(number: int = 1, **changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def make_outputs(count: int, title: str = "Lamp", first: int = 0) -> list[dict[str, Any]]:
+    return [make_output(n, data={"title": f"{title} {n}"}) for n in range(first, first + count)]
+
+
 async def walk(api: Api, path: str) -> list[dict[str, Any]]:
     """Return all items from a page on, following next_url to the end."""
     items = []

@@ -1,0 +1,70 @@
+"""The paths and queries of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+
+def outputs_path(group: str, output_id: str | None = None) -> str:
+    path = f"/v1/outputs/{quote(group, safe='')}"
+    return path if output_id is None else f"{path}/{quote(output_id, safe='')}"
+
+
+def group_path(group: str, part: str = "") -> str:
+    return f"/v1/groups/{quote(group, safe='')}{part}"
+
+
+def reviews_path(group: str) -> str:
+    return f"/v1/reviews/{quote(group, safe='')}"
+
+
+_READ = ("job_id", "created_after", "url", "country", "region", "is_approved", "key_hash", "fields")
+_DELETE = ("job_id", "url", "country", "region", "is_approved", "scraped_before", "all")
+
+
+def read_query(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the query of a read; what is None or empty is left out. Raises TypeError for an unknown filter."""
+    _check_names(options, _READ)
+    return {name: _text(value) for name, value in options.items() if value not in (None, "", [], ())}
+
+
+def delete_query(filters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the query of a deletion. Raises ValueError for an empty filter: it would delete more than was meant."""
+    _check_names(filters, _DELETE)
+    for name, value in filters.items():
+        if value in (None, "") or (name == "all" and value is not True):
+            raise ValueError(f"{name} is {value!r}: give a value, or leave it out")
+    if not filters:
+        raise ValueError(f"name what to delete with at least one of {', '.join(_DELETE)}")
+    return {name: _text(value) for name, value in filters.items()}
+
+
+def state_query(domain: str | None, active: bool) -> dict[str, str]:
+    return ({} if domain is None else {"domain": domain}) | ({"active": "true"} if active else {})
+
+
+def state_delete_query(**filters: str | bool | None) -> dict[str, str]:
+    """Return the query that deletes cookies or local storage; what is None or False is left out."""
+    for name, value in filters.items():
+        if value == "" and name != "path":
+            raise ValueError(f"{name} is empty: give a value, or leave it out")
+    # An empty path and "/" are the same to the service; an empty parameter would be left out.
+    query = {name: _text(value) or "/" for name, value in filters.items() if value not in (None, False)}
+    if not query:
+        raise ValueError(f"name what to delete with at least one of {', '.join(filters)}")
+    return query
+
+
+def _check_names(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    if unknown := set(given) - set(known):
+        raise TypeError(f"unknown filter: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if hasattr(value, "isoformat"):
+        return str(value.isoformat())
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -1,0 +1,27 @@
+"""Whether a crawl has surely seen everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_IGNORED = "httperror/response_ignored_status_count/"
+# A page that is gone is what a complete crawl may find.
+_GONE = ("404", "410")
+
+
+def why_incomplete(reason: str, stats: Mapping[str, Any]) -> str | None:
+    """Return why a crawl may have missed items; None for one that surely saw all of them."""
+    if reason != "finished":
+        return f"the crawl ended with {reason}"
+    if not any(stats.get(f"sds/{kind}") for kind in ("created", "updated", "unchanged")):
+        return "the crawl stored no item"
+    if dropped := stats.get("sds/dropped"):
+        return f"{dropped} items could not be stored"
+    for name, count in stats.items():
+        status = name.removeprefix(_IGNORED)
+        if status != name and status not in _GONE:
+            return f"{count} pages had the status {status}"
+    if any(stats.get(name) for name in ("log_count/ERROR", "log_count/CRITICAL", "retry/max_reached")):
+        return "there were errors"
+    return "there were exceptions" if any(name.startswith("spider_exceptions") for name in stats) else None

@@ -1,0 +1,135 @@
+"""The shapes that the client sends and returns, for type checkers and editors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any, Literal, NotRequired, Required, TypedDict, final
+
+# An object of the API whose members are described in the API documentation.
+Item = dict[str, Any]
+# A moment: ISO 8601 text, a date or a datetime.
+Moment = str | date
+
+
+class File(TypedDict):
+    """A file of an output."""
+
+    id: str
+    field: str
+    url_etag_hash: str
+    blob_key: str
+    blob_url: str
+    source_url: str
+    create_date: str
+    file_url: str
+    file_type: str
+    file_checksum: str
+    file_metadata: dict[str, Any]
+
+
+@final
+class Output(TypedDict):
+    """An item of a group. With `fields`, only `id` and the fields that were asked for are present."""
+
+    source_url: str
+    data: dict[str, Any]
+    id: int
+    output_id: str
+    root_job_id: str
+    create_date: str
+    update_date: str
+    last_scraped_date: str
+    key_hash: str
+    value_hash: str
+    is_approved: bool
+    tags: dict[str, Any]
+    files: list[File]
+
+
+@final
+class Deletion(TypedDict):
+    """The record of a deleted item. `"deleted" in item` tells it from an `Output`."""
+
+    id: int
+    output_id: str
+    key_hash: str
+    root_job_id: str
+    source_url: str
+    create_date: str
+    update_date: str
+    last_scraped_date: str
+    tags: dict[str, Any]
+    deleted: Literal[True]
+
+
+class OutputInput(TypedDict, total=False):
+    """An item for `push`, which takes any mapping: annotate yours with this to have it checked."""
+
+    source_url: Required[str]
+    data: Required[Mapping[str, Any]]
+    root_job_id: Required[str]
+    key_hash: str
+    value_hash: str
+    is_approved: bool
+    tags: Mapping[str, Any]
+    files: Sequence[Mapping[str, Any]]
+    last_scraped_date: Moment
+
+
+class OutputPatch(TypedDict, total=False):
+    """A change for `patch_many`; the item is named by `output_id` or by `key_hash`."""
+
+    output_id: str
+    key_hash: str
+    is_approved: bool
+    tags: Mapping[str, Any]
+    if_id: int
+
+
+class PatchResult(TypedDict):
+    """What became of one patched item: `updated`, `unchanged`, `not_found` or `conflict`."""
+
+    result: str
+    id: NotRequired[int]
+    output_id: NotRequired[str]
+    key_hash: NotRequired[str]
+
+
+class Filters(TypedDict, total=False):
+    """Which outputs to read; None is the same as leaving a filter out."""
+
+    job_id: str | None
+    created_after: Moment | None
+    url: str | None
+    country: str | None
+    region: str | None
+    is_approved: bool | None
+    key_hash: str | None
+
+
+class ReadOptions(Filters, total=False):
+    """Which outputs to read, and which of their paths: `fields="data.title,source_url"` or a list of paths."""
+
+    fields: str | Sequence[str] | None
+
+
+class DeleteFilters(TypedDict, total=False):
+    """Which outputs to delete; all that are given must match. `all=True` is every output of the group."""
+
+    job_id: str
+    url: str
+    country: str
+    region: str
+    is_approved: bool
+    scraped_before: Moment
+    all: Literal[True]
+
+
+class Token(TypedDict):
+    """The caller's own token, without its secret."""
+
+    organization_id: int
+    scopes: list[str]
+    label: str
+    expires: str | None

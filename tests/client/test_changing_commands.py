@@ -1,0 +1,77 @@
+"""`outputs delete` and `outputs approve` against a real process of the service."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from service.cli import main
+from service.client import Client
+from tests.support.api import make_output, make_outputs
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def keys(client: Client) -> list[str]:
+    return [item["key_hash"] for item in client.outputs("group")]
+
+
+def test_items_that_match_are_deleted_and_counted(client: Client, capsys: Any) -> None:
+    client.push("group", [*make_outputs(5), make_output(9, root_job_id="job-2", tags={"country": "Peru"})])
+    assert main(["outputs", "delete", "group", "--job-id", "job-1", "--yes"]) == 0
+    assert "deletion in group: deleted, 5 items" in capsys.readouterr().err
+    assert keys(client) == ["key-9"]
+    assert main(["outputs", "delete", "group", "--country", "Germany", "--yes"]) == 0
+    assert keys(client) == ["key-9"]
+    assert main(["outputs", "delete", "group", "--all", "--yes"]) == 0
+    assert keys(client) == []
+
+
+@pytest.mark.parametrize(("reply", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\n", 1, 2)])
+def test_a_deletion_is_confirmed_on_the_terminal(client: Client, reply: str, code: int, left: int) -> None:
+    client.push("group", make_outputs(2))
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "service.client", "outputs", "delete", "group", "--job-id", "job-1"]
+    process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    os.write(ours, reply.encode())
+    out, error = process.communicate(timeout=30)
+    os.close(ours)
+    os.close(theirs)
+    assert "Delete the outputs with job_id=job-1 of group group? [y/N]" in out
+    assert process.returncode == code, error
+    assert ("nothing was deleted" in error) == bool(left)
+    assert len(keys(client)) == left
+
+
+def test_without_a_terminal_a_deletion_needs_yes(client: Client, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.push("group", make_outputs(1))
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(["outputs", "delete", "group", "--all"]) == 1
+    assert "give --yes" in capsys.readouterr().err
+    assert keys(client) == ["key-0"]
+
+
+@pytest.mark.parametrize("options", [["--yes"], ["--job-id", "", "--yes"], ["--all", "--job-id", "", "--yes"]])
+def test_a_deletion_without_a_filter_or_with_an_empty_one_deletes_nothing(
+    client: Client, options: list[str], capsys: Any
+) -> None:
+    client.push("group", make_outputs(1))
+    assert main(["outputs", "delete", "group", *options]) == 1
+    assert "error: " in capsys.readouterr().err
+    assert keys(client) == ["key-0"]
+
+
+def test_items_are_approved_and_the_missing_ones_named(client: Client, capsys: Any) -> None:
+    client.push("group", make_outputs(2))
+    ids = [item["output_id"] for item in client.outputs("group")]
+    assert main(["outputs", "approve", "group", *ids]) == 0
+    assert "2 updated, 0 unchanged" in capsys.readouterr().out
+    assert main(["outputs", "approve", "group", ids[0], "nobody", "--withdraw"]) == 1
+    assert "error: not in group 'group': nobody" in capsys.readouterr().err
+    assert [item["output_id"] for item in client.outputs("group", is_approved=True)] == [ids[1]]

@@ -1,0 +1,114 @@
+"""The client against a service that fails in chosen ways."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from service.client import AsyncClient, ClientError
+from tests.support.api import make_cookie, make_output, make_outputs, make_review
+from tests.support.peer import failure, peer, written
+
+
+@pytest.mark.parametrize("fault", ["lost", "silent", 503, 429, 502, 504])
+async def test_a_push_is_sent_again_unchanged_after_a_failure(fault: Any) -> None:
+    first = failure(fault) if isinstance(fault, int) else fault
+    async with peer(first, written(2)) as service, AsyncClient(service.url, "t", timeout=0.3) as client:
+        assert (await client.push("group", make_outputs(2))).created == 2
+    assert len(service.bodies) == 2 and service.bodies[0] == service.bodies[1]
+    assert json.loads(service.bodies[0]) == make_outputs(2)
+
+
+async def test_the_wait_that_the_service_asks_for_is_kept() -> None:
+    async with peer(failure(429, **{"Retry-After": "1"}), []) as service, AsyncClient(service.url, "t") as client:
+        started = time.monotonic()
+        await client.groups()
+        assert time.monotonic() - started >= 1
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 500])
+async def test_what_would_fail_again_is_not_sent_again(status: int) -> None:
+    async with peer(failure(status)) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError) as caught:
+            await client.set_cookies([make_cookie()])
+    assert caught.value.status == status
+    assert caught.value.problems[0]["msg"] == "busy"
+    assert len(service.requests) == 1
+
+
+async def test_patience_ends() -> None:
+    async with peer(*[lambda: failure(503)] * 50) as service, AsyncClient(service.url, "t", patience=0.5) as client:
+        with pytest.raises(ClientError) as caught:
+            await client.groups()
+    assert caught.value.status == 503
+    assert 1 < len(service.requests) < 10
+
+
+async def test_a_service_that_is_not_there_is_an_error_without_a_status() -> None:
+    async with AsyncClient("http://127.0.0.1:9", "t", patience=0.3) as client:
+        with pytest.raises(ClientError, match=r"cannot connect to 127\.0\.0\.1:9") as caught:
+            await client.groups()
+    assert caught.value.status == 0
+
+
+@pytest.mark.parametrize("fault", ["lost", 503])
+async def test_reviews_are_not_sent_again_when_they_may_be_stored(fault: Any) -> None:
+    first = failure(fault) if isinstance(fault, int) else fault
+    async with peer(first, {"items": []}) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError):
+            await client.add_reviews("group", [make_review()])
+    assert len(service.requests) == 1
+
+
+async def test_reviews_are_sent_again_when_they_were_refused_for_their_number() -> None:
+    async with peer(failure(429), {"items": [1]}) as service, AsyncClient(service.url, "t") as client:
+        assert await client.add_reviews("group", [make_review()]) == [1]
+
+
+async def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:
+    async with peer(written(1), written(1)) as service, AsyncClient(service.url, "t") as client:
+        await client.push("group", [make_output(1)])
+        await client.push("group", [make_output(1, data={"text": "x" * 50_000})])
+    encodings = [request.headers.get("Content-Encoding") for request in service.requests]
+    assert encodings == [None, "gzip"]
+    assert int(service.requests[1].headers["Content-Length"]) < 2000
+
+
+async def test_a_batch_that_is_too_large_for_this_service_is_halved() -> None:
+    answers = [failure(413), written(2), failure(413), written(1), written(2)]
+    async with peer(*answers) as service, AsyncClient(service.url, "t") as client:
+        assert (await client.push("group", make_outputs(5))).created == 5
+    sizes = [len(json.loads(body)) for body in service.bodies]
+    assert sizes == [5, 2, 3, 1, 2]
+
+
+async def test_the_token_does_not_follow_a_redirect() -> None:
+    async with peer([]) as elsewhere:
+        moved = web.Response(status=302, headers={"Location": elsewhere.url})
+        async with peer(moved) as service, AsyncClient(service.url, "t") as client:
+            with pytest.raises(ClientError) as caught:
+                await client.groups()
+    assert caught.value.status == 302
+    assert elsewhere.requests == []
+
+
+async def test_push_sends_while_items_still_come_and_holds_few_of_them() -> None:
+    taken = 0
+
+    def items() -> Iterator[dict[str, Any]]:
+        nonlocal taken
+        for item in make_outputs(1000):
+            taken += 1
+            yield item
+
+    at_each: list[int] = []
+    note: Callable[[int, Any], None] = lambda count, _: at_each.append(taken)
+    async with peer(*[written(10)] * 100) as service, AsyncClient(service.url, "t") as client:
+        await client.push("group", items(), batch_items=10, concurrency=2, on_batch=note)
+    assert len(service.requests) == 100
+    assert all(ahead - 10 * (n + 1) <= 21 for n, ahead in enumerate(at_each))

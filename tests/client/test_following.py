@@ -1,0 +1,163 @@
+"""Following a group: what is new, changed or deleted, from a cursor that is kept in a file."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from service.client import AsyncClient, Client, CursorExpired
+from tests.support.api import make_outputs
+from tests.support.peer import failure, page, peer
+from tests.support.processes import ServiceProcess
+
+
+def plain(items: Any) -> list[Any]:
+    """Return what a reader of items wants to see of them."""
+    return [(item["key_hash"], item["data"]["title"]) for item in items]
+
+
+def test_follow_goes_on_where_it_stopped(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "cursor"
+    client.push("group", make_outputs(5))
+    assert len(list(client.follow("group", cursor_file=file, live=False, page_size=2))) == 5
+    assert list(client.follow("group", cursor_file=file, live=False)) == []
+    client.push("group", [*make_outputs(1, "Changed"), *make_outputs(1, first=9)])
+    found = plain(client.follow("group", cursor_file=file, live=False))
+    assert found == [("key-0", "Changed 0"), ("key-9", "Lamp 9")]
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_an_item_is_not_behind_the_cursor_before_the_consumer_comes_back(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "cursor"
+    client.push("group", make_outputs(5))
+    for item in client.follow("group", cursor_file=file, live=False):
+        if item["key_hash"] == "key-2":
+            break  # in the midst of dealing with it
+    again = [key for key, _ in plain(client.follow("group", cursor_file=file, live=False))]
+    assert again == ["key-2", "key-3", "key-4"]
+
+
+async def test_the_async_follow_keeps_its_cursor_the_same_way(
+    running: ServiceProcess, token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "cursor"
+    async with AsyncClient(running.url, token) as client:
+        await client.push("group", make_outputs(5))
+        async with aclosing(client.follow("group", cursor_file=file, live=False)) as following:
+            async for item in following:
+                if item["key_hash"] == "key-2":
+                    break
+        again = [item["key_hash"] async for item in client.follow("group", cursor_file=file, live=False)]
+        assert again == ["key-2", "key-3", "key-4"]
+        assert [item async for item in client.follow("group", cursor_file=file, live=False)] == []
+
+
+def test_follow_waits_for_what_comes_later(client: Client) -> None:
+    client.push("group", make_outputs(1))
+    following = client.follow("group", live=True)
+    assert next(following)["key_hash"] == "key-0"
+    later = threading.Timer(0.3, lambda: client.push("group", make_outputs(1, first=7)))
+    later.start()
+    assert next(following)["key_hash"] == "key-7"
+    later.join()
+
+
+def test_a_cursor_file_of_another_group_or_filter_is_refused(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "cursor"
+    client.push("group", make_outputs(1))
+    list(client.follow("group", cursor_file=file, live=False))
+    with pytest.raises(ValueError, match="another group"):
+        list(client.follow("other", cursor_file=file, live=False))
+    with pytest.raises(ValueError, match="other filters"):
+        list(client.follow("group", cursor_file=file, live=False, country="Japan"))
+    file.write_text("7")
+    with pytest.raises(ValueError, match="not a cursor file"):
+        list(client.follow("group", cursor_file=file, live=False))
+
+
+def test_a_follower_outlives_a_restart_of_the_service(mongo_url: str, token: str) -> None:
+    with ServiceProcess(mongo_url) as first, Client(first.wait_until_ready().url, token) as client:
+        client.push("group", make_outputs(1))
+        following = client.follow("group")
+        assert next(following)["key_hash"] == "key-0"
+        arrived: list[Any] = []
+        waiting = threading.Thread(target=lambda: arrived.append(next(following)))
+        waiting.start()
+        first.kill()
+        with ServiceProcess(mongo_url, port=first.port) as second:
+            second.wait_until_ready()
+            client.push("group", make_outputs(1, first=7))
+            waiting.join(30)
+        assert [item["key_hash"] for item in arrived] == ["key-7"]
+
+
+# What is asked, and what is made of the response
+
+
+def item(id: int, **changes: Any) -> dict[str, Any]:
+    return {"id": id, "output_id": f"output-{id}", "data": {}} | changes
+
+
+async def test_a_follower_at_the_end_asks_the_service_to_wait() -> None:
+    responses = [page([item(1)], 1), page([item(2)]), page([item(3)])]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        following = client.follow("group")
+        assert [(await anext(following))["id"] for _ in range(3)] == [1, 2, 3]
+        await following.aclose()
+    asked = [(request.query["cursor"], request.query.get("wait")) for request in service.requests]
+    assert asked == [("0", None), ("1", None), ("2", "30")]
+
+
+async def test_waiting_longer_than_the_timeout_is_no_failure() -> None:
+    async def late() -> web.Response:
+        await asyncio.sleep(0.5)
+        return web.json_response(page([item(2)]))
+
+    async with peer(page([item(1)]), late) as service, AsyncClient(service.url, "t", timeout=0.2) as client:
+        following = client.follow("group")
+        assert [(await anext(following))["id"] for _ in range(2)] == [1, 2]
+        await following.aclose()
+    assert len(service.requests) == 2
+
+
+async def test_empty_pages_before_the_end_are_passed_and_not_read_again(tmp_path: Path) -> None:
+    file = tmp_path / "cursor"
+    responses = [page([], 100), page([], 200), page([item(250)], 300), page([], 400), page([])]
+    async with peer(*responses, page([])) as service, AsyncClient(service.url, "t") as client:
+        found = [i["id"] async for i in client.follow("group", cursor_file=file, live=False, is_approved=True)]
+        assert found == [250]
+        assert [i async for i in client.follow("group", cursor_file=file, live=False, is_approved=True)] == []
+    assert [request.query["cursor"] for request in service.requests] == ["0", "100", "200", "300", "400", "400"]
+    assert {request.query["is_approved"] for request in service.requests} == {"true"}
+
+
+async def test_empty_pages_before_the_end_are_passed_by_a_plain_read() -> None:
+    responses = [page([], 100), page([item(150)], 200), page([])]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        assert [i["id"] async for i in client.outputs("group", is_approved=False)] == [150]
+    assert [request.query.get("cursor") for request in service.requests] == [None, "100", "200"]
+
+
+async def test_a_cursor_that_expired_says_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "cursor"
+    file.write_text('{"group": "group", "filters": {"deleted": "true"}, "cursor": 7}')
+    async with peer(failure(410, "cursor_expired")) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(CursorExpired) as caught:
+            await anext(client.follow("group", cursor_file=file, deleted=True))
+    assert caught.value.status == 410
+    told = "410: the cursor 7 is too old to learn of every deletion since: remove "
+    assert str(caught.value) == f"{told}{file}, empty the copy and follow again from cursor 0"
+    assert service.requests[0].query["deleted"] == "true"
+
+
+async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_pause() -> None:
+    async with peer(*[page([])] * 100) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(client.follow("group")), 0.6)
+    assert 2 <= len(service.requests) <= 5

@@ -1,0 +1,169 @@
+"""`outputs import` against a real process of the service."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli import main
+from service.client import Client
+from service.client.cli import csv_input
+from service.client.writing import key_hash
+from tests.support.api import make_output
+from tests.support.files import left
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.mark.parametrize("name", ["x.ndjson", "x.ndjson.gz"])
+def test_an_export_can_be_imported_into_another_group(client: Client, tmp_path: Path, name: str, capsys: Any) -> None:
+    client.push("group", [make_output(n) for n in range(1100)])
+    file = tmp_path / name
+    assert main(["outputs", "export", "group", "--out", str(file)]) == 0
+    assert main(["outputs", "import", "copy", str(file)]) == 0
+    assert "1,100 created, 0 updated, 0 unchanged" in capsys.readouterr().err
+    given = ("id", "output_id", "create_date", "update_date")
+    contents = [
+        [{k: v for k, v in item.items() if k not in given} for item in client.outputs(group)]
+        for group in ("group", "copy")
+    ]
+    assert contents[0] == contents[1]
+    assert main(["outputs", "import", "copy", str(file)]) == 0
+    assert "0 created, 0 updated, 1,100 unchanged" in capsys.readouterr().err
+    assert left(tmp_path) == [name]
+
+
+def test_an_import_goes_on_where_it_broke_off(client: Client, tmp_path: Path, capsys: Any) -> None:
+    texts = [json.dumps(make_output(n)) + "\n\n" for n in range(1200)]
+    file = tmp_path / "x.ndjson"
+    file.write_text("".join(texts).replace('"root_job_id": "job-1", "key_hash": "key-1100"', '"root_job_id": 0'))
+    moment = file.stat().st_mtime_ns
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert "error: 422: line 2201.root_job_id: Must be a string" in capsys.readouterr().err
+    assert client.group("group")["items"] == 1000
+    # The same file by its size and date, but for two items: the first is not read again, the faulty one is right.
+    size = file.stat().st_size
+    texts[0] = texts[0].replace("Lamp", "Leaf")
+    texts[1100] = json.dumps({"source_url": "u", "root_job_id": "j", "data": {}}) + "\n\n"
+    file.write_text("".join(texts).ljust(size)[:size])
+    os.utime(file, ns=(moment, moment))
+    assert main(["outputs", "import", "group", str(file)]) == 0
+    assert "200 created, 0 updated, 0 unchanged" in capsys.readouterr().err
+    assert left(tmp_path) == ["x.ndjson"]
+
+
+def test_a_line_that_is_not_json_is_named(client: Client, tmp_path: Path, capsys: Any) -> None:
+    file = tmp_path / "x.ndjson"
+    file.write_text(json.dumps(make_output(1)) + "\n{broken\n")
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert "line 2 of x.ndjson is not JSON" in capsys.readouterr().err
+
+
+# CSV
+
+
+def load(file: Path, text: str, *options: str) -> int:
+    file.write_text(text, encoding="utf-8")
+    return main(["outputs", "import", "group", str(file), *options])
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.csv.gz"])
+def test_an_exported_csv_can_be_imported_into_another_group(client: Client, tmp_path: Path, name: str) -> None:
+    data = {"title": 'Oak, "big"\nlamp', "price": {"amount": 1.5}, "sizes": [1, {"a": 2}], "new": True, "sku": "007"}
+    ash = {"title": "Ash", "stock": 3, "new": False}
+    client.push("group", [make_output(1, data=data, is_approved=True), make_output(2, data=ash, tags={}, files=[])])
+    file = tmp_path / "x.csv"
+    assert main(["outputs", "export", "group", "--out", str(file)]) == 0
+    if name.endswith(".gz"):
+        (tmp_path / name).write_bytes(gzip.compress(file.read_bytes()))
+    assert main(["outputs", "import", "copy", str(tmp_path / name)]) == 0
+    given = ("id", "output_id", "create_date", "update_date")
+    contents = [
+        [{k: v for k, v in item.items() if k not in given} for item in client.outputs(group)]
+        for group in ("group", "copy")
+    ]
+    assert contents[0] == contents[1]
+
+
+def test_a_table_of_any_columns_can_be_imported(client: Client, tmp_path: Path) -> None:
+    text = "\ufeffsource_url,sku,title,price.amount,tags.country\nhttps://a.example/1,100,Oak,1.50,Peru\n"
+    text += "https://a.example/2,200,Ash,,\n\n"
+    assert load(tmp_path / "x.csv", text, "--job-id", "table", "--key-fields", "sku", "--text", "sku") == 0
+    oak, ash = client.outputs("group")
+    assert oak["data"] == {"sku": "100", "title": "Oak", "price": {"amount": 1.5}}
+    assert ash["data"] == {"sku": "200", "title": "Ash"}
+    assert (oak["root_job_id"], oak["tags"], ash["tags"]) == ("table", {"country": "Peru"}, {})
+    assert oak["key_hash"] == key_hash({"sku": "100"}, ["sku"])
+
+
+@pytest.mark.parametrize(
+    ("cells", "values"),
+    [
+        (["1", "2"], [1, 2]),
+        (["1", "2.5"], [1, 2.5]),
+        (["1", "02"], ["1", "02"]),
+        (["1", "9" * 19], ["1", "9" * 19]),
+        (["TRUE", "false"], [True, False]),
+        (["true", "1"], ["true", "1"]),
+        (["[1]", '{"a": null}'], [[1], {"a": None}]),
+        (["[1]", "[x"], ["[1]", "[x"]),
+        (["1", ""], [1, None]),
+        (["NaN", "1e5"], ["NaN", "1e5"]),
+        (["1e5", "-0.5"], [100000.0, -0.5]),
+    ],
+)
+def test_a_column_has_one_type(cells: list[str], values: list[Any]) -> None:
+    text = io.StringIO()
+    csv.writer(text).writerows([["source_url", "x"], *[["u", cell] for cell in cells]])
+    content = text.getvalue().encode()
+    kinds = csv_input.column_kinds(io.BytesIO(content))
+    found = [item["data"].get("x") for _, item in csv_input.items(io.BytesIO(content), kinds)]
+    assert found == values and list(map(type, found)) == list(map(type, values))
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("title\nOak\n", "the first line must name the columns, and source_url among them"),
+        ("", "the first line must name the columns"),
+        ("source_url;title\nu;Oak\n", "with commas between"),
+        ("source_url,title,title\nu,a,b\n", "there are two columns 'title'"),
+        ("source_url,,title\nu,a,b\n", "'' in the first line is not the name of a column"),
+        ("source_url,title\nu,a\nu,b,c\n", "line 3 has 3 cells; the header has 2"),
+        ('source_url,title\nu,"a\nb"\nu,"c', "line 4: unexpected end of data"),
+        ("source_url,is_approved\nu,maybe\n", "line 2: is_approved cannot be 'maybe'"),
+        ("source_url,files\nu,none\n", "line 2: files cannot be 'none'"),
+        ("source_url,price,price.amount\nu,1,2\n", "line 2: price.amount: the row has a value for 'price' itself"),
+        ("source_url,price.amount,price\nu,1,2\n", "line 2: price: the row has values below it"),
+        ("source_url,title\nu,\udcff\n", "not UTF-8"),
+    ],
+)
+def test_a_faulty_table_stores_nothing_and_says_where(
+    client: Client, tmp_path: Path, text: str, word: str, capsys: Any
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(text.encode("utf-8", "surrogateescape"))
+    assert main(["outputs", "import", "group", str(file), "--job-id", "j"]) == 1
+    assert word in capsys.readouterr().err
+    assert list(client.outputs("group")) == []
+
+
+def test_what_the_service_rejects_is_named_by_its_line(client: Client, tmp_path: Path, capsys: Any) -> None:
+    text = 'source_url,root_job_id,title\nu,j,"two\nlines"\nu,,Ash\n'
+    assert load(tmp_path / "x.csv", text) == 1
+    assert "error: 422: line 4.root_job_id: Field required" in capsys.readouterr().err
+
+
+def test_an_item_without_its_key_is_named_by_its_line(client: Client, tmp_path: Path, capsys: Any) -> None:
+    text = "source_url,sku\nu,1\nu,\n"
+    assert load(tmp_path / "x.csv", text, "--job-id", "j", "--key-fields", "sku") == 1
+    assert "line 3 of x.csv has no sku, which is one of the key fields" in capsys.readouterr().err
+    assert load(tmp_path / "x.csv", text, "--job-id", "j", "--text", "zip") == 1
+    assert "there is no column 'zip'" in capsys.readouterr().err

@@ -1,0 +1,51 @@
+"""The types of the client, as a type checker sees them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from mypy import api
+
+ROOT = Path(__file__).parents[2]
+CACHE = ROOT / ".mypy_cache"
+
+CODE = """
+from service.client import Client, Deletion, Output
+from service.client.types import OutputInput
+
+client = Client("http://127.0.0.1:8080", "t")
+for item in client.outputs("lamps", job_id="monday", is_approved=True, fields=["data.title"]):
+    reveal_type(item)  # service.client.types.Output
+    reveal_type(item["files"][0]["file_metadata"])  # dict[
+    item["titel"]  # has no key "titel"
+client.outputs("lamps", job="monday")  # Unexpected keyword argument "job"
+client.outputs("lamps", is_approved="yes")  # incompatible type "str"
+client.outputs("lamps", order="newest")  # incompatible type
+client.delete_many("lamps", created_after="2026-01-31")  # Unexpected keyword argument "created_after"
+
+copy: dict[str, Output] = {}
+for change in client.follow("lamps", deleted=True):
+    copy[change["output_id"]] = change  # Incompatible types
+    if "deleted" in change:
+        reveal_type(change)  # service.client.types.Deletion
+    else:
+        copy[change["output_id"]] = change
+for new in client.follow("lamps", cursor_file="lamps.cursor"):
+    copy[new["output_id"]] = new
+lamp: OutputInput = {"source_url": "https://shop.example/1", "data": {}}  # Missing key "root_job_id"
+client.push("lamps", [lamp])
+"""
+
+
+def test_filters_and_items_are_typed(tmp_path: Path) -> None:
+    file = tmp_path / "example.py"
+    file.write_text(CODE)
+    # The settings and the cache of `make check`.
+    text, _, _ = api.run(["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(CACHE), str(file)])
+    reported = re.findall(r"example\.py:(\d+): (?:error|note): (.*)", text)
+    found = {int(number): message for number, message in reversed(reported)}  # notes follow their error
+    expected = {n: line.split("  # ")[1] for n, line in enumerate(CODE.splitlines(), 1) if "  # " in line}
+    assert set(found) == set(expected), text
+    for number, word in expected.items():
+        assert word in found[number], text
