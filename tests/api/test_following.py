@@ -29,6 +29,13 @@ async def shop(admin: Api) -> Api:
     return admin
 
 
+@pytest.fixture(autouse=True)
+async def stop_in_order(admin: Api, app: web.Application) -> AsyncIterator[None]:
+    """End the exports that are still open as a stop of the service does."""
+    yield
+    app[STOPPING].set()
+
+
 class Stream:
     """An export that is read line by line."""
 
