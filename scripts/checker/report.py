@@ -21,7 +21,7 @@ from scripts.checker.writer import Acknowledged, Content, Written
 # How much longer than its lease a batch may be in flight: the pause of the reaper and a busy machine.
 _HELD_UP_SECONDS = 10.0
 # With failovers: until the services have found the new primary too, which the reaper needs.
-_HELD_UP_BY_FAILOVER_SECONDS = 30.0
+_HELD_UP_BY_FAILOVER_SECONDS = 60.0
 _MAX_EXAMPLES = 3
 
 Key = tuple[str, str]

@@ -26,6 +26,7 @@ _HEARTBEAT_SECONDS = 15.0
     "Export outputs of a scraping group",
     Output(many=True),
     query=ExportQuery,
+    headers={"Last-Event-ID": "format=sse: the id of the last event received, instead of cursor"},
     gives=[exports.NDJSON, exports.CSV, exports.EVENTS],
     responses={"410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"}},
 )

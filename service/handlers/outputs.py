@@ -51,6 +51,7 @@ def query_of(loaded: dict[str, Any]) -> Query:
     "Get outputs for a scraping group",
     OutputsPage(),
     query=OutputsQuery,
+    headers={"If-None-Match": "The ETag of a page that the client has"},
     etag=True,
     responses={
         "304": {"description": "Nothing has changed since the ETag in If-None-Match"},
@@ -96,7 +97,7 @@ async def _wait(request: web.Request, group_id: str, query: Query, page: Page, s
     return page
 
 
-@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
+@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
 async def post(request: web.Request) -> web.StreamResponse:
     """Create, update or leave each output by its key_hash; answered when all of it is durable.
 

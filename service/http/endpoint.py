@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Any
 
 from aiohttp_apispec import docs, json_schema, querystring_schema, response_schema
@@ -19,13 +20,17 @@ def endpoint(
     body: Schema | None = None,
     **extra: Any,
 ) -> Callable[[Handler], Handler]:
-    """Document what a handler takes and returns."""
+    """Document what a handler takes and returns.
+
+    `headers` are those that it reads, with their meanings; `gives` other content types of its response;
+    `etag` that the response has one; `not_found` that it may be a 404; `responses` what else there may be.
+    """
 
     def decorate(handler: Handler) -> Handler:
         resource = handler.__module__.rpartition(".")[2]
         handler = docs(
             summary=summary,
-            description=handler.__doc__ or summary,
+            description=cleandoc(handler.__doc__ or summary),
             operationId=f"{resource}_{handler.__name__}",
             tags=[resource],
             **extra,

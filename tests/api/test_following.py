@@ -153,7 +153,7 @@ async def test_followers_hold_no_place_among_the_requests_in_flight(
     async with opened(shop, FOLLOW), opened(shop, EVENTS):
         await until_waiting(store, 2)
         async with asyncio.timeout(10):
-            while app[LIMITS].in_flight:
+            while app[LIMITS].working.used:
                 await asyncio.sleep(0.005)
 
 

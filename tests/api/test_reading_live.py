@@ -193,8 +193,8 @@ async def test_waiting_readers_hold_no_place_among_the_requests_in_flight(
     tasks = [asyncio.create_task(twenty.ok(f"/v1/outputs/shop?wait=30&cursor={last}")) for _ in range(5)]
     await until_waiting(store, 5)
     async with asyncio.timeout(10):
-        while app[LIMITS].in_flight:
+        while app[LIMITS].working.used:
             await asyncio.sleep(0.005)
     await twenty.ok("/v1/outputs/shop", [make_output(99)])
     assert [keys(page["items"]) for page in await asyncio.gather(*tasks)] == [[99]] * 5
-    assert app[LIMITS].in_flight == 0
+    assert app[LIMITS].working.used == 0
