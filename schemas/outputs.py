@@ -258,6 +258,7 @@ class OutputsPatched(Base):
     unchanged = fields.Integer(required=True)
     not_found = fields.Integer(required=True)
     conflict = fields.Integer(required=True)
+    too_large = fields.Integer(required=True)
     items = fields.List(fields.Nested(PatchResult), required=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from schemas.outputs import ExportQuery
+from schemas.outputs import ExportQuery, Output
 from service.handlers.outputs import query_of
 from service.http import exports
 from service.http.endpoint import endpoint
@@ -24,9 +24,10 @@ _HEARTBEAT_SECONDS = 15.0
 
 @endpoint(
     "Export outputs of a scraping group",
-    None,
+    Output(many=True),
     query=ExportQuery,
-    gives=[exports.NDJSON, exports.CSV, exports.JSON, exports.EVENTS],
+    headers={"Last-Event-ID": "format=sse: the id of the last event received, instead of cursor"},
+    gives=[exports.NDJSON, exports.CSV, exports.EVENTS],
     responses={"410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"}},
 )
 async def get(request: web.Request) -> web.StreamResponse:
@@ -64,14 +65,19 @@ def _last_event(request: web.Request) -> int:
 
 
 async def _follow(request: web.Request, group_id: str, query: Query, limit: int | None) -> AsyncIterator[Page | None]:
-    """Yield pages as they become readable, and None now and then where there is nothing."""
+    """Yield pages as they become readable, and None now and then where there is nothing.
+
+    The first page comes at once, even if it is empty: a cursor that has expired is an error, not a broken stream.
+    """
     outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
-    stopping, left = request.app[STOPPING], limit
+    stopping, left, begun = request.app[STOPPING], limit, False
     while not stopping.is_set():
         page: Page | None = None
         async for page in outputs.pages(organization_id, group_id, query, left):
-            if page.documents:
+            if page.documents or not begun:
                 yield page
+                begun = True
+            if page.documents:
                 left = None if left is None else left - len(page.documents)
                 query = query._replace(cursor=page.last_id)
             if left == 0 or stopping.is_set():

@@ -20,6 +20,7 @@ from service.store import Patch
 _PATCH = OutputPatch()
 _ETAG = re.compile(r'"(\d{1,19})"')
 
+_IF_MATCH = {"If-Match": "The ETag that the output must still have"}
 _PRECONDITION = {"412": {"description": "The output has changed since the ETag in If-Match"}}
 
 
@@ -62,6 +63,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     "Change the approval or the tags of an output",
     OutputResult(),
     body=OutputPatch(),
+    headers=_IF_MATCH,
     etag=True,
     not_found=True,
     responses=_PRECONDITION,
@@ -73,12 +75,10 @@ async def patch(request: web.Request) -> web.StreamResponse:
     change = Patch("output_id", output_id, loaded.get("is_approved"), loaded.get("tags"), _if_match(request))
     (result,) = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, [change])
     result = _checked(result)
-    response = await json_response(request, result)
-    response.headers["ETag"] = f'"{result["id"]}"'
-    return response
+    return await json_response(request, result, {"ETag": f'"{result["id"]}"'})
 
 
-@endpoint("Delete an output", OutputDeleted(), not_found=True, responses=_PRECONDITION)
+@endpoint("Delete an output", OutputDeleted(), headers=_IF_MATCH, not_found=True, responses=_PRECONDITION)
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete one output; its record stays in the change order for those who ask with deleted=true."""
     group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")

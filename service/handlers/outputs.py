@@ -21,7 +21,7 @@ from schemas.outputs import (
 )
 from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, invalid, problem
+from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
 from service.http.limits import without_slot
 from service.http.metrics import METRICS
@@ -38,7 +38,7 @@ _DELETE = QueryLoader(DeleteQuery())
 # A page may be kept by the client, but is asked for again each time.
 CACHING = {"Cache-Control": "private, no-cache"}
 _KINDS = ("created", "updated", "unchanged")
-_PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict")
+_PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
 
 def query_of(loaded: dict[str, Any]) -> Query:
@@ -51,6 +51,7 @@ def query_of(loaded: dict[str, Any]) -> Query:
     "Get outputs for a scraping group",
     OutputsPage(),
     query=OutputsQuery,
+    headers={"If-None-Match": "The ETag of a page that the client has"},
     etag=True,
     responses={
         "304": {"description": "Nothing has changed since the ETag in If-None-Match"},
@@ -96,7 +97,7 @@ async def _wait(request: web.Request, group_id: str, query: Query, page: Page, s
     return page
 
 
-@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
+@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
 async def post(request: web.Request) -> web.StreamResponse:
     """Create, update or leave each output by its key_hash; answered when all of it is durable.
 
@@ -117,31 +118,36 @@ async def post(request: web.Request) -> web.StreamResponse:
 async def patch(request: web.Request) -> web.StreamResponse:
     """Change `is_approved` and `tags` of outputs, each named by its output_id or its key_hash.
 
-    `tags` is a JSON merge patch. With `if_id` an output that has changed since is left as it is.
+    `tags` is a JSON merge patch. With `if_id` an output that has changed since is left as it is. Of
+    several patches with one name the last wins. The others are made even where one is a `conflict`,
+    `not_found`, or `too_large`: its tags would be larger than an item may be.
     """
     group_id = path_id(request, "group_id")
     loaded = await PATCHES.read(request)
-    patches = [_patch(index, entry) for index, entry in enumerate(loaded)]
+    patches = _patches(loaded)
     results = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, patches)
     items = [
         {"id": None, "output_id": entry.get("output_id"), "key_hash": entry.get("key_hash"), **result}
         for entry, result in zip(loaded, results, strict=True)
     ]
-    too_large = [index for index, item in enumerate(items) if item["result"] == "too_large"]
-    if too_large:
-        raise ApiError(
-            422,
-            [problem("too_large", "The tags would be too large", "body", str(index), "tags") for index in too_large],
-        )
     counts = Counter({patch.key: item["result"] for patch, item in zip(patches, items, strict=True)}.values())
     return await json_response(request, {**{k: counts[k] for k in _PATCH_KINDS}, "items": items})
 
 
-def _patch(index: int, entry: dict[str, Any]) -> Patch:
-    names = [name for name in ("output_id", "key_hash") if name in entry]
-    if len(names) != 1:
-        raise invalid("missing" if not names else "value_error", "Give output_id or key_hash", "body", str(index))
-    return Patch(names[0], entry[names[0]], entry.get("is_approved"), entry.get("tags"), entry.get("if_id"))
+def _patches(entries: list[dict[str, Any]]) -> list[Patch]:
+    """Return the patches that a body asks for. Raises with every entry that does not name one output."""
+    patches, problems = [], []
+    for index, entry in enumerate(entries):
+        names = [name for name in ("output_id", "key_hash") if name in entry]
+        if len(names) == 1:
+            by = names[0]
+            patches.append(Patch(by, entry[by], entry.get("is_approved"), entry.get("tags"), entry.get("if_id")))
+        else:
+            kind = "value_error" if names else "missing"
+            problems.append(problem(kind, "Give either output_id or key_hash", "body", str(index)))
+    if problems:
+        raise ApiError(422, problems[:MAX_PROBLEMS])
+    return patches
 
 
 @endpoint("Delete outputs of a scraping group", OutputsDeleted(), query=DeleteQuery)

@@ -20,7 +20,11 @@ def endpoint(
     body: Schema | None = None,
     **extra: Any,
 ) -> Callable[[Handler], Handler]:
-    """Document what a handler takes and returns."""
+    """Document what a handler takes and returns.
+
+    `headers` are those that it reads, with their meanings; `gives` other content types of its response;
+    `etag` that the response has one; `not_found` that it may be a 404; `responses` what else there may be.
+    """
 
     def decorate(handler: Handler) -> Handler:
         resource = handler.__module__.rpartition(".")[2]

@@ -25,7 +25,7 @@ async def read_object(request: web.Request, schema: Schema) -> dict[str, Any]:
 
     def work() -> dict[str, Any]:
         value = parse(raw, settings)
-        check_storable([value], settings.max_depth)
+        check_storable(value, settings.max_depth, levels_above=0)
         loaded: dict[str, Any] = load(schema, value)
         return loaded
 
@@ -74,12 +74,15 @@ def parse_lines(raw: bytes, settings: Settings) -> list[Any]:
     return values
 
 
-def check_storable(value: Any, max_depth: int) -> None:
-    """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep."""
-    # An array of records is two levels; the depth counts from a record's fields.
-    if not is_storable([value], max_depth + 3):
+def check_storable(value: Any, max_depth: int, levels_above: int = 1) -> None:
+    """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep.
+
+    The depth counts from a record's fields; an array of records is one level above them.
+    """
+    levels = max_depth + 1 + levels_above
+    if not is_storable([value], levels + 1):
         problems = []
-        for found in _unstorable(value, max_depth + 2, ["body"]):
+        for found in _unstorable(value, levels, ["body"]):
             problems.append(found)
             if len(problems) == MAX_PROBLEMS:
                 break

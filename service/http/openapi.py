@@ -22,7 +22,7 @@ _LINES = {"type": "string"}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
-_OURS = ("schemas", "produces", "etag", "takes", "gives", "not_found")
+_OURS = ("schemas", "produces", "etag", "gives", "headers", "not_found")
 
 _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call needs `Authorization: Bearer <token>`; "
@@ -100,11 +100,14 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     for used in said["schemas"]:
         if used["location"] == "json":
             content = {"application/json": {"schema": _body(used["schema"], max_records)}}
-            content.update((kind, {"schema": _LINES}) for kind in said.get("takes", ()))
             operation["requestBody"] = {"required": True, "content": content}
             errors = {**errors, **_BODY_ERRORS}
         else:
             operation["parameters"].append({"in": "query", "schema": used["schema"]})
+    operation["parameters"] += [
+        {"in": "header", "name": name, "required": False, "description": text, **_TEXT}
+        for name, text in said.get("headers", {}).items()
+    ]
     if said.get("not_found"):
         errors = {**errors, 404: "There is no such record"}
     responses = {**said["responses"]}
@@ -117,12 +120,14 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         status: {"description": response["description"], "headers": _headers(status), **_content(response)}
         for status, response in responses.items()
     }
-    success = operation["responses"]["200"].setdefault("content", {})
     if said.get("etag"):
         for status in ("200", "304"):
             if status in operation["responses"]:
                 operation["responses"][status]["headers"]["ETag"] = _TEXT
-    success.update((kind, {"schema": _LINES}) for kind in said.get("gives", ()))
+    # Generated clients take the first type that they know: text, which every other one is too.
+    success = operation["responses"]["200"]
+    others = {kind: {"schema": _LINES} for kind in said.get("gives", ())}
+    success["content"] = {**others, **success.get("content", {})}
     return operation
 
 

@@ -83,11 +83,13 @@ async def stream_response(
     """Respond with pieces as they come.
 
     A small response is whole before it begins, so that a database that fails is a 503; what is
-    larger can only be cut off. `at_once` sends every piece as it comes.
+    larger can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
     """
     begun = bytearray()
     async with aclosing(pieces):
-        if not at_once:
+        if at_once:
+            begun += await anext(pieces, b"")
+        else:
             async for piece in pieces:
                 begun += piece
                 if len(begun) > _WHOLE:

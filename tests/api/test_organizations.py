@@ -6,6 +6,7 @@ Every route is called by both; a route that is missing here fails the first test
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ async def set_storage_state(api: Api, mark: str) -> Answer:
 
 
 async def add_reviews(api: Api, mark: str) -> Answer:
-    return await api.post("/v1/reviews/group-1", [make_review(status=mark, comment=mark)])
+    return await api.post("/v1/reviews/group-1", [make_review(status=mark, comment=mark)])  # of job-1
 
 
 async def write_outputs(api: Api, mark: str) -> Answer:
@@ -80,46 +81,72 @@ READS: dict[tuple[str, str], list[tuple[str, dict[str, str]]]] = {
         ("/v1/outputs/group-1?country=Germany", {}),
         ("/v1/outputs/group-1?region=DE-BE", {}),
         ("/v1/outputs/group-1?fields=data.mark", {}),
+        ("/v1/outputs/group-1?order=desc", {}),
+        ("/v1/outputs/group-1?deleted=true", {}),
+        ("/v1/outputs/group-1?is_approved=true", {}),
+        ("/v1/outputs/group-1?key_hash=key-1", {}),
     ],
     ("GET", "/v1/outputs/{group_id}/export"): [
         (f"/v1/outputs/group-1/export?format={format}", {}) for format in ("ndjson", "csv", "json")
     ],
+    ("GET", "/v1/groups/{group_id}/jobs"): [("/v1/groups/group-1/jobs", {})],
+    ("GET", "/v1/groups/{group_id}/fields"): [
+        ("/v1/groups/group-1/fields", {}),
+        ("/v1/groups/group-1/fields?job_id=job-1", {}),
+    ],
 }
-# Each deletes all that the caller's organization has there.
-DELETIONS = {
-    ("DELETE", "/v1/cookies"): "/v1/cookies?all=true",
-    ("DELETE", "/v1/local-storage"): "/v1/local-storage?all=true",
-}
+# These wait where there is too little.
+FOLLOWED = [
+    "/v1/outputs/group-1?wait=1",
+    "/v1/outputs/group-1/export?follow=true&limit=3",
+    "/v1/outputs/group-1/export?format=sse&limit=3",
+]
 # These show numbers, not what was written.
 COUNTS = {
     ("GET", "/v1/token"): "/v1/token",
     ("GET", "/v1/groups"): "/v1/groups",
     ("GET", "/v1/groups/{group_id}/stats"): "/v1/groups/group-1/stats",
 }
+# Each changes something that the caller's organization has: its path and its body.
+CHANGES: dict[tuple[str, str], tuple[str, Any]] = {
+    ("PATCH", "/v1/outputs/{group_id}"): ("/v1/outputs/group-1", [{"key_hash": "key-1", "is_approved": False}]),
+    ("PUT", "/v1/groups/{group_id}"): ("/v1/groups/group-1", {"retention_days": 7}),
+}
+# Each deletes all that the caller's organization has there.
+DELETIONS = {
+    ("DELETE", "/v1/cookies"): "/v1/cookies?all=true",
+    ("DELETE", "/v1/local-storage"): "/v1/local-storage?all=true",
+    ("DELETE", "/v1/outputs/{group_id}"): "/v1/outputs/group-1?all=true",
+    ("DELETE", "/v1/groups/{group_id}"): "/v1/groups/group-1",
+}
+# One output, by an id that nobody else has: never found by anybody else.
+OF_ONE: dict[tuple[str, str], Any] = {
+    ("GET", "/v1/outputs/{group_id}/{output_id}"): None,
+    ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"is_approved": False, "tags": {"mark": "stolen"}},
+    ("DELETE", "/v1/outputs/{group_id}/{output_id}"): None,
+}
 
 
 def test_every_route_is_held_to_this() -> None:
     routes = {(method, path) for method, path, _, _ in API_ROUTES}
-    assert routes - OPEN == {*WRITES, *READS, *COUNTS, *DELETIONS}
+    assert routes - OPEN == {*WRITES, *READS, *COUNTS, *CHANGES, *DELETIONS, *OF_ONE}
 
 
 def test_every_route_that_takes_no_token_is_meant_to() -> None:
-    for method, path, scope, _ in API_ROUTES:
-        needs = "public" if (method, path) in OPEN else {"GET": "read", "DELETE": "delete"}.get(method, "write")
-        assert scope == needs, (method, path)
+    assert {(method, path) for method, path, scope, _ in API_ROUTES if scope == "public"} <= OPEN
 
 
 @pytest.fixture
 async def two(make_api: MakeApi) -> tuple[Api, Api]:
     """Two callers of two organizations."""
-    callers = [await make_api(), await make_api()]
+    callers = [await make_api(scopes=["read", "write", "delete"]) for _ in range(2)]
     first, second = (HeldApi(api.client, api.token, api.organization_id) for api in callers)
     return first, second
 
 
 async def everything(api: Api) -> list[bytes]:
     """Return what every way to read answers, of all routes."""
-    ways = [way for ways in READS.values() for way in ways] + [(path, {}) for path in COUNTS.values()]
+    ways = [*chain(*READS.values()), *((path, {}) for path in COUNTS.values())]
     answers = [await api.get(path, headers=headers) for path, headers in ways]
     assert all(answer.status == 200 for answer in answers)
     return [answer.body for answer in answers]
@@ -131,11 +158,10 @@ async def test_each_reads_its_own_and_nothing_of_the_other(two: tuple[Api, Api])
         for write in WRITES.values():
             assert (await write(api, mark)).status == 200
     for api, own, other in zip(two, marks, reversed(marks), strict=True):
-        for ways in READS.values():
-            for path, headers in ways:
-                answer = await api.get(path, headers=headers)
-                assert own in answer.body.decode(), (path, headers)
-                assert other not in answer.body.decode(), (path, headers)
+        for path, headers in [*chain(*READS.values()), *((path, {}) for path in FOLLOWED)]:
+            answer = await api.get(path, headers=headers)
+            assert own in answer.body.decode(), (path, headers)
+            assert other not in answer.body.decode(), (path, headers)
 
 
 @pytest.mark.parametrize("route", WRITES, ids=" ".join)
@@ -155,6 +181,19 @@ async def test_what_one_writes_changes_nothing_for_the_other(two: tuple[Api, Api
     assert await everything(first) == before
 
 
+@pytest.mark.parametrize("route", CHANGES, ids=" ".join)
+async def test_what_one_changes_stays_as_it_is_for_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+    first, second = two
+    for api in two:
+        for write in WRITES.values():
+            await write(api, "mark")
+    before, own = await everything(first), await everything(second)
+    path, body = CHANGES[route]
+    assert (await second.request(route[0], path, json=body)).status == 200
+    assert await everything(first) == before
+    assert await everything(second) != own
+
+
 @pytest.mark.parametrize("route", DELETIONS, ids=" ".join)
 async def test_what_one_deletes_stays_with_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
     first, second = two
@@ -162,23 +201,57 @@ async def test_what_one_deletes_stays_with_the_other(two: tuple[Api, Api], route
         for write in WRITES.values():
             await write(api, "mark")
     before = await everything(first)
-    answer = await second.request("DELETE", DELETIONS[route])
-    assert answer.json["deleted"] > 0
+    response = await second.delete(DELETIONS[route])
+    assert response.json["deleted"] > 0
     assert await everything(first) == before
-    assert await second.ok(route[1]) == []
+    if ("GET", route[1]) in READS:
+        assert b"mark" not in (await second.get(READS["GET", route[1]][0][0])).body
+
+
+@pytest.mark.parametrize("route", OF_ONE, ids=" ".join)
+async def test_one_output_of_another_organization_is_not_found(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+    first, second = two
+    for api in two:
+        await write_outputs(api, "mark")
+    method, body = route[0], OF_ONE[route]
+    before = await everything(first)
+    options = {} if body is None else {"json": body}
+    output_id = (await first.ok("/v1/outputs/group-1"))["items"][0]["output_id"]
+    theirs = await second.request(method, f"/v1/outputs/group-1/{output_id}", **options)
+    nobodys = await second.request(method, "/v1/outputs/group-1/00000000-0000-4000-8000-000000000000", **options)
+    assert (theirs.status, theirs.body) == (nobodys.status, nobodys.body)
+    assert (theirs.status, theirs.problems()) == (404, [(["path", "output_id"], "not_found")])
+    assert headers_of(theirs) == headers_of(nobodys)
+    assert await everything(first) == before
+    # Its own is found.
+    own = (await second.ok("/v1/outputs/group-1"))["items"][0]["output_id"]
+    assert (await second.request(method, f"/v1/outputs/group-1/{own}", **options)).status == 200
+
+
+def headers_of(answer: Answer) -> dict[str, str]:
+    """Return the headers that do not differ from one request to the next."""
+    return {name: value for name, value in answer.headers.items() if name not in ("Date", "X-Request-ID")}
 
 
 async def test_another_organizations_group_answers_like_one_that_does_not_exist(two: tuple[Api, Api]) -> None:
     first, second = two
     for write in WRITES.values():
         await write(first, "first-0f3c")
-    for path in ("/v1/outputs/group-1", "/v1/reviews/group-1", "/v1/groups/group-1/stats"):
-        theirs = await second.get(path)
-        nobodys = await second.get(path.replace("group-1", "group-x"))
+    paths: list[tuple[str, str, Any]] = [
+        *(("GET", path, None) for ways in READS.values() for path, _ in ways),
+        *(("GET", path, None) for path in COUNTS.values()),
+        *((method, path, body) for (method, _), (path, body) in CHANGES.items()),
+        *(("DELETE", path, None) for path in DELETIONS.values()),
+    ]
+    before = await everything(first)
+    for method, path, body in paths:
+        options = {} if body is None else {"json": body}
+        theirs = await second.request(method, path, **options)
+        nobodys = await second.request(method, path.replace("group-1", "group-x"), **options)
+        assert theirs.status == nobodys.status, path
         assert theirs.body.replace(b"group-1", b"group-x") == nobodys.body
-        skip = {"Date", "X-Request-ID"}
-        kept = [{k: v for k, v in answer.headers.items() if k not in skip} for answer in (theirs, nobodys)]
-        assert kept[0] == kept[1]
+        assert headers_of(theirs) == headers_of(nobodys)
+    assert await everything(first) == before
     assert await second.ok("/v1/groups") == []
 
 

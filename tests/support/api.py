@@ -53,6 +53,15 @@ class Api:
             options["json"] = value
         return await self.request("POST", path, **options)
 
+    async def patch(self, path: str, value: Any, **options: Any) -> Answer:
+        return await self.request("PATCH", path, json=value, **options)
+
+    async def put(self, path: str, value: Any, **options: Any) -> Answer:
+        return await self.request("PUT", path, json=value, **options)
+
+    async def delete(self, path: str, **options: Any) -> Answer:
+        return await self.request("DELETE", path, **options)
+
     async def ok(self, path: str, value: Any = None, **options: Any) -> Any:
         """Return the JSON of a successful GET, or of a successful POST of `value`."""
         answer = await (self.get(path, **options) if value is None else self.post(path, value, **options))

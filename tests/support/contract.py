@@ -45,6 +45,8 @@ def hold(method: str, path: str, answer: Answer) -> None:
     assert not schema.validate(answer.json, partial=some), (method, path, answer.status)
     if answer.status not in (404, 405, 431):  # of every path: not repeated for each
         for error in validator(method, template, answer.status).iter_errors(answer.json):
+            if some and error.validator == "required":
+                continue
             raise AssertionError(f"{method} {path} {answer.status}: {error.message[:300]} at {list(error.path)}")
     for name, value in served_fields(answer.json):
         if name in _DATES or (name == "expires" and isinstance(value, str)):

@@ -93,8 +93,9 @@ class Outputs:
         """
         self._indexes.require("outputs", "groups")
         results: dict[str, Result] = {}
-        of_tags = [patch for patch in patches if patch.tags is not None]
-        others = [patch for patch in patches if patch.tags is None]
+        last = {patch.key: patch for patch in patches}.values()
+        of_tags = [patch for patch in last if patch.tags is not None]
+        others = [patch for patch in last if patch.tags is None]
         for some in [others, *(of_tags[n : n + _TAGS_AT_ONCE] for n in range(0, len(of_tags), _TAGS_AT_ONCE))]:
             results |= await self._writing.apply(organization_id, group_id, some)
         return in_order(patches, results)

@@ -1,0 +1,127 @@
+"""DELETE /v1/outputs/{group_id}: what the filters match is deleted, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.store import outputs
+from tests.support.api import Api, make_output
+
+
+@pytest.fixture
+async def shop(admin: Api) -> Api:
+    """A caller whose groups `shop` and `other` have the outputs key-0 to key-7 each."""
+    for group in ("shop", "other"):
+        await admin.ok(
+            f"/v1/outputs/{group}",
+            [
+                make_output(
+                    n,
+                    root_job_id=f"job-{n % 2}",
+                    source_url=f"https://shop.example/p/{n % 4}",
+                    tags={"country": "Germany" if n < 4 else "France", "region": f"R-{n}"},
+                    is_approved=n in (0, 5),
+                    last_scraped_date=f"2026-01-0{n + 1}T12:00:00Z",
+                )
+                for n in range(8)
+            ],
+        )
+    return admin
+
+
+async def left(api: Api, group: str = "shop") -> list[int]:
+    items = (await api.ok(f"/v1/outputs/{group}?limit=1000"))["items"]
+    return sorted(int(item["key_hash"].removeprefix("key-")) for item in items)
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({"job_id": "job-1"}, [0, 2, 4, 6]),
+        ({"url": "https://shop.example/p/3"}, [0, 1, 2, 4, 5, 6]),
+        ({"country": "France"}, [0, 1, 2, 3]),
+        ({"region": "R-6"}, [0, 1, 2, 3, 4, 5, 7]),
+        ({"is_approved": "true"}, [1, 2, 3, 4, 6, 7]),
+        ({"is_approved": "false"}, [0, 5]),
+        ({"scraped_before": "2026-01-03T12:00:00Z"}, [2, 3, 4, 5, 6, 7]),
+        ({"scraped_before": "2026-01-03"}, [2, 3, 4, 5, 6, 7]),
+        ({"all": "true"}, []),
+        ({"job_id": "job-1", "country": "France"}, [0, 1, 2, 3, 4, 6]),
+        ({"job_id": "job-1", "is_approved": "true"}, [0, 1, 2, 3, 4, 6, 7]),
+        ({"country": "Germany", "scraped_before": "2026-01-02", "is_approved": "false"}, list(range(8))),
+        ({"all": "true", "country": "France"}, [0, 1, 2, 3]),
+        ({"job_id": "nothing"}, list(range(8))),
+        ({"country": "germany"}, list(range(8))),
+    ],
+    ids=str,
+)
+async def test_what_matches_is_deleted(shop: Api, query: dict[str, str], expected: list[int]) -> None:
+    response = await shop.delete("/v1/outputs/shop", params=query)
+    assert (response.status, response.json) == (200, {"deleted": 8 - len(expected), "more": False})
+    assert await left(shop) == expected
+    assert await left(shop, "other") == list(range(8))
+    stats = await shop.ok("/v1/groups/shop/stats")
+    assert (stats["items"], stats["approved"]) == (len(expected), len({0, 5} & set(expected)))
+
+
+async def test_the_same_deletion_again_deletes_nothing(shop: Api) -> None:
+    await shop.delete("/v1/outputs/shop?job_id=job-1")
+    before = await shop.ok("/v1/outputs/shop?deleted=true&limit=100")
+    response = await shop.delete("/v1/outputs/shop?job_id=job-1")
+    assert response.json == {"deleted": 0, "more": False}
+    assert await shop.ok("/v1/outputs/shop?deleted=true&limit=100") == before
+
+
+@pytest.mark.parametrize("query", ["", "?all=false", "?job_id=", "?country=&region="])
+async def test_without_a_filter_nothing_is_deleted(shop: Api, query: str) -> None:
+    response = await shop.delete(f"/v1/outputs/shop{query}")
+    assert (response.status, response.problems()) == (422, [(["query"], "missing")])
+    assert await left(shop) == list(range(8))
+
+
+@pytest.mark.parametrize(
+    ("query", "name", "kind"),
+    [
+        ("is_approved=yes", "is_approved", "bool_type"),
+        ("scraped_before=yesterday", "scraped_before", "datetime_invalid"),
+        ("all=1", "all", "bool_type"),
+        ("job_id=job-0&job_id=job-1", "job_id", "value_error"),
+        ("job_id=" + "x" * 257, "job_id", "string_too_long"),
+    ],
+)
+async def test_a_wrong_filter_deletes_nothing(shop: Api, query: str, name: str, kind: str) -> None:
+    response = await shop.delete(f"/v1/outputs/shop?country=France&{query}")
+    assert (response.status, response.problems()) == (422, [(["query", name], kind)])
+    assert await left(shop) == list(range(8))
+
+
+async def test_a_group_that_does_not_exist_has_nothing_to_delete(admin: Api) -> None:
+    response = await admin.delete("/v1/outputs/nothing?all=true")
+    assert (response.status, response.json) == (200, {"deleted": 0, "more": False})
+    assert await admin.ok("/v1/groups") == []
+
+
+async def test_a_deletion_that_takes_long_says_that_there_is_more(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outputs, "_DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.001)
+    responses: list[dict[str, Any]] = []
+    while not responses or responses[-1]["more"]:
+        assert len(responses) < 8
+        responses.append((await shop.delete("/v1/outputs/shop?all=true")).json)
+    assert sum(response["deleted"] for response in responses) == 8
+    assert len(responses) >= 3
+    assert await left(shop) == []
+
+
+async def test_an_output_written_again_while_it_is_deleted_is_kept_or_deleted_whole(shop: Api) -> None:
+    async def rewrite() -> Any:
+        return await shop.ok("/v1/outputs/shop", [make_output(n, data={"round": 2}) for n in range(8)])
+
+    await asyncio.gather(rewrite(), shop.delete("/v1/outputs/shop?all=true"))
+    items = (await shop.ok("/v1/outputs/shop?deleted=true&limit=100"))["items"]
+    assert len({item["output_id"] for item in items}) == len(items) == 8
+    for item in items:
+        assert item["data"] == ({} if item.get("deleted") else {"round": 2})

@@ -1,0 +1,198 @@
+"""A deletion is a change: its record in the change order, revival, and records that have aged out."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from service.store import Store
+from tests.support.api import Api, make_output, walk
+
+
+@pytest.fixture
+async def three(admin: Api) -> list[dict[str, Any]]:
+    """The outputs key-0 to key-2 of the group `shop`."""
+    tags = {"country": "Germany", "region": "DE-BE", "note": "private"}
+    await admin.ok("/v1/outputs/shop", [make_output(n, tags=tags, is_approved=True) for n in range(3)])
+    items: list[dict[str, Any]] = (await admin.ok("/v1/outputs/shop"))["items"]
+    return items
+
+
+async def delete(api: Api, item: dict[str, Any]) -> None:
+    response = await api.delete(f"/v1/outputs/shop/{item['output_id']}")
+    assert response.status == 200
+
+
+async def changes(api: Api, query: str = "") -> list[dict[str, Any]]:
+    return await walk(api, f"/v1/outputs/shop?deleted=true&{query}")
+
+
+async def test_the_record_keeps_identity_and_filters_and_loses_the_rest(
+    admin: Api, three: list[dict[str, Any]]
+) -> None:
+    await delete(admin, three[1])
+    first, last, record = await changes(admin)
+    assert [first, last] == [three[0], three[2]]
+    assert record["id"] > three[2]["id"] and record["update_date"] > three[2]["update_date"]
+    assert record == {
+        **three[1],
+        "id": record["id"],
+        "update_date": record["update_date"],
+        "data": {},
+        "files": [],
+        "value_hash": "",
+        "is_approved": False,
+        "tags": {"country": "Germany", "region": "DE-BE"},
+        "deleted": True,
+    }
+
+
+async def test_only_those_who_ask_see_deletions(admin: Api, three: list[dict[str, Any]]) -> None:
+    await delete(admin, three[1])
+    kept = [three[0], three[2]]
+    for query in ("", "?deleted=false", "?job_id=job-1", "?country=Germany", "?url=" + three[0]["source_url"]):
+        items = await walk(admin, f"/v1/outputs/shop{query}")
+        assert items == (kept[:1] if "url=" in query else kept), query
+        assert not any("deleted" in item for item in items)
+
+
+@pytest.mark.parametrize(
+    "query", ["job_id=job-1", "country=Germany", "region=DE-BE", "url=https://shop.example/p/1", "key_hash=key-1"]
+)
+async def test_deletions_are_found_by_the_filters(admin: Api, three: list[dict[str, Any]], query: str) -> None:
+    await delete(admin, three[1])
+    found = await changes(admin, f"{query}&cursor={three[2]['id']}")
+    assert [item["output_id"] for item in found] == [three[1]["output_id"]]
+    assert found[0]["deleted"] is True
+
+
+async def test_a_copy_follows_by_its_cursor(admin: Api, three: list[dict[str, Any]]) -> None:
+    copy = {item["output_id"]: item for item in three}
+    cursor = three[-1]["id"]
+    await delete(admin, three[0])
+    await admin.patch(f"/v1/outputs/shop/{three[1]['output_id']}", {"is_approved": False})
+    await admin.ok("/v1/outputs/shop", [make_output(7)])
+    await delete(admin, three[2])
+    for item in await changes(admin, f"cursor={cursor}&limit=1"):
+        if item.get("deleted"):
+            del copy[item["output_id"]]
+        else:
+            copy[item["output_id"]] = item
+    now = await walk(admin, "/v1/outputs/shop")
+    assert sorted(copy.values(), key=lambda item: item["id"]) == now
+    assert [item["key_hash"] for item in now] == ["key-1", "key-7"]
+
+
+@pytest.mark.parametrize("format", ["ndjson", "json", "csv"])
+async def test_exports_have_deletions_when_asked(admin: Api, three: list[dict[str, Any]], format: str) -> None:
+    await delete(admin, three[1])
+    without = await admin.get(f"/v1/outputs/shop/export?format={format}")
+    assert three[1]["output_id"] not in without.body.decode()
+    response = await admin.get(f"/v1/outputs/shop/export?format={format}&deleted=true")
+    text = response.body.decode()
+    assert text.count(three[1]["output_id"]) == 1
+    match format:
+        case "ndjson":
+            assert json.loads(text.splitlines()[-1])["deleted"] is True
+        case "json":
+            assert [item.get("deleted", False) for item in json.loads(text)] == [False, False, True]
+        case "csv":
+            assert "deleted" in text.splitlines()[0].split(",")
+
+
+async def test_fields_keep_the_mark_of_a_deletion(admin: Api, three: list[dict[str, Any]]) -> None:
+    await delete(admin, three[1])
+    found = (await admin.ok("/v1/outputs/shop?deleted=true&fields=key_hash"))["items"]
+    assert [(item["key_hash"], item.get("deleted", False)) for item in found] == [
+        ("key-0", False),
+        ("key-2", False),
+        ("key-1", True),
+    ]
+
+
+# -- revival ------------------------------------------------------------------------------------
+
+
+async def test_writing_the_key_again_brings_the_item_back(admin: Api, three: list[dict[str, Any]]) -> None:
+    await delete(admin, three[1])
+    record = (await changes(admin))[-1]
+    written = await admin.ok("/v1/outputs/shop", [make_output(1)])
+    assert (written["created"], written["items"][0]["result"]) == (1, "created")
+    back = (await walk(admin, "/v1/outputs/shop"))[-1]
+    assert (back["output_id"], back["create_date"]) == (three[1]["output_id"], three[1]["create_date"])
+    assert back["id"] > record["id"] and back["data"] == three[1]["data"]
+    # An approval does not outlive the deletion.
+    assert back["is_approved"] is False and "deleted" not in back
+    assert (await changes(admin))[-1] == back
+    assert await admin.ok(f"/v1/outputs/shop/{back['output_id']}") == back
+    assert (await admin.ok("/v1/groups/shop/stats"))["items"] == 3
+
+
+async def test_an_item_can_be_deleted_and_brought_back_again_and_again(admin: Api, three: list[dict[str, Any]]) -> None:
+    ids = []
+    for _ in range(3):
+        await delete(admin, three[0])
+        ids.append((await changes(admin))[-1]["id"])
+        ids.append((await admin.ok("/v1/outputs/shop", [make_output(0)]))["items"][0]["id"])
+    assert ids == sorted(set(ids))
+    assert len(await changes(admin)) == 3
+
+
+# -- records that have aged out ------------------------------------------------------------------
+
+
+async def age_out(store: Store, organization: int) -> None:
+    """Let the deletion records of `shop` be 40 days old, and the upkeep remove them."""
+    owner = {"organization_id": organization, "group_id": "shop"}
+    old = datetime.now(UTC) - timedelta(days=40)
+    await store.database["outputs"].update_many({**owner, "deleted": True}, {"$set": {"update_date": old}})
+    for _ in range(100):
+        await store.database["groups"].update_one(owner, {"$set": {"due": old}})
+        await store.upkeep.run()
+        if not await store.database["outputs"].count_documents({**owner, "deleted": True}):
+            return
+    raise AssertionError("the upkeep has not removed the deletion records")
+
+
+async def test_a_reader_that_came_too_late_starts_again(admin: Api, store: Store, three: list[dict[str, Any]]) -> None:
+    await delete(admin, three[0])
+    record = (await changes(admin))[-1]
+    await age_out(store, admin.organization_id)
+    for cursor in (1, three[2]["id"], record["id"] - 1):
+        for path in ("/v1/outputs/shop", "/v1/outputs/shop/export"):
+            response = await admin.get(f"{path}?deleted=true&cursor={cursor}")
+            assert (response.status, response.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
+    # From the beginning, from after it, and without asking for deletions all is well.
+    assert await changes(admin, "cursor=0") == three[1:]
+    assert await changes(admin, f"cursor={record['id']}") == []
+    assert await walk(admin, "/v1/outputs/shop?cursor=1") == three[1:]
+
+
+@pytest.mark.parametrize("query", ["follow=true", "format=sse"])
+async def test_a_follower_that_came_too_late_learns_of_it(
+    admin: Api, store: Store, three: list[dict[str, Any]], query: str
+) -> None:
+    await delete(admin, three[0])
+    await age_out(store, admin.organization_id)
+    response = await admin.get(f"/v1/outputs/shop/export?deleted=true&cursor=1&{query}")
+    assert (response.status, response.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
+
+
+async def test_records_younger_than_that_are_kept(admin: Api, store: Store, three: list[dict[str, Any]]) -> None:
+    await delete(admin, three[0])
+    owner = {"organization_id": admin.organization_id, "group_id": "shop"}
+    await store.database["groups"].update_one(owner, {"$set": {"due": datetime(2020, 1, 1, tzinfo=UTC)}})
+    await store.upkeep.run()
+    assert [item.get("deleted", False) for item in await changes(admin, "cursor=1")] == [False, False, True]
+
+
+async def test_an_item_can_come_back_after_its_record_is_gone(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    await delete(admin, three[0])
+    await age_out(store, admin.organization_id)
+    assert (await admin.ok("/v1/outputs/shop", [make_output(0)]))["created"] == 1
+    assert (await walk(admin, "/v1/outputs/shop"))[-1]["output_id"] != three[0]["output_id"]
