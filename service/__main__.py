@@ -1,7 +1,19 @@
 """`python -m service`."""
 
+import signal
 import sys
 
-from service.cli import main
 
-sys.exit(main())
+def main() -> int:
+    """Run one command; return its exit code."""
+    # PID 1 of a container ignores a signal without a handler: set before the imports, which take a second.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if sys.argv[1:2] == ["healthcheck"]:
+        from service.runtime.healthcheck import main as run  # without them: it runs every few seconds
+    else:
+        from service.cli import main as run
+    return run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

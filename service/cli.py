@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,7 +83,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     serve_.set_defaults(command=serve)
     worker_ = commands.add_parser("worker")  # what the supervisor starts; no help line
+    worker_.add_argument("listeners", type=int, nargs="+")
     worker_.set_defaults(command=worker)
+
+    health = commands.add_parser("healthcheck", help="ask the service on this machine whether it is alive")
+    health.add_argument("--ready", action="store_true", help="whether its database responds too")
+    health.set_defaults(command=healthcheck)
 
     token = commands.add_parser("token", help="make, list and revoke access tokens")
     tokens = token.add_subparsers(required=True, metavar="ACTION")
@@ -177,7 +183,10 @@ def serve(settings: Settings, demo: bool) -> int:
     from service.runtime.process import serve as run
 
     with _mongo_url(settings) as url:
-        welcome: Callable[[str], None] = lambda address: print(f"listening on {address}", flush=True)
+        # The log says it too: a line for people goes to a terminal only.
+        welcome: Callable[[str], None] = lambda address: (
+            print(f"listening on {address}", flush=True) if sys.stdout.isatty() else None
+        )
         if demo and settings.mongo_url:
             print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
         elif demo:
@@ -186,11 +195,18 @@ def serve(settings: Settings, demo: bool) -> int:
         return run(settings, url, welcome)
 
 
-def worker(settings: Settings) -> int:
+def worker(settings: Settings, listeners: list[int]) -> int:
     from service.runtime.process import serve_one
 
-    serve_one(settings, settings.mongo_url, shared_port=True, stop_with_stdin=True)
+    sockets = [socket.socket(fileno=number) for number in listeners]
+    serve_one(settings, settings.mongo_url, sockets, stop_with_stdin=True)
     return 0
+
+
+def healthcheck(settings: Settings, ready: bool) -> int:
+    from service.runtime.healthcheck import main as run
+
+    return run(["--ready"] if ready else [])
 
 
 def settings_show(settings: Settings, markdown: bool) -> int:
