@@ -24,7 +24,7 @@ from service.runtime.logging import set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import BACKLOG, address_of, bind
 from service.runtime.supervisor import Supervisor
-from service.runtime.tuning import collect_garbage, tune_allocator, tune_collector
+from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
 
@@ -95,7 +95,6 @@ async def _serve_one(
     addresses = [address_of(listener) for listener in listeners]
     for listener in listeners:
         await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
-    collecting = asyncio.create_task(collect_garbage())
     host, port = addresses[0]
     on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
@@ -108,7 +107,6 @@ async def _serve_one(
     await stop_listening(runner, listeners, tls)
     await finish_requests(runner, deadline)
     await runner.cleanup()
-    collecting.cancel()
     await deliver_responses({port for _, port in addresses}, deadline)
     log.info("stopped", extra={"pid": os.getpid()})
 
