@@ -30,7 +30,8 @@ if (!canLogIn()) {
   admin.createUser({
     user: "service",
     pwd: secret("mongo_service_password"),
-    roles: [{ role: "readWrite", db: "scraping" }],
+    // dbAdmin: `python -m service upgrade` changes the rules of a collection.
+    roles: ["readWrite", "dbAdmin"].map((role) => ({ role, db: "scraping" })),
   });
   print("initiated");
 } else {
