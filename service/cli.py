@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 from schemas.base import INT64_MAX, parse_date
 from service.client.cli import commands as client_commands
+from service.runtime.backup_file import reading, writing
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, StoreUnavailable, Vault
@@ -136,6 +137,15 @@ def _parser() -> argparse.ArgumentParser:
         "upgrade", parents=[settings], help="bring the database of an older version to the present layout"
     )
     upgrade_.set_defaults(command=upgrade)
+    backup_ = commands.add_parser(
+        "backup", parents=[settings], help="write everything to a file; sealed values stay sealed"
+    )
+    backup_.add_argument("--out", required=True, metavar="FILE", help="NDJSON packed with gzip; - is standard output")
+    backup_.add_argument("--organization", type=_organization, help="only this one's")
+    backup_.set_defaults(command=backup)
+    restore_ = commands.add_parser("restore", parents=[settings], help="read a backup into an empty database")
+    restore_.add_argument("file", metavar="FILE", help="what `backup` wrote; - is standard input")
+    restore_.set_defaults(command=restore)
     restored_ = commands.add_parser(
         "restored", parents=[settings], help="after restoring a backup: let no new id be one that was given before"
     )
@@ -313,6 +323,33 @@ def upgrade(settings: Settings) -> int:
     _with_store(settings, lambda store: store.upgrade(progress))
     print(f"{chr(13) + chr(27) + '[K' if bar else ''}the database has the present layout")
     return 0
+
+
+def backup(settings: Settings, out: str, organization: int | None) -> int:
+    with writing(out) as file:
+        count: int = _with_store(settings, lambda store: store.backup.write(organization, file.write, _show_documents))
+    print(f"{_LINE_START}wrote {count:,} documents", file=sys.stderr)
+    return 0
+
+
+def restore(settings: Settings, file: str) -> int:
+    async def run(store: Store) -> tuple[int, int]:
+        await store.ensure_indexes()
+        return await store.backup.read(lines, _show_documents), await store.outputs.skip_ids()
+
+    with reading(file) as lines:
+        documents, groups = _with_store(settings, run)
+    print(f"{_LINE_START}restored {documents:,} documents and raised the next id of {groups:,} groups", file=sys.stderr)
+    return 0
+
+
+# Clears a line of progress on a terminal.
+_LINE_START = "\r\x1b[K" if sys.stderr.isatty() else ""
+
+
+def _show_documents(count: int) -> None:
+    if _LINE_START and count % 1000 == 0:
+        print(f"\r{count:,} documents", end="", file=sys.stderr, flush=True)
 
 
 def restored(settings: Settings) -> int:
