@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from typing import Any
 from schemas.base import INT64_MAX, parse_date
 from service.client.cli import commands as client_commands
 from service.client.cli.parser import Parser, parse, top_parser
+from service.runtime.backup_file import reading, writing
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, StoreUnavailable, Vault
@@ -78,7 +80,12 @@ def _parser() -> Parser:
     )
     serve_.set_defaults(command=serve)
     worker_ = commands.add_parser("worker")  # what the supervisor starts; no help line
+    worker_.add_argument("listeners", type=int, nargs="+")
     worker_.set_defaults(command=worker)
+
+    health = commands.add_parser("healthcheck", help="ask the service on this machine whether it is alive")
+    health.add_argument("--ready", action="store_true", help="whether its database responds too")
+    health.set_defaults(command=healthcheck)
 
     token = commands.add_parser("token", help="make, list and revoke access tokens")
     tokens = token.add_subparsers(required=True, metavar="ACTION")
@@ -126,6 +133,15 @@ def _parser() -> Parser:
         "upgrade", parents=[settings], help="bring the database of an older version to the present layout"
     )
     upgrade_.set_defaults(command=upgrade)
+    backup_ = commands.add_parser(
+        "backup", parents=[settings], help="write everything to a file; sealed values stay sealed"
+    )
+    backup_.add_argument("--out", required=True, metavar="FILE", help="NDJSON packed with gzip; - is standard output")
+    backup_.add_argument("--organization", type=_organization, help="only this one's")
+    backup_.set_defaults(command=backup)
+    restore_ = commands.add_parser("restore", parents=[settings], help="read a backup into an empty database")
+    restore_.add_argument("file", metavar="FILE", help="what `backup` wrote; - is standard input")
+    restore_.set_defaults(command=restore)
     restored_ = commands.add_parser(
         "restored", parents=[settings], help="after restoring a backup: let no new id be one that was given before"
     )
@@ -173,7 +189,10 @@ def serve(settings: Settings, demo: bool) -> int:
     from service.runtime.process import serve as run
 
     with _mongo_url(settings) as url:
-        welcome: Callable[[str], None] = lambda address: print(f"listening on {address}", flush=True)
+        # The log says it too: a line for people goes to a terminal only.
+        welcome: Callable[[str], None] = lambda address: (
+            print(f"listening on {address}", flush=True) if sys.stdout.isatty() else None
+        )
         if demo and settings.mongo_url:
             print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
         elif demo:
@@ -182,11 +201,18 @@ def serve(settings: Settings, demo: bool) -> int:
         return run(settings, url, welcome)
 
 
-def worker(settings: Settings) -> int:
+def worker(settings: Settings, listeners: list[int]) -> int:
     from service.runtime.process import serve_one
 
-    serve_one(settings, settings.mongo_url, shared_port=True, stop_with_stdin=True)
+    sockets = [socket.socket(fileno=number) for number in listeners]
+    serve_one(settings, settings.mongo_url, sockets, stop_with_stdin=True)
     return 0
+
+
+def healthcheck(settings: Settings, ready: bool) -> int:
+    from service.runtime.healthcheck import main as run
+
+    return run(["--ready"] if ready else [])
 
 
 def settings_show(settings: Settings, markdown: bool) -> int:
@@ -293,6 +319,33 @@ def upgrade(settings: Settings) -> int:
     _with_store(settings, lambda store: store.upgrade(progress))
     print(f"{chr(13) + chr(27) + '[K' if bar else ''}the database has the present layout")
     return 0
+
+
+def backup(settings: Settings, out: str, organization: int | None) -> int:
+    with writing(out) as file:
+        count: int = _with_store(settings, lambda store: store.backup.write(organization, file.write, _show_documents))
+    print(f"{_LINE_START}wrote {count:,} documents", file=sys.stderr)
+    return 0
+
+
+def restore(settings: Settings, file: str) -> int:
+    async def run(store: Store) -> tuple[int, int]:
+        await store.ensure_indexes()
+        return await store.backup.read(lines, _show_documents), await store.outputs.skip_ids()
+
+    with reading(file) as lines:
+        documents, groups = _with_store(settings, run)
+    print(f"{_LINE_START}restored {documents:,} documents and raised the next id of {groups:,} groups", file=sys.stderr)
+    return 0
+
+
+# Clears a line of progress on a terminal.
+_LINE_START = "\r\x1b[K" if sys.stderr.isatty() else ""
+
+
+def _show_documents(count: int) -> None:
+    if _LINE_START and count % 1000 == 0:
+        print(f"\r{count:,} documents", end="", file=sys.stderr, flush=True)
 
 
 def restored(settings: Settings) -> int:

@@ -30,7 +30,7 @@ class _Loaded:
         for item in dataclasses.fields(cls):
             raw = overrides.get(item.name)
             if raw is None:
-                raw = environ.get(item.name.upper())
+                raw = _from_environ(item, environ)
             if raw is not None and raw != "":
                 values[item.name] = _parse(item, raw)
         return cls(**values)._checked()
@@ -100,7 +100,10 @@ class Settings(_Loaded):
         "slower ones are disconnected.",
     )
     keepalive_timeout: float = _setting(75.0, "Seconds an idle connection is kept.")
-    shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop.")
+    drain_seconds: float = _setting(
+        0.0, "Seconds to serve on after SIGTERM, with /readyz at 503, so that a load balancer takes the process out."
+    )
+    shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop, after DRAIN_SECONDS.")
     lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
@@ -114,11 +117,14 @@ class Settings(_Loaded):
     @classmethod
     def table(cls) -> list[tuple[str, str, str]]:
         """Return name, default and help of each setting, as the command line and the README show them."""
-        return [(item.name.upper(), _written(item.default), item.metadata["help"]) for item in dataclasses.fields(cls)]
+        return [(item.name.upper(), _written(item.default), _help(item)) for item in dataclasses.fields(cls)]
 
     def environ(self) -> dict[str, str]:
         """Return the environment that gives another process the same settings."""
-        return {item.name.upper(): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        values = {item.name.upper(): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
+        # Given by value now: an inherited NAME_FILE would be a second one.
+        files = {f"{item.name.upper()}_FILE": "" for item in dataclasses.fields(self) if item.metadata["secret"]}
+        return values | files
 
     @property
     def data_path(self) -> Path:
@@ -132,8 +138,6 @@ class Settings(_Loaded):
                 raise SettingsError(f"{item.name.upper()} must be at least {least}.")
         if self.port > 65535:
             raise SettingsError("PORT must be at most 65535.")
-        if self.workers > 1 and self.port == 0:
-            raise SettingsError("PORT must be given when there are several WORKERS.")
         if self.lease_seconds <= self.mongo_timeout:
             raise SettingsError("LEASE_SECONDS must be greater than MONGO_TIMEOUT.")
         if not 0 < self.token_cache_seconds <= 4:
@@ -161,9 +165,28 @@ class Settings(_Loaded):
 
 # The least value of a number: counts from 1, times and rates from a millisecond or one in a thousand seconds.
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
-_MAY_BE_ZERO = {"port", "rate_limit"}
+_MAY_BE_ZERO = {"port", "rate_limit", "drain_seconds"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMATS = ("auto", "json", "text")
+
+
+def _help(item: dataclasses.Field[Any]) -> str:
+    text: str = item.metadata["help"]
+    return f"{text} Or {item.name.upper()}_FILE: a file that holds it." if item.metadata["secret"] else text
+
+
+def _from_environ(item: dataclasses.Field[Any], environ: Mapping[str, str]) -> str | None:
+    """Return the text of a setting; a secret one may also stand in the file that NAME_FILE names."""
+    name = item.name.upper()
+    path = environ.get(f"{name}_FILE") if item.metadata["secret"] else None
+    if not path:
+        return environ.get(name)
+    if environ.get(name):
+        raise SettingsError(f"Set {name} or {name}_FILE, not both.")
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        raise SettingsError(f"{name}_FILE names a file that cannot be read: {path}") from None
 
 
 def _written(default: Any) -> str:

@@ -1,44 +1,33 @@
-"""Stopping without losing an accepted request."""
+"""Stopping without losing an accepted request or a part of its response."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
-import os
 import socket
 import ssl
-import struct
-import sys
-from typing import Any
-
-from aiohttp import web
 
 from service.runtime.server import Protocol, Runner
+from service.runtime.sockets import refuse_new_connections, unsent_bytes
 
 log = logging.getLogger("service")
 
 # After the order to stop, connections without a request are kept this long: one may be on its way.
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
-# Linux: SO_ATTACH_FILTER, and the instruction of a filter that ends it.
-_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 
 
-async def stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext | None) -> None:
-    """Close the port, after taking in the connections that wait there: closing would reset them.
-
-    New ones are kept out meanwhile, or one could come between the last that is taken in and the end.
-    """
+async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+    """Close the ports, after accepting the connections that wait there: closing would reset them."""
     loop = asyncio.get_running_loop()
-    server: Any = site._server
     assert runner.server is not None
-    listeners = [socket.socket(fileno=os.dup(s.fileno())) for s in server.sockets]
-    await site.stop()
+    copies = [listener.dup() for listener in listeners]
+    for site in runner.sites:
+        await site.stop()
     waiting = []
-    for listener in listeners:
-        _refuse_new_connections(listener)
+    for listener in copies:
+        refuse_new_connections(listener)
         listener.setblocking(False)
         with listener, contextlib.suppress(BlockingIOError):
             while True:
@@ -49,29 +38,32 @@ async def stop_listening(runner: Runner, site: web.TCPSite, tls: ssl.SSLContext 
             await loop.connect_accepted_socket(runner.server, connection, ssl=tls)
 
 
-def _refuse_new_connections(listener: socket.socket) -> None:
-    """Drop the packets of connections that are not made yet, where the system can do that.
-
-    Their clients try again after a second, and are refused or reach another process.
-    """
-    if sys.platform != "linux":
-        return
-    program = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of each
-    with contextlib.suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
-
-
-async def finish_requests(runner: Runner, seconds: float) -> None:
-    """Wait until every request is answered; close the connections that have none."""
+async def finish_requests(runner: Runner, deadline: float) -> None:
+    """Wait until every request is responded to; close the connections that have none."""
     loop = asyncio.get_running_loop()
     assert runner.server is not None
-    deadline = loop.time() + seconds
     await asyncio.sleep(_LAST_REQUESTS_SECONDS)
     while connections := list(runner.server.connections):
         for connection in connections:
             if isinstance(connection, Protocol) and not connection.busy:
                 connection.force_close()
         if loop.time() > deadline:
-            log.error("stopping with requests unanswered", extra={"connections": len(runner.server.connections)})
+            log.error("stopping with requests unfinished", extra={"connections": len(runner.server.connections)})
+            return
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+async def deliver_responses(ports: set[int], deadline: float) -> None:
+    """Wait until the clients have received what was sent to them.
+
+    The kernel holds megabytes of a response, and a container's network ends with its process.
+    """
+    loop, logged = asyncio.get_running_loop(), False
+    while unsent := unsent_bytes(ports):
+        if not logged:
+            log.info("waiting for clients to receive their responses", extra={"bytes": unsent})
+            logged = True
+        if loop.time() > deadline:
+            log.error("stopping with responses undelivered", extra={"bytes": unsent})
             return
         await asyncio.sleep(_POLL_SECONDS)

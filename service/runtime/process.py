@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import ssl
 import sys
 from collections.abc import Callable
@@ -16,54 +17,58 @@ from aiohttp import web
 
 from service.app import create_app
 from service.http.errors import place
-from service.runtime.drain import finish_requests, stop_listening
+from service.http.keys import STOPPING
+from service.runtime.drain import deliver_responses, finish_requests, stop_listening
+from service.runtime.files import raise_file_limit
 from service.runtime.logging import set_up
 from service.runtime.server import Runner
+from service.runtime.sockets import BACKLOG, address_of, bind
 from service.runtime.supervisor import Supervisor
-from service.runtime.tuning import collect_garbage, tune_allocator, tune_collector
+from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
 
 log = logging.getLogger("service")
 
-_BACKLOG = 1024
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> int:
-    """Serve until told to stop; `on_listening` gets the address once requests are taken.
+    """Serve until told to stop; `on_listening` gets the address once requests are accepted.
 
     Returns the exit code: 0 if every worker ended in order.
     """
     tls_context(settings)  # what cannot work says so here, once, and not in every worker again and again
     Store.connect(settings, url).client.close()
-    if settings.workers == 1:
-        serve_one(settings, url, on_listening)
-        return 0
-    return Supervisor(settings, url).run(on_listening)
+    if settings.workers > 1:
+        return Supervisor(settings, url).run(on_listening)
+    serve_one(settings, url, bind(settings.host, settings.port), on_listening)
+    return 0
 
 
 def serve_one(
     settings: Settings,
     url: str,
+    listeners: list[socket.socket],
     on_listening: Callable[[str], None] = lambda address: None,
     *,
-    shared_port: bool = False,
     stop_with_stdin: bool = False,
 ) -> None:
     """Serve in this process until a signal comes, or until standard input ends."""
     set_up(settings.log_level, settings.log_format)
     tune_collector()
     tune_allocator()
+    max_connections = raise_file_limit(settings.mongo_pool)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_one(settings, url, on_listening, shared_port, stop_with_stdin))
+        runner.run(_serve_one(settings, url, listeners, max_connections, on_listening, stop_with_stdin))
 
 
 async def _serve_one(
     settings: Settings,
     url: str,
+    listeners: list[socket.socket],
+    max_connections: int,
     on_listening: Callable[[str], None],
-    shared_port: bool,
     stop_with_stdin: bool,
 ) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -75,38 +80,34 @@ async def _serve_one(
     store = Store.connect(settings, url)
     if not store.encrypts:
         log.warning("SECRET_KEYS is not set: cookie and local-storage values are stored in plain text")
+    app = create_app(settings, store)
 
     async def say_close(request: web.Request, response: web.StreamResponse) -> None:
-        if stop.is_set():
+        if app[STOPPING].is_set():
             response.headers["Connection"] = "close"
             response.force_close()
 
-    app = create_app(settings, store)
+    app[STOPPING] = stop
     app.on_response_prepare.append(say_close)
-    runner = Runner(app, settings)
+    runner = Runner(app, settings, max_connections)
     await runner.setup()
     tls = tls_context(settings)
-    site = web.TCPSite(
-        runner,
-        settings.host,
-        settings.port,
-        backlog=_BACKLOG,
-        reuse_port=shared_port or None,
-        ssl_context=tls,
-    )
-    await site.start()
-    collecting = asyncio.create_task(collect_garbage())
-    host, port = runner.addresses[0][:2]
+    addresses = [address_of(listener) for listener in listeners]
+    for listener in listeners:
+        await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+    host, port = addresses[0]
     on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
     await stop.wait()
     if stop_with_stdin:
         loop.remove_reader(sys.stdin.fileno())
     log.info("stopping", extra={"pid": os.getpid()})
-    await stop_listening(runner, site, tls)
-    await finish_requests(runner, settings.shutdown_timeout)
+    await asyncio.sleep(settings.drain_seconds)
+    deadline = loop.time() + settings.shutdown_timeout
+    await stop_listening(runner, listeners, tls)
+    await finish_requests(runner, deadline)
     await runner.cleanup()
-    collecting.cancel()
+    await deliver_responses({port for _, port in addresses}, deadline)
     log.info("stopped", extra={"pid": os.getpid()})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
@@ -13,93 +14,125 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from service.http.metrics import FOLDER, NUMBER
+from service.runtime.healthcheck import fetch_status
 from service.runtime.logging import set_up
+from service.runtime.sockets import address_of, bind, close
 from service.settings import Settings
 
 log = logging.getLogger("service")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-# A worker that dies at once is started again, but not in a tight loop.
-_RESTART_SECONDS = 1.0
 _WATCH_SECONDS = 0.2
+# The pause before a worker is started again doubles with each death, until one has lived long enough.
+_FIRST_PAUSE, _MAX_PAUSE, _STABLE_SECONDS = 1.0, 30.0, 60.0
 # What a worker may take to end after its last request: closing the store, joining the threads.
 _END_SECONDS = 5.0
+# A worker told to stop while it still starts exits with this; it had accepted no request yet.
+_STOPPED_AT_START = 128 + signal.SIGTERM
+
+
+@dataclass
+class _Worker:
+    process: subprocess.Popen[bytes]
+    started: float
+    pause: float  # before its next start
 
 
 class Supervisor:
-    """Starts the workers, starts again those that die, and ends with all of them."""
+    """Holds the listening sockets, starts the workers, starts again those that die, and ends with all of them.
+
+    Each worker has sockets of its own, so that the kernel spreads connections evenly: of 40 that came together, two
+    workers that shared a socket took 7 and 33. Those of a dead worker are closed, but not the last ones: nobody else
+    can take the port then, and connections wait there for the next worker.
+    """
 
     def __init__(self, settings: Settings, url: str) -> None:
-        self._settings = settings
-        self._environ = {**os.environ, **settings.environ(), "MONGO_URL": url}
-        self._workers: dict[int, subprocess.Popen[bytes]] = {}
+        sockets = bind(settings.host, settings.port)  # not shared: fails where another service listens
+        self._settings = dataclasses.replace(settings, port=address_of(sockets[0])[1])
+        close(sockets)
+        self._listeners: dict[int, list[socket.socket]] = {}
+        self._environ = {**os.environ, **self._settings.environ(), "MONGO_URL": url}
+        self._workers: dict[int, _Worker] = {}
+        self._due: dict[int, tuple[float, float]] = {}  # the dead: when each starts again, and its pause
         self._stopping = threading.Event()
-        self._announced = False
 
     def run(self, on_listening: Callable[[str], None]) -> int:
         set_up(self._settings.log_level, self._settings.log_format)
         for name in _STOP_SIGNALS:
             signal.signal(name, lambda *_: self._stopping.set())
+        announced = False
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
             self._environ[FOLDER] = metrics
             try:
-                # The workers share the port with anybody who shares it: make sure that it is free.
-                self._socket().close()
                 for number in range(self._settings.workers):
-                    self._start(number)
+                    self._start(number, _FIRST_PAUSE)
                 while not self._stopping.wait(_WATCH_SECONDS):
-                    if not self._announced and self._answers():
-                        self._announced = True
+                    if not announced and self._responds():
+                        announced = True
                         scheme = "https" if self._settings.tls_cert else "http"
                         on_listening(f"{scheme}://{self._settings.host}:{self._settings.port}")
-                    self._restart_dead()
+                    self._note_deaths()
+                    self._restart_due()
             finally:
                 self._end()
-        # A worker that was still starting ends by the signal itself; it had taken no request yet.
-        return int(any(worker.returncode not in (0, -signal.SIGTERM) for worker in self._workers.values()))
+        codes = [worker.process.returncode for worker in self._workers.values()]
+        return int(any(code not in (0, -signal.SIGTERM, _STOPPED_AT_START) for code in codes))
 
-    def _socket(self) -> socket.socket:
-        host = self._settings.host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        return socket.create_server((host, self._settings.port), family=family)
+    def _responds(self) -> bool:
+        with contextlib.suppress(OSError):
+            return fetch_status(self._settings, "/healthz", 1.0) == 200
+        return False
 
-    def _answers(self) -> bool:
-        try:
-            socket.create_connection((self._settings.host, self._settings.port), timeout=1).close()
-        except OSError:
-            return False
-        return True
-
-    def _start(self, number: int) -> None:
+    def _start(self, number: int, pause: float) -> None:
         # Its own session: Ctrl-C reaches the supervisor, which tells the workers in order. They
         # also end when this process is gone, however it went: their standard input ends then.
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "service", "worker"],
+        if number not in self._listeners:
+            self._listeners[number] = bind(self._settings.host, self._settings.port, shared=True)
+        files = [listener.fileno() for listener in self._listeners[number]]
+        process = subprocess.Popen(
+            [sys.executable, "-m", "service", "worker", *map(str, files)],
             env={**self._environ, NUMBER: str(number)},
             stdin=subprocess.PIPE,
+            pass_fds=files,
             start_new_session=True,
         )
-        self._workers[number] = worker
+        self._workers[number] = _Worker(process, time.monotonic(), pause)
 
-    def _restart_dead(self) -> None:
+    def _note_deaths(self) -> None:
+        now = time.monotonic()
         for number, worker in list(self._workers.items()):
-            if worker.poll() is not None:
-                log.error("a worker died", extra={"pid": worker.pid, "code": worker.returncode})
-                del self._workers[number]
-                self._stopping.wait(_RESTART_SECONDS)
-                if not self._stopping.is_set():
-                    self._start(number)
+            if worker.process.poll() is None:
+                continue
+            del self._workers[number]
+            if any(other.process.poll() is None for other in self._workers.values()):
+                close(self._listeners.pop(number))
+            pause = _FIRST_PAUSE if now - worker.started > _STABLE_SECONDS else worker.pause
+            self._due[number] = now + pause, min(2 * pause, _MAX_PAUSE)
+            code = worker.process.returncode
+            log.error("a worker died", extra={"pid": worker.process.pid, "code": code, "restart_seconds": pause})
+
+    def _restart_due(self) -> None:
+        for number, (due, pause) in list(self._due.items()):
+            if time.monotonic() >= due:
+                del self._due[number]
+                self._start(number, pause)
 
     def _end(self) -> None:
-        for worker in self._workers.values():
-            worker.terminate()
-        deadline = time.monotonic() + self._settings.shutdown_timeout + _END_SECONDS
-        for worker in self._workers.values():
+        # First: a connection that nobody will accept must not wait here.
+        for listeners in self._listeners.values():
+            close(listeners)
+        processes = [worker.process for worker in self._workers.values()]
+        for process in processes:
+            process.terminate()
+        settings = self._settings
+        deadline = time.monotonic() + settings.drain_seconds + settings.shutdown_timeout + _END_SECONDS
+        for process in processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                worker.wait(max(0.0, deadline - time.monotonic()))
-            if worker.poll() is None:
-                log.error("a worker did not stop in time", extra={"pid": worker.pid})
-                worker.kill()
-                worker.wait()
+                process.wait(max(0.0, deadline - time.monotonic()))
+            if process.poll() is None:
+                log.error("a worker did not stop in time", extra={"pid": process.pid})
+                process.kill()
+                process.wait()

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
 
-_COLLECT_SECONDS = 10.0
 # Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 16 * 1024 * 1024
 
 
 def tune_collector() -> None:
-    """Let the garbage collector stop everything more rarely, and for less.
-
-    A full collection takes 80 ms a million objects. What is loaded by now is never looked at again,
-    and full collections come 100 times more rarely. Left at that, what only a full one finds grew by
-    6 KB a request: `collect_garbage` sees to it in time. Items of a page
-    are in no cycle, and young objects are looked through every 50,000 of them, not every 700: 36 instead
-    of 39 ms of CPU for each 1000 items.
-    """
+    """Keep the garbage collector from what is loaded by now: 67 instead of 75 ms of CPU to write 1000 items."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 1000)
 
 
 def tune_allocator() -> None:
@@ -36,9 +26,3 @@ def tune_allocator() -> None:
     if mallopt is not None:
         for option, value in ((_TRIM_THRESHOLD, _KEPT_BYTES), (_MMAP_THRESHOLD, _KEPT_BYTES), (_ARENA_MAX, 1)):
             mallopt(option, value)
-
-
-async def collect_garbage() -> None:
-    while True:
-        await asyncio.sleep(_COLLECT_SECONDS)
-        gc.collect()

@@ -13,6 +13,7 @@ from pymongo.errors import PyMongoError
 
 from service.settings import Settings
 from service.store.analysts import Analysts
+from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Rotation, now
 from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
@@ -101,6 +102,7 @@ class Store:
         self.reviews = Reviews(database, counters)
         self.tokens = Tokens(database)
         self.analysts = Analysts(settings, database, url)
+        self.backup = Backup(client, database)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._task: asyncio.Task[None] | None = None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import ipaddress
 import json
 import os
 import re
@@ -17,19 +16,15 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from pymongo import MongoClient
 
 from tests.support.api import make_cookie, make_output
 from tests.support.processes import ServiceProcess, make_token, run_command
+from tests.support.tls import make_certificate
 
 SECONDS = 60  # for what takes one or two on a quiet machine
 
@@ -43,20 +38,6 @@ def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, 
     )
     with urllib.request.urlopen(request, timeout=SECONDS, **options) as response:
         return json.loads(response.read())
-
-
-def events(service: ServiceProcess, event: str) -> list[dict[str, Any]]:
-    """Return the log lines of one event."""
-    lines = [json.loads(line) for line in service.log().splitlines() if line.startswith("{")]
-    return [line for line in lines if line["event"] == event]
-
-
-def wait_for(service: ServiceProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
-    deadline = time.monotonic() + SECONDS
-    while len(found := events(service, event)) < count:
-        assert time.monotonic() < deadline, service.log()
-        time.sleep(0.05)
-    return found
 
 
 def alive(pid: int) -> bool:
@@ -81,35 +62,31 @@ def children(pid: int) -> list[int]:
 def test_workers_share_the_port_and_the_database(mongo_url: str, organization: int) -> None:
     token = make_token(mongo_url, organization)
     with ServiceProcess(mongo_url, workers=2) as service:
-        pids = {line["pid"] for line in wait_for(service, "listening", 2)}
+        pids = {line["pid"] for line in service.wait_for("listening", 2)}
         assert len(pids) == 2
         service.wait_until_ready()
-        deadline = time.monotonic() + SECONDS
-        while f"listening on {service.url}" not in service.log():  # the supervisor looks every 0.2 s
-            assert time.monotonic() < deadline, service.log()
-            time.sleep(0.05)
         # Each request on a connection of its own: the kernel gives them to both workers.
         for n in range(20):
             call(service, "/v1/outputs/shared", token, [make_output(n)])
             assert len(call(service, "/v1/outputs/shared?limit=100", token)["items"]) == n + 1
-        assert len(events(service, "request")) >= 40
+        assert len(service.events("request")) >= 40
         assert service.stop() == 0
         assert not any(alive(pid) for pid in pids)
-        assert {line["pid"] for line in events(service, "stopping")} == pids
+        assert {line["pid"] for line in service.events("stopping")} == pids
 
 
 def test_a_worker_that_dies_is_started_again(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2) as service:
-        first = wait_for(service, "listening", 2)[0]["pid"]
+        first = service.wait_for("listening", 2)[0]["pid"]
         os.kill(first, signal.SIGKILL)
-        assert wait_for(service, "a worker died")[0]["pid"] == first
-        assert len({line["pid"] for line in wait_for(service, "listening", 3)}) == 3
+        assert service.wait_for("a worker died")[0]["pid"] == first
+        assert len({line["pid"] for line in service.wait_for("listening", 3)}) == 3
         service.wait_until_ready()
 
 
 def test_workers_end_with_a_supervisor_that_is_killed(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2) as service:
-        pids = [line["pid"] for line in wait_for(service, "listening", 2)]
+        pids = [line["pid"] for line in service.wait_for("listening", 2)]
         service.kill()
         deadline = time.monotonic() + SECONDS
         while any(alive(pid) for pid in pids):
@@ -122,27 +99,7 @@ def test_workers_end_with_a_supervisor_that_is_killed(mongo_url: str) -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate of our own for 127.0.0.1, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test")])
-    now = datetime.now(UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    cert_path, key_path = tmp_path / "cert.pem", tmp_path / "key.pem"
-    cert_path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    key_path.write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return cert_path, key_path
+    return make_certificate(tmp_path)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -153,7 +110,7 @@ def test_tls_is_served_directly(
     cert, key = certificate
     context = ssl.create_default_context(cafile=str(cert))
     with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key, workers=workers) as service:
-        wait_for(service, "listening", workers)
+        service.wait_for("listening", workers)
         deadline = time.monotonic() + SECONDS
         while True:  # until the indexes are there
             with contextlib.suppress(urllib.error.HTTPError):
@@ -192,7 +149,7 @@ def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
             connection.sendall(head.encode() + body[:100])
             time.sleep(0.5)
             service.process.send_signal(number)
-            wait_for(service, "stopping")
+            service.wait_for("stopping")
             time.sleep(0.3)
             connection.sendall(body[100:])
             answer = b""
@@ -218,7 +175,7 @@ def test_a_stopping_service_takes_no_new_connection(mongo_url: str, organization
             )
             time.sleep(0.5)
             service.process.terminate()
-            wait_for(service, "stopping")
+            service.wait_for("stopping")
             time.sleep(0.3)
             with pytest.raises(OSError):
                 socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS).close()
@@ -380,15 +337,14 @@ def test_every_line_of_the_log_is_json_and_a_request_has_exactly_these_members(
         )
         with urllib.request.urlopen(request, timeout=SECONDS) as response:
             assert response.headers["X-Request-ID"] == "id-1"
-        (line,) = (line for line in events(service, "request") if line["request_id"] == "id-1")
+        (line,) = (line for line in service.events("request") if line["request_id"] == "id-1")
         assert service.stop() == 0
         log = service.log()
     members = ["time", "level", "event", "method", "route", "status", "ms", "organization", "request_id"]
     assert list(line) == members
     assert (line["route"], line["organization"]) == ("/v1/outputs/{group_id}", organization)
     for text in log.splitlines():
-        if text != f"listening on {service.url}":
-            assert {"time", "level", "event"} <= set(json.loads(text))
+        assert {"time", "level", "event"} <= set(json.loads(text))
     for secret in (token, "v4lue", "p4ss", "gr0up"):
         assert secret not in log
 

@@ -72,6 +72,7 @@ def test_without_an_environment_all_settings_have_their_defaults() -> None:
         ("receive_timeout", 3.0),
         ("keepalive_timeout", 1.0),
         ("shutdown_timeout", 1.0),
+        ("drain_seconds", 0.0),
         ("lease_seconds", 5.0),
         ("group_commit", False),
         ("cors_origins", "https://a.example,https://b.example"),
@@ -131,6 +132,30 @@ def test_a_value_that_cannot_be_used_is_refused_by_name(name: str, value: str) -
     assert "\n" not in str(raised.value)
 
 
-def test_several_workers_need_a_port() -> None:
-    with pytest.raises(SettingsError, match="PORT"):
-        Settings.load({"WORKERS": "2", "PORT": "0"})
+SECRETS = [item.name.upper() for item in dataclasses.fields(Settings) if item.metadata["secret"]]
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_may_stand_in_a_file(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("mongodb://user:secret@db.example\n")
+    settings = Settings.load({f"{name}_FILE": str(file)})
+    assert getattr(settings, name.lower()) == "mongodb://user:secret@db.example"
+    assert f"{name}_FILE" in {row[0]: row[2] for row in Settings.table()}[name]
+    # A process that is started with the same settings gets the value, not both.
+    assert Settings.load({f"{name}_FILE": str(file), **settings.environ()}) == settings
+
+
+@pytest.mark.parametrize("name", SECRETS)
+def test_a_secret_given_twice_or_in_a_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("mongodb://db.example")
+    with pytest.raises(SettingsError, match=f"Set {name} or {name}_FILE, not both"):
+        Settings.load({name: "mongodb://other.example", f"{name}_FILE": str(file)})
+    with pytest.raises(SettingsError, match=f"{name}_FILE names a file that cannot be read"):
+        Settings.load({f"{name}_FILE": str(tmp_path / "missing")})
+
+
+def test_only_secrets_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "port").write_text("9999")
+    assert Settings.load({"PORT_FILE": str(tmp_path / "port")}) == Settings()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -38,11 +39,11 @@ def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.C
     )
 
 
-def make_token(mongo_url: str, organization_id: int, *scopes: str) -> str:
+def make_token(mongo_url: str, organization_id: int, *scopes: str, database: str = "test") -> str:
     """Return a token that may read and write, or has these scopes, made without a process of its own."""
 
     async def make() -> str:
-        store = Store.connect(Settings(mongo_database="test"), mongo_url)
+        store = Store.connect(Settings(mongo_database=database), mongo_url)
         try:
             return await store.tokens.create(organization_id, list(scopes) or ["read", "write"])
         finally:
@@ -77,6 +78,19 @@ class ServiceProcess:
 
     def log(self) -> str:
         return self._log.read_text()
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of one event."""
+        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        return [line for line in lines if line["event"] == event]
+
+    def wait_for(self, event: str, count: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
+        """Wait until the log has this many lines of one event, and return them."""
+        deadline = time.monotonic() + seconds
+        while len(found := self.events(event)) < count:
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+        return found
 
     def wait_until_listening(self, seconds: float = 20) -> ServiceProcess:
         deadline = time.monotonic() + seconds

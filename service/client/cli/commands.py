@@ -132,6 +132,7 @@ def _command(work: Callable[..., None]) -> Callable[..., int]:
 
     @functools.wraps(work)
     def run(_: object, url: str | None, token: str | None, **options: Any) -> int:
+        umask = os.umask(0o077)  # files for the owner only: cookies are as good as passwords
         try:
             settings = ClientSettings.load(sds_url=url, sds_token=token)
             if not settings.sds_token:
@@ -154,6 +155,8 @@ def _command(work: Callable[..., None]) -> Callable[..., int]:
         except KeyboardInterrupt:
             print("\nstopped; run the same command again to continue", file=sys.stderr)
             return 130
+        finally:
+            os.umask(umask)
         return 0
 
     return run
@@ -173,8 +176,8 @@ def state_export(client: Client, domain: str | None, format: str, out: Path | No
     if out is None:
         sys.stdout.write(text)
     else:
-        # For the owner only: cookies are as good as passwords.
-        with open(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with out.open("w", encoding="utf-8") as file:
+            os.fchmod(file.fileno(), 0o600)  # the file may be an older one
             file.write(text)
         print(f"wrote {len(state['cookies'])} cookies to {out}", file=sys.stderr)
     if format != "playwright" and state["origins"]:

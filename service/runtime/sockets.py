@@ -1,0 +1,79 @@
+"""Sockets: the ones we listen on, and what the kernel still has to deliver."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import socket
+import struct
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from service.settings import SettingsError
+
+BACKLOG = 1024
+# Linux: SO_ATTACH_FILTER, and the instruction of a filter that ends it.
+_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTENING = "0A"
+
+
+def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """Return a socket for each address of `host`; `shared` ones may be bound again by other processes of this user."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
+            sockets.append(bound := socket.socket(family, socket.SOCK_STREAM))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if shared:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            bound.bind(address)
+    except OSError as error:
+        close(sockets)
+        reason = (error.strerror or str(error)).lower()
+        raise SettingsError(f"Cannot listen on {host} port {port}: {reason}. Change HOST or PORT.") from None
+    return sockets
+
+
+def close(sockets: Iterable[socket.socket]) -> None:
+    for each in sockets:
+        each.close()
+
+
+def address_of(listener: socket.socket) -> tuple[str, int]:
+    """Return the host and the port that a socket listens on."""
+    host, port = listener.getsockname()[:2]
+    return host, port
+
+
+def refuse_new_connections(listener: socket.socket) -> None:
+    """Drop the packets of connections that are not made yet, where the system can do that.
+
+    Without it, one could be made between the last that is accepted and the close, which would reset it. Its client
+    tries again after a second, and is refused or reaches another process.
+    """
+    if sys.platform != "linux":
+        return
+    program = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of each
+    with contextlib.suppress(OSError):
+        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
+
+
+def unsent_bytes(ports: Iterable[int]) -> int:
+    """Return how many bytes of connections to these ports the kernel holds: not sent, or not acknowledged.
+
+    Also of connections that are closed, which `SIOCOUTQ` can no longer say. 0 where the system has no such table.
+    """
+    ours, unsent = set(ports), 0
+    for table in _TABLES:
+        with contextlib.suppress(OSError), table.open() as lines:
+            next(lines)
+            for line in lines:  # sl  local_address  rem_address  st  tx_queue:rx_queue …
+                _, local, _, state, queues = line.split(maxsplit=5)[:5]
+                if state != _LISTENING and int(local.rpartition(":")[2], 16) in ours:
+                    unsent += int(queues.partition(":")[0], 16)
+    return unsent

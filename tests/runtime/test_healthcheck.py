@@ -1,0 +1,61 @@
+"""`python -m service healthcheck`: right port, TLS, and cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ServiceProcess, free_port, run_command
+from tests.support.tls import make_certificate
+
+ANY = "0.0.0.0"  # noqa: S104
+
+
+def test_a_service_that_listens_is_healthy_and_ready(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, host=ANY) as service:
+        service.wait_until_ready()
+        for flags in ([], ["--ready"]):
+            done = run_command("", "healthcheck", *flags, PORT=str(service.port), HOST=ANY)
+            assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_service_with_tls_is_healthy(mongo_url: str, tmp_path: Path) -> None:
+    cert, key = make_certificate(tmp_path)
+    with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key) as service:
+        service.wait_until_listening()
+        done = run_command("", "healthcheck", PORT=str(service.port), TLS_CERT=str(cert), TLS_KEY=str(key))
+        assert (done.returncode, done.stderr) == (0, "")
+        # Asked without TLS, it responds with nothing that is HTTP, or not at all.
+        assert run_command("", "healthcheck", PORT=str(service.port)).returncode == 1
+
+
+def test_a_service_without_its_database_is_alive_but_not_ready() -> None:
+    with ServiceProcess(f"mongodb://127.0.0.1:{free_port()}", mongo_timeout=1) as service:
+        service.wait_until_listening()
+        assert run_command("", "healthcheck", PORT=str(service.port)).returncode == 0
+        done = run_command("", "healthcheck", "--ready", PORT=str(service.port))
+        assert (done.returncode, done.stderr) == (1, "error: the service responds with 503\n")
+
+
+def test_no_service_is_one_clear_line() -> None:
+    done = run_command("", "healthcheck", PORT=str(free_port()))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(("flags", "code"), [(["--help"], 0), (["--fast"], 2)])
+def test_the_command_explains_itself(flags: list[str], code: int) -> None:
+    done = run_command("", "healthcheck", *flags)
+    assert done.returncode == code
+    assert "--ready" in done.stdout + done.stderr
+
+
+def test_the_check_loads_neither_the_server_nor_the_driver() -> None:
+    code = "import sys; sys.argv = ['', 'healthcheck', '--help']; from service.__main__ import main; main(); "
+    code += "print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"aiohttp", "pymongo", "motor", "marshmallow", "argparse", "http.client", "ssl", "asyncio"} & set(loaded)

@@ -1,0 +1,114 @@
+"""The server below the application: what it takes from aiohttp, and its limit of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+import service
+from service.runtime.server import Protocol, Runner, Server
+from service.settings import Settings
+from tests.support.processes import ServiceProcess
+
+# Private parts of aiohttp that `service/runtime/server.py` uses, and what it needs of each.
+PRIVATE = {"_make_server": web.AppRunner}
+
+
+@pytest.mark.parametrize("name", PRIVATE)
+def test_the_private_part_of_aiohttp_is_there(name: str) -> None:
+    assert inspect.iscoroutinefunction(getattr(PRIVATE[name], name))
+
+
+async def test_the_runner_makes_our_server_with_the_handler_of_the_application() -> None:
+    runner = Runner(web.Application(), Settings())
+    await runner.setup()
+    assert isinstance(runner.server, Server)
+    assert isinstance(runner.server(), Protocol)
+    await runner.cleanup()
+
+
+def test_no_other_module_overrides_or_calls_a_private_part_of_aiohttp() -> None:
+    files = [path for path in Path(service.__file__).parent.rglob("*.py") if path.name != "server.py"]
+    for path in files:
+        text = path.read_text()
+        assert not any(name in text for name in PRIVATE), path
+        assert "aiohttp.web_protocol import RequestHandler" not in text, path
+
+
+def limited(files: int) -> list[str]:
+    """Return the start of a command that may open this many files."""
+    return ["bash", "-c", f'ulimit -n {files}; exec {shlex.quote(sys.executable)} -m service "$@"', "bash"]
+
+
+def test_the_soft_limit_of_files_is_raised_and_logged(mongo_url: str) -> None:
+    entry = ["bash", "-c", f'ulimit -S -n 256; exec {shlex.quote(sys.executable)} -m service "$@"', "bash"]
+    with ServiceProcess(mongo_url, entry=entry) as service:
+        (line,) = service.wait_for("file limit")
+        assert line["before"] == 256
+        assert line["files"] > 256
+        assert line["max_connections"] == line["files"] - 128 - Settings().mongo_pool
+
+
+def ask(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n")
+        return connection.recv(100)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo"], ids=["silent", "half a head"])
+def test_more_connections_than_files_keep_nobody_out(mongo_url: str, sent: bytes) -> None:
+    with ServiceProcess(mongo_url, entry=limited(300), mongo_pool=8) as service:
+        service.wait_until_ready()
+        (line,) = service.events("file limit")
+        assert line["max_connections"] == 300 - 128 - 8
+        held = []
+        try:
+            for _ in range(400):
+                held.append(connection := socket.create_connection(("127.0.0.1", service.port), timeout=10))
+                connection.sendall(sent)
+            for _ in range(20):
+                assert b" 200 " in ask(service.port)
+            assert service.events("too many connections")
+        finally:
+            for connection in held:
+                connection.close()
+
+
+class TestFullOfRequests:
+    async def test_the_newest_connection_is_refused_with_503(self) -> None:
+        hold = asyncio.Event()
+
+        async def wait(request: web.Request) -> web.Response:
+            await hold.wait()
+            return web.Response()
+
+        app = web.Application()
+        app.router.add_get("/", wait)
+        runner = Runner(app, Settings(), max_connections=3)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for _, writer in held:
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert runner.server is not None
+        while sum(connection.handling for connection in runner.server.connections) < 3:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        refusal = await reader.read()
+        writer.close()
+        assert refusal.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b'"type":"unavailable"' in refusal
+        hold.set()
+        for reader, writer in held:
+            assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+            writer.close()
+        await runner.cleanup()

@@ -1,0 +1,218 @@
+"""Backup and restore: nothing is left out, sealed values stay sealed, no consumer misses anything."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from service.store import Vault
+from service.store.backup import COLLECTIONS
+from tests.support.api import make_cookie, make_entry, make_output, make_review
+from tests.support.processes import ServiceProcess, make_token, run_command
+
+KEYS = Vault.new_key("k1")
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+Token = Callable[..., str]
+
+
+@pytest.fixture
+def client(mongo_url: str) -> Iterator[MongoClient[dict[str, Any]]]:
+    """The database server, with the two databases of these tests empty."""
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        for name in ("backup-from", "backup-to"):
+            client.drop_database(name)
+        yield client
+        for name in ("backup-from", "backup-to"):
+            client.drop_database(name)
+
+
+@pytest.fixture
+def command(mongo_url: str, client: object) -> Command:
+    """Runs a command on one of the databases: `command("from", "backup", …)`."""
+    return lambda database, *arguments: run_command(
+        mongo_url, *arguments, MONGO_DATABASE=f"backup-{database}", SECRET_KEYS=KEYS
+    )
+
+
+class Caller:
+    """A running service on one of the databases, and a token of it."""
+
+    def __init__(self, mongo_url: str, database: str, token: str) -> None:
+        self._process = ServiceProcess(mongo_url, mongo_database=f"backup-{database}", secret_keys=KEYS)
+        self._token = token
+
+    def __enter__(self) -> Caller:
+        self._process.wait_until_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.__exit__()
+
+    def call(self, path: str, body: Any = None, method: str | None = None) -> Any:
+        request = urllib.request.Request(
+            self._process.url + path,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"},
+            method=method,
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return json.loads(response.read())
+
+    def everything(self) -> list[Any]:
+        return [
+            self.call(path)
+            for path in (
+                "/v1/cookies",
+                "/v1/local-storage",
+                "/v1/groups",
+                "/v1/outputs/g?limit=1000&deleted=true",
+                "/v1/outputs/other?limit=1000",
+                "/v1/reviews/g",
+                "/v1/reviews/only-reviews",
+                "/v1/groups/g/jobs",
+            )
+        ]
+
+
+def fill(service: Caller) -> None:
+    service.call("/v1/outputs/g", [make_output(n) for n in range(10)])
+    service.call("/v1/outputs/g", [make_output(1, data={"title": "changed"})])
+    service.call("/v1/outputs/other", [make_output(n) for n in range(3)])
+    service.call("/v1/reviews/g", [make_review()])
+    service.call("/v1/reviews/only-reviews", [make_review()])
+    service.call("/v1/cookies", [make_cookie(value="c00kie-value")])
+    service.call("/v1/local-storage", [make_entry(value="st0red-value")])
+    deleted = service.call("/v1/outputs/g?limit=1")["items"][0]["output_id"]
+    service.call(f"/v1/outputs/g/{deleted}", method="DELETE")
+
+
+@pytest.fixture
+def token(mongo_url: str, client: object) -> Token:
+    """Makes a token in one of the databases: `token("from", 1)`."""
+    return lambda database, organization=1: make_token(
+        mongo_url, organization, "read", "write", "delete", database=f"backup-{database}"
+    )
+
+
+def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_misses_nothing(
+    mongo_url: str, client: MongoClient[dict[str, Any]], command: Command, token: Token, tmp_path: Path
+) -> None:
+    secret, file = token("from"), tmp_path / "backup.ndjson.gz"
+    with Caller(mongo_url, "from", secret) as service:
+        fill(service)
+        before = service.everything()
+        done = command("from", "backup", "--out", str(file))
+        assert done.returncode == 0, done.stderr
+        # A consumer goes on after the backup: what it reads is lost by the restore.
+        service.call("/v1/outputs/g", [make_output(n) for n in range(100, 105)])
+        cursor = service.call("/v1/outputs/g?limit=1000")["items"][-1]["id"]
+    done = command("to", "restore", str(file))
+    assert done.returncode == 0, done.stderr
+    with Caller(mongo_url, "to", secret) as service:  # the token is restored too
+        assert service.everything() == before
+        service.call("/v1/outputs/g", [make_output(n) for n in range(200, 203)])
+        service.call("/v1/outputs/g", [make_output(2, data={"title": "changed after the restore"})])
+        new = service.call(f"/v1/outputs/g?limit=1000&cursor={cursor}")["items"]
+        assert [item["key_hash"] for item in new] == ["key-200", "key-201", "key-202", "key-2"]
+    # Every collection that holds something is in the backup, and what is sealed is sealed in it.
+    kept = {name for name in client["backup-from"].list_collection_names() if client["backup-from"][name].find_one()}
+    assert kept - {"meta"} <= set(COLLECTIONS)
+    text = gzip.decompress(file.read_bytes()).decode()
+    assert "c00kie-value" not in text
+    assert "st0red-value" not in text
+    assert secret not in text
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_one_organization_is_restored_beside_another(
+    mongo_url: str, command: Command, token: Token, tmp_path: Path
+) -> None:
+    first, second, file = token("from", 1), token("from", 2), tmp_path / "one.ndjson.gz"
+    with Caller(mongo_url, "from", first) as service:
+        fill(service)
+        before = service.everything()
+    with Caller(mongo_url, "from", second) as service:
+        service.call("/v1/outputs/g", [make_output(7)])
+    assert command("from", "backup", "--organization", "1", "--out", str(file)).returncode == 0
+    other = token("to", 3)
+    with Caller(mongo_url, "to", other) as service:
+        service.call("/v1/outputs/g", [make_output(8)])
+    done = command("to", "restore", str(file))
+    assert done.returncode == 0, done.stderr
+    with Caller(mongo_url, "to", first) as service:
+        assert service.everything() == before
+    with Caller(mongo_url, "to", other) as service:
+        assert [item["key_hash"] for item in service.call("/v1/outputs/g")["items"]] == ["key-8"]
+    assert second not in command("to", "token", "list").stdout
+
+
+def test_a_backup_goes_through_pipes(mongo_url: str, command: Command, token: Token, tmp_path: Path) -> None:
+    secret, file = token("from"), tmp_path / "piped"
+    environ = {"MONGO_URL": mongo_url, "SECRET_KEYS": KEYS}
+    with file.open("wb") as out:
+        subprocess.run(
+            [sys.executable, "-m", "service", "backup", "--out", "-"],
+            env={**os.environ, **environ, "MONGO_DATABASE": "backup-from"},
+            stdout=out,
+            check=True,
+        )
+    with file.open("rb") as source:
+        subprocess.run(
+            [sys.executable, "-m", "service", "restore", "-"],
+            env={**os.environ, **environ, "MONGO_DATABASE": "backup-to"},
+            stdin=source,
+            check=True,
+        )
+    with Caller(mongo_url, "to", secret) as service:
+        assert service.call("/v1/outputs/g")["items"] == []
+
+
+def test_a_backup_is_not_restored_into_a_database_that_has_records(
+    command: Command, token: Token, tmp_path: Path
+) -> None:
+    token("from")
+    file = str(tmp_path / "backup")
+    assert command("from", "backup", "--out", file).returncode == 0
+    assert command("to", "restore", file).returncode == 0
+    done = command("to", "restore", file)
+    assert done.returncode == 1
+    assert done.stderr == "error: the database has records already: restore into an empty one\n"
+
+
+def _repacked(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
+    return lambda content: gzip.compress(b"".join(change(gzip.decompress(content).splitlines(keepends=True))))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda content: b"plain text", "not packed with gzip"),
+        (lambda content: content[:-20], "cut off or damaged"),
+        (_repacked(lambda lines: [b'{"a": 1}\n']), "not a backup of this service"),
+        (_repacked(lambda lines: lines[:-1]), "the backup is cut off"),
+        (_repacked(lambda lines: [lines[0], lines[-1]]), "documents are missing"),
+        (_repacked(lambda lines: [lines[0].replace(b'"2"', b'"1"'), *lines[1:]]), "the backup has layout 1"),
+    ],
+    ids=["no gzip", "half a file", "another file", "no end", "fewer documents", "older layout"],
+)
+def test_a_file_that_is_not_a_whole_backup_is_one_clear_line(
+    command: Command, token: Token, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    token("from")
+    file = tmp_path / "backup"
+    assert command("from", "backup", "--out", str(file)).returncode == 0
+    file.write_bytes(damage(file.read_bytes()))
+    done = command("to", "restore", str(file))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert message in done.stderr
