@@ -763,7 +763,7 @@ async def test_next_url_repeats_the_filters_exactly(api: Api, value: str) -> Non
 @pytest.mark.parametrize(
     "target",
     [
-        "/v1/outputs/", "/v1/outputs", "/v1/outputs/g/", "/v1/outputs/g/h", "/v1/cookies/",
+        "/v1/outputs/", "/v1/outputs", "/v1/outputs/g/", "/v1/outputs/g/h/i", "/v1/cookies/",
         "/v1//cookies", "//v1/cookies",
         "/V1/cookies", "/v1/Cookies", "/v1/cookies/../cookies/x", "/v2/cookies", "/v1", "/docs/static/../../setup.cfg",
         "/docs/static/%2e%2e/%2e%2e/setup.cfg", "/docs/static/..%2f..%2fsetup.cfg", "/docs/static//etc/passwd",

@@ -38,6 +38,7 @@ TYPES = {
     "less_than_equal",
     "list_type",
     "method_not_allowed",
+    "precondition_failed",
     "missing",
     "not_found",
     "rate_limited",

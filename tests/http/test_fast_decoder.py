@@ -116,4 +116,4 @@ def test_valid_records_take_the_fast_path(name: str, monkeypatch: pytest.MonkeyP
 def test_a_faulty_record_does_not() -> None:
     reader, valid = READERS["outputs"]
     with pytest.raises(FastPathRejected):
-        reader._decoder.decode(json.dumps([valid | {"is_approved": "yes"}]).encode(), False)
+        reader._decoder.decode(json.dumps([valid | {"is_approved": "yes"}]).encode(), False, 1000)
