@@ -8,7 +8,7 @@ import orjson
 from aiohttp import web
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from marshmallow import Schema
+from marshmallow import Schema, fields
 
 import service
 from schemas.errors import Error
@@ -19,6 +19,7 @@ from service.http.routing import TABLE, Route
 DOCUMENT = web.AppKey("openapi", bytes)
 
 _LINES = {"type": "string"}
+_NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
@@ -63,13 +64,16 @@ _BODY_ERRORS = {
 
 def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
     """Return the OpenAPI document of a table of routes; a handler without documentation is left out."""
+    plugin = MarshmallowPlugin()
     spec = APISpec(
         title="Scraping Data Service",
         version=service.__version__,
         openapi_version="3.0.3",
         info={"description": _ABOUT},
-        plugins=[MarshmallowPlugin()],
+        plugins=[plugin],
     )
+    assert plugin.converter is not None
+    plugin.converter.add_attribute_function(_record_or_null)  # type: ignore[no-untyped-call]
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
     for name, description in _TAGS.items():
         spec.tag({"name": name, "description": description})
@@ -86,6 +90,13 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
             if parameter["schema"].get("nullable"):
                 parameter["allowEmptyValue"] = True  # the same as leaving it out
     return document
+
+
+def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
+    """Describe a nested record that may be null: for apispec, any object may stand there."""
+    if not (isinstance(field, fields.Nested) and field.allow_none and "anyOf" in ret):
+        return {}
+    return {"anyOf": [*(one for one in ret["anyOf"] if "$ref" in one), _NULL]}
 
 
 def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str, Any]:

@@ -278,3 +278,9 @@ def test_each_example_fits_its_schema(name: str) -> None:
     assert schemas[name]["example"] == EXAMPLES[name]
     resolved = {**schemas[name], "components": {"schemas": schemas}}
     OAS30Validator(resolved, format_checker=OAS30Validator.FORMAT_CHECKER).validate(EXAMPLES[name])
+
+
+def test_a_record_that_may_be_null_is_that_or_null() -> None:
+    null = {"type": "object", "nullable": True, "enum": [None]}
+    review = properties("Job")["review"]
+    assert review["anyOf"] == [{"$ref": "#/components/schemas/Review"}, null]

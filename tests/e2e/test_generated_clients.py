@@ -1,0 +1,197 @@
+"""Clients that others generate from the served OpenAPI document: they compile, and they read.
+
+The npm packages go to a cache folder that is named after them, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import Caller
+from tests.support.api import make_output
+from tests.support.processes import ServiceProcess
+
+PACKAGES = ["openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3"]
+
+TYPESCRIPT = """
+import createClient from "openapi-fetch";
+import type { components, paths } from "./schema.js";
+
+type Output = components["schemas"]["Output"];
+
+const [address, token] = process.argv.slice(2);
+const client = createClient<paths>({ baseUrl: address, headers: { Authorization: `Bearer ${token}` } });
+
+async function read(group_id: string, cursor = 0): Promise<Output[]> {
+  const { data, error } = await client.GET("/v1/outputs/{group_id}", {
+    params: { path: { group_id }, query: { limit: 2, country: "Germany", order: "asc", cursor } },
+  });
+  if (error) throw new Error(error.detail.map((problem) => `${problem.loc.join(".")}: ${problem.msg}`).join());
+  const next: number | null = data.metadata.next_cursor;
+  return next === null ? data.items : [...data.items, ...(await read(group_id, next))];
+}
+
+const items = await read("shop");
+const { data: one } = await client.GET("/v1/outputs/{group_id}/{output_id}", {
+  params: { path: { group_id: "shop", output_id: items[0].output_id } },
+});
+const { data: patched } = await client.PATCH("/v1/outputs/{group_id}/{output_id}", {
+  params: { path: { group_id: "shop", output_id: items[0].output_id }, header: { "If-Match": `"${items[0].id}"` } },
+  body: { is_approved: true },
+});
+const { data: jobs } = await client.GET("/v1/groups/{group_id}/jobs", { params: { path: { group_id: "shop" } } });
+const status: string | undefined = jobs?.[0].review?.status;
+const wrong = await client.GET("/v1/outputs/{group_id}", {
+  params: {
+    path: { group_id: "shop" },
+    query: {
+      // @ts-expect-error: there is no such parameter
+      contry: "Germany",
+    },
+  },
+});
+// @ts-expect-error: what may be null is not a string
+const url: string = (await client.GET("/v1/outputs/{group_id}", { params: { path: { group_id: "shop" } } })).data!
+  .metadata.next_url;
+
+console.log(
+  JSON.stringify({
+    keys: items.map((item) => item.key_hash),
+    one: one?.id === items[0].id,
+    patched: patched?.result,
+    status: status ?? null,
+    wrong: wrong.error?.detail[0].type,
+    url,
+  }),
+);
+"""
+
+TSCONFIG = {
+    "compilerOptions": {
+        "strict": True,
+        "target": "es2022",
+        "module": "nodenext",
+        "lib": ["es2022", "dom", "dom.iterable"],
+        "types": [],
+        "outDir": "out",
+    },
+    "files": ["globals.d.ts", "read.ts"],
+}
+
+PYTHON = """
+import json, sys
+from client import AuthenticatedClient
+from client.api.output import output_get
+from client.api.outputs import outputs_get
+from client.models import Error, OutputsPage
+
+address, token = sys.argv[1:]
+client = AuthenticatedClient(base_url=address, token=token)
+page = outputs_get.sync("shop", client=client, limit=2, country="Germany")
+assert isinstance(page, OutputsPage), page
+rest = outputs_get.sync("shop", client=client, country="Germany", cursor=page.metadata.next_cursor)
+assert rest.metadata.next_cursor is None and rest.metadata.next_url is None
+items = [*page.items, *rest.items]
+one = output_get.sync("shop", items[0].output_id, client=client)
+missing = output_get.sync("shop", "nothing", client=client)
+assert isinstance(missing, Error)
+print(json.dumps({
+    "keys": [item.key_hash for item in items],
+    "title": items[0].data["title"],
+    "year": items[0].create_date.year,
+    "one": one.to_dict() == items[0].to_dict(),
+    "missing": missing.detail[0].type_,
+}))
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command to its end and return what it prints; what it prints when it fails is the failure."""
+    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, f"{command[0]}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def node_modules() -> Path:
+    """The folder of the npm packages, installed on first use."""
+    assert shutil.which("npm"), "There is no npm: install Node.js 20 or newer (Debian: apt-get install nodejs npm)."
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scraping-data-service"
+    folder = cache / "+".join(package.replace("@", "-") for package in PACKAGES)
+    if not (folder / "node_modules").is_dir():
+        making = folder.with_name(f"{folder.name}.{os.getpid()}")
+        making.mkdir(parents=True)
+        flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
+        run("npm", "install", "--prefix", making, *flags, *PACKAGES, cwd=making)
+        making.rename(folder)
+    return folder / "node_modules"
+
+
+@pytest.fixture
+def document(service: ServiceProcess, tmp_path: Path) -> Path:
+    """The document as it is served."""
+    with urllib.request.urlopen(f"{service.url}/openapi.json", timeout=30) as response:
+        (tmp_path / "openapi.json").write_bytes(response.read())
+    return tmp_path / "openapi.json"
+
+
+@pytest.fixture
+def shop(caller: Caller) -> Caller:
+    """A caller whose group `shop` has three outputs of Germany and one of France."""
+    outputs = [make_output(n) for n in range(3)]
+    caller.post("outputs/shop", [*outputs, make_output(3, tags={"country": "France"})])
+    caller.post("reviews/shop", [{"job_id": "job-1", "status": "approved"}])
+    return caller
+
+
+def test_a_typescript_client_type_checks_and_reads(
+    shop: Caller, document: Path, node_modules: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "node_modules").symlink_to(node_modules)
+    files = {
+        "package.json": json.dumps({"type": "module"}),
+        "tsconfig.json": json.dumps(TSCONFIG),
+        "globals.d.ts": "declare const process: { argv: string[] };",
+        "read.ts": TYPESCRIPT,
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    binaries = node_modules / ".bin"
+    run(binaries / "openapi-typescript", document, "--output", tmp_path / "schema.d.ts", cwd=tmp_path)
+    run(binaries / "tsc", "--project", tmp_path, cwd=tmp_path)
+    found: dict[str, Any] = json.loads(run("node", "out/read.js", shop.address, shop.token, cwd=tmp_path))
+    assert found == {
+        "keys": ["key-0", "key-1", "key-2"],
+        "one": True,
+        "patched": "updated",
+        "status": "approved",
+        "wrong": "unknown_parameter",
+        "url": None,
+    }
+
+
+def test_a_python_client_is_generated_without_a_warning_and_reads(shop: Caller, document: Path, tmp_path: Path) -> None:
+    # Without its formatters, which need not be here.
+    (tmp_path / "config.json").write_text(json.dumps({"post_hooks": [], "package_name_override": "client"}))
+    generator = Path(sys.executable).with_name("openapi-python-client")
+    options = ["--meta", "none", "--output-path", tmp_path / "client", "--config", tmp_path / "config.json"]
+    printed = run(generator, "generate", "--path", document, *options, "--fail-on-warning", cwd=tmp_path)
+    assert "warning" not in printed.lower()
+    found = json.loads(run(sys.executable, "-c", PYTHON, shop.address, shop.token, cwd=tmp_path))
+    page = shop.get("outputs/shop")
+    assert found == {
+        "keys": ["key-0", "key-1", "key-2"],
+        "title": "Lamp 0",
+        "year": int(page["items"][0]["create_date"][:4]),
+        "one": True,
+        "missing": "not_found",
+    }
