@@ -78,7 +78,6 @@ EXAMPLES: dict[str, Any] = {
         "tags": _TAGS,
         "files": [],
     },
-    "OutputPart": {"id": 1042, "data": {"title": "Folding oak chair"}},
     "OutputResult": {"id": 1042, "output_id": _OUTPUT_ID, "key_hash": "SKU-0000042", "result": "created"},
     "Pagination": {
         "next_url": "https://data.example/v1/outputs/shop?limit=10&cursor=1042",

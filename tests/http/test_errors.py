@@ -52,6 +52,7 @@ TYPES = {
     "too_many",
     "unavailable",
     "cursor_expired",
+    "precondition_failed",
     "unknown_parameter",
     "unknown_field",
     "unsupported_encoding",
