@@ -16,7 +16,6 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 
 from service.settings import Settings
 from service.store import Store
-from service.store.items import prepare
 from tests.support.api import Api, make_output
 
 ITEMS, BATCH = 3000, 500
@@ -97,7 +96,7 @@ def filled(mongo_url: str) -> Filled:
         for first in range(0, ITEMS, BATCH):
             for group, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
                 written = await store.outputs.write(
-                    ORGANIZATION, group, prepare([dict(item) for item in items[first : first + size]], 2**20)
+                    ORGANIZATION, group, store.outputs.prepare([dict(item) for item in items[first : first + size]])
                 )
                 ids += [result["id"] for result in written] if group == GROUP else []
         firsts = store.database["outputs"].find(

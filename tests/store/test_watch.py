@@ -40,7 +40,11 @@ async def test_a_waiting_reader_is_woken_by_another_process(
 
 
 async def test_one_write_wakes_the_readers_of_its_group_only(store: Store, other: Store, group: Group) -> None:
-    elsewhere = Group(group.organization, "chairs")
+    elsewhere, probe = Group(group.organization, "chairs"), Group(group.organization, "probe")
+    opening = asyncio.ensure_future(wait(store, probe, 0))
+    await until_waiting(store)
+    await probe.write(other, make_output(1))
+    await opening  # when a stream is opened, everybody is woken
     theirs = asyncio.ensure_future(wait(store, elsewhere, 0))
     ours = [asyncio.ensure_future(wait(store, group, 0)) for _ in range(20)]
     await until_waiting(store, 21)
