@@ -56,9 +56,7 @@ async def test_a_newer_database_is_refused(store: Store, group: Group) -> None:
     with pytest.raises(StoreUnavailable):
         await group.write(store, make_output(1))
     with pytest.raises(StoreUnavailable):
-        await store.cookies.set(group.organization, [])
-    with pytest.raises(StoreUnavailable):
-        await store.reviews.add(group.organization, "lamps", [])
+        await store.origins.set(group.organization, [{"origin": "o", "domain": "d", "value": "v"}])
     assert set(await store.database.list_collection_names()) == {"meta"}
 
 
@@ -87,11 +85,7 @@ async def test_the_upgrade_keeps_everything_that_was_served(store: Store, old: d
     for key in groups:
         group = Group(*key)
         expected = sorted(
-            (
-                (d["id"], d["key_hash"], d["output_id"])
-                for d in documents
-                if (d["organization_id"], d["group_id"]) == key
-            )
+            (d["id"], d["key_hash"], d["output_id"]) for d in documents if (d["organization_id"], d["group_id"]) == key
         )
         found = await group.walk(store)
         assert [(item["id"], item["key_hash"], item["output_id"]) for item in found] == expected
