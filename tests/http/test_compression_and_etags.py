@@ -321,7 +321,9 @@ async def test_another_process_gives_the_same_etag(
 
     await write(api, 1, 2)
     etag = (await api.get(PAGE)).headers["ETag"]
-    other: web.Application = create_app(settings, Store.connect(settings, mongo_url))
+    store = Store.connect(settings, mongo_url)
+    await store.ensure_indexes()
+    other: web.Application = create_app(settings, store)
     elsewhere = Api(await aiohttp_client(other), api.token, api.organization_id)
     assert (await elsewhere.get(PAGE)).headers["ETag"] == etag
     await write(elsewhere, 3, 1)
