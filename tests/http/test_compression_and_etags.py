@@ -328,3 +328,15 @@ async def test_another_process_gives_the_same_etag(
     assert (await elsewhere.get(PAGE)).headers["ETag"] == etag
     await write(elsewhere, 3, 1)
     assert (await ask_again(api, etag)).status == 200
+
+
+async def test_the_page_of_a_job_has_no_etag_because_items_move_to_it_unchanged(api: Api) -> None:
+    item = make_output(1, root_job_id="monday")
+    await api.ok("/v1/outputs/g", [item])
+    path = "/v1/outputs/g?job_id=tuesday"
+    empty = await api.get(path)
+    assert empty.json["items"] == [] and "ETag" not in empty.headers
+    everything = (await api.get(PAGE)).headers["ETag"]
+    assert (await api.ok("/v1/outputs/g", [dict(item, root_job_id="tuesday")]))["unchanged"] == 1
+    found = await api.get(path, headers={"If-None-Match": everything})
+    assert found.status == 200 and len(found.json["items"]) == 1

@@ -38,7 +38,8 @@ class Command:
             case "count" | "distinct" | "findAndModify":
                 return [self.body.get("query", {})]
             case "aggregate":
-                return [stage.get("$match", {}) for stage in self.body["pipeline"][:1]]
+                first = self.body["pipeline"][0]
+                return [] if "$changeStream" in first else [first.get("$match", {})]
             case "update":
                 return [update["q"] for update in self.body["updates"]]
             case "delete":
