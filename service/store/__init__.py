@@ -96,15 +96,16 @@ class Store:
         self.jobs = Jobs(database)
         self.groups = Groups(database, self.jobs)
         self.outputs = Outputs(client, database, self.indexes, self.watch, settings)
-        self.cookies = Cookies(database, vault)
-        self.local_storage = LocalStorage(database, vault, counters)
-        self.origins = Origins(database, vault)
+        self.cookies = Cookies(database, vault, self.indexes)
+        self.local_storage = LocalStorage(database, vault, counters, self.indexes)
+        self.origins = Origins(database, vault, self.indexes)
         self.reviews = Reviews(database, counters)
         self.tokens = Tokens(database)
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._task: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     @classmethod
     def connect(cls, settings: Settings, url: str) -> Store:
@@ -163,13 +164,22 @@ class Store:
 
     async def close(self) -> None:
         """Wait for the writes under way, then disconnect."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in (self._task, self._looking):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, Exception):
+                    await task
         await self.watch.close()
         await self.outputs.close()
         self.client.close()
+
+    def _look_after_groups(self) -> None:
+        """Look at the groups that are due beside the reaper: a large one must not hold up those of dead writers."""
+        if self._looking is not None and not self._looking.done():
+            return
+        done, self._looking = self._looking, asyncio.create_task(self.upkeep.run())
+        if done is not None:
+            done.result()  # raises what it met
 
     async def _keep_up(self) -> None:
         indexed = False
@@ -181,7 +191,7 @@ class Store:
                 ended = await self.outputs.recovery.reap()
                 if ended:
                     log.warning("ended batches of dead writers", extra={"batches": ended})
-                await self.upkeep.run()
+                self._look_after_groups()
             except LayoutError as error:
                 log.error(str(error))
                 indexed = False

@@ -8,6 +8,7 @@ from typing import Any
 
 from pymongo import DESCENDING
 
+from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.jobs import Jobs
@@ -75,7 +76,9 @@ class Groups:
         await self._jobs.remove(organization_id, group_id)
         await self._days.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "past"), "")
-        await self._groups.update_one(owner, {"$unset": gone, "$set": {"day.created": 0, "day.changed": 0}})
+        # Counts of its jobs may be on their way just now: counted anew, they are right again.
+        changes = {"day.created": 0, "day.changed": 0, "recount": True}
+        await self._groups.update_one(owner, {"$unset": gone, "$set": changes, "$min": {"due": now()}})
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

@@ -82,6 +82,10 @@ class Indexes:
         if not self._ready.issuperset(collections):
             raise StoreUnavailable("indexes are being built")
 
+    def forget(self) -> None:
+        """Let nothing be read or written until `ensure` has been through again."""
+        self._ready.clear()
+
     @stored
     @without_time_limit
     async def ensure(self) -> None:

@@ -35,7 +35,6 @@ class Layout:
 
     def __init__(self, database: Database, indexes: Indexes) -> None:
         self._database, self._indexes = database, indexes
-        self._checked = False
 
     def _collection(self, name: str) -> Collection:
         return self._database.get_collection(name, write_concern=DURABLE, read_concern=MAJORITY)
@@ -43,19 +42,18 @@ class Layout:
     @stored
     async def check(self) -> None:
         """Raise LayoutError unless the database has this version's layout; mark an empty one."""
-        if self._checked:
-            return
         version = await self._version()
         if version is None:
             await self._refuse_old_writers()
             where = {"_id": "layout"}
             await self._collection("meta").update_one(where, {"$setOnInsert": {"version": VERSION}}, upsert=True)
             version = VERSION
+        if version != VERSION:
+            self._indexes.forget()
         if version < VERSION:
             raise LayoutError("the database was written by an older version: run `python -m service upgrade` once")
         if version > VERSION:
             raise LayoutError("the database was written by a newer version of the service: install that version")
-        self._checked = True
 
     async def _version(self) -> int | None:
         """Return the layout's version; None of an empty database."""

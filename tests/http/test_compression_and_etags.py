@@ -247,7 +247,7 @@ class Held:
         self._step, self._gates = step, [asyncio.Event() for _ in range(5)]
         self.arrived = [asyncio.Event() for _ in range(5)]
         self._count = 0
-        store.sequences.step = self
+        store.outputs.ids.step = self
 
     async def __call__(self, name: str) -> None:
         if name == self._step:
@@ -265,7 +265,7 @@ def settings() -> Settings:
     return Settings(mongo_database="test", group_commit=False, lease_seconds=60.0)
 
 
-@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before release"])
+@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
 async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api, store: Store, step: str) -> None:
     await write(api, 1, 2)
     etag = (await api.get(PAGE)).headers["ETag"]
@@ -282,7 +282,7 @@ async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api,
         assert answer.status == 200 and len(answer.json["items"]) == 4
 
 
-@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before release"])
+@pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
 async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
     api: Api, store: Store, step: str
 ) -> None:
@@ -302,7 +302,7 @@ async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
 
 
 async def test_a_batch_in_flight_in_another_group_does_not_hold_back_the_etag(api: Api, store: Store) -> None:
-    held = Held(store, "before release")
+    held = Held(store, "before finish")
     elsewhere = asyncio.create_task(write(api, 1, 1, group="h"))
     await held.arrived[0].wait()
     held.go(1)
@@ -321,8 +321,22 @@ async def test_another_process_gives_the_same_etag(
 
     await write(api, 1, 2)
     etag = (await api.get(PAGE)).headers["ETag"]
-    other: web.Application = create_app(settings, Store.connect(settings, mongo_url))
+    store = Store.connect(settings, mongo_url)
+    await store.ensure_indexes()
+    other: web.Application = create_app(settings, store)
     elsewhere = Api(await aiohttp_client(other), api.token, api.organization_id)
     assert (await elsewhere.get(PAGE)).headers["ETag"] == etag
     await write(elsewhere, 3, 1)
     assert (await ask_again(api, etag)).status == 200
+
+
+async def test_the_page_of_a_job_has_no_etag_because_items_move_to_it_unchanged(api: Api) -> None:
+    item = make_output(1, root_job_id="monday")
+    await api.ok("/v1/outputs/g", [item])
+    path = "/v1/outputs/g?job_id=tuesday"
+    empty = await api.get(path)
+    assert empty.json["items"] == [] and "ETag" not in empty.headers
+    everything = (await api.get(PAGE)).headers["ETag"]
+    assert (await api.ok("/v1/outputs/g", [dict(item, root_job_id="tuesday")]))["unchanged"] == 1
+    found = await api.get(path, headers={"If-None-Match": everything})
+    assert found.status == 200 and len(found.json["items"]) == 1

@@ -18,10 +18,7 @@ from hypothesis import strategies as st
 
 from schemas.outputs import OutputInput
 from service.settings import Settings
-from service.store import Store
-from service.store.documents import decode
-from service.store.items import prepare
-from service.store.outputs import Query
+from service.store import Query, Store
 from tests.support.api import make_file
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -159,13 +156,13 @@ class Group:
 
     async def write(self, body: list[dict[str, Any]]) -> list[dict[str, Any]]:
         loaded = OutputInput(many=True).load(copy.deepcopy(body))
-        return await self.store.outputs.write(1, self.name, prepare(loaded, 1 << 20))
+        return await self.store.outputs.write(1, self.name, self.store.outputs.prepare(loaded))
 
     async def walk(self, limit: int = 1000, cursor: int = 0, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while True:
             page = await self.store.outputs.page(1, self.name, Query(cursor=cursor, limit=limit, **query))
-            found += [decode(document) for document in page.documents]
+            found += page.items()
             assert len(page.documents) <= limit
             if page.next_cursor is None:
                 return found

@@ -181,6 +181,9 @@ async def test_a_recount_gives_way_to_a_writer_that_comes_in_between(store: Stor
 
             return counted()
 
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
     upkeep._outputs = Between()  # type: ignore[assignment]
     await look_after_once(other, group)
     upkeep._outputs = real

@@ -221,6 +221,19 @@ async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(store: Stor
     assert sum([len(await group.in_flight(store)) for group in groups]) == 0
 
 
+async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.REAP_SECONDS", 0.05)
+    monkeypatch.setattr(store.upkeep, "run", asyncio.Event().wait)
+    store.start_upkeep()
+    for _ in range(2):
+        await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
+        async with asyncio.timeout(5):
+            while await group.in_flight(store):
+                await asyncio.sleep(0.02)
+
+
 # -- tombstones -----------------------------------------------------------------------------------
 
 

@@ -185,7 +185,7 @@ class Ids:
         }
         if not same_day:
             today = {"$dateToString": {"format": "%Y-%m-%d", "date": "$now"}}
-            unchanged = {"$or": [{"$eq": ["$day.date", today]}, {"$eq": [{"$type": "$day"}, "missing"]}]}
+            unchanged = {"$or": [{"$eq": ["$day.date", today]}, {"$eq": [{"$type": "$day.date"}, "missing"]}]}
             past = {"$ifNull": ["$past", []]}
             changes["day"] = {
                 "$cond": [{"$eq": ["$day.date", today]}, "$day", {"date": today, "created": 0, "changed": 0}]

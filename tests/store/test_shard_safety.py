@@ -1,0 +1,196 @@
+"""Every command on a collection that grows carries its whole shard key, and takes no more round trips than it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from service.store import Patch, Query, Store
+from service.store.browser_state import Selection
+from tests.support.api import make_output
+from tests.support.commands import Command, Commands, listening_store
+from tests.support.groups import Group, at, fail, look_after, reap, version
+
+GROUP_KEY = ("organization_id", "group_id")
+SHARD_KEYS = {
+    **dict.fromkeys(("outputs", "groups", "jobs", "days", "reviews"), GROUP_KEY),
+    **dict.fromkeys(("cookies", "local_storage", "origins"), ("organization_id",)),
+}
+
+
+@pytest.fixture
+def commands() -> Commands:
+    return Commands()
+
+
+@pytest.fixture
+async def store(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
+    store = listening_store(settings, mongo_url, commands)
+    await store.ensure_indexes()
+    commands.clear()
+    yield store
+    await store.close()
+
+
+def is_value(condition: Any) -> bool:
+    """Return whether a condition is an equality."""
+    return not isinstance(condition, dict) or not any(name.startswith("$") for name in condition)
+
+
+def is_excepted(command: Command, where: dict[str, Any]) -> bool:
+    """Return whether a command is one of the few that ask all shards, or all groups of an organization."""
+    if command.collection == "groups":
+        return (
+            "open.deadline" in where  # the reaper
+            or "due" in where  # the upkeep
+            or list(where) == ["_id"]  # an event of the change stream
+            or "open.0" in where  # GET /metrics
+            or (command.name == "find" and "last_change" in where and is_value(where["organization_id"]))
+        )
+    # GET /v1/groups, which lists an organization's groups.
+    return command.collection == "days" and command.name == "find" and is_value(where["organization_id"])
+
+
+def without_shard_key(commands: Commands) -> list[Any]:
+    return [
+        (command.name, command.collection, where)
+        for command in commands.sent
+        if command.collection in SHARD_KEYS
+        for where in command.wheres()
+        if not all(name in where and is_value(where[name]) for name in SHARD_KEYS[command.collection])
+        and not is_excepted(command, where)
+    ]
+
+
+async def exercise(store: Store, other: Store, group: Group) -> None:
+    """Use every method of the store, on every way it can go."""
+    owner = (group.organization, group.group_id)
+    items = [make_output(n, root_job_id=f"job-{n % 2}") for n in range(20)]
+    written = await group.write(store, *items)
+    await group.write(store, *items)
+    await group.write(store, *(dict(item, data={"new": 1}) for item in items[:5]))
+    store.outputs.ids.step = at("before write", lambda: group.write(other, version(7)))
+    await group.write(store, version(8), make_output(2, root_job_id="job-7"))
+    await group.patch(store, Patch("key_hash", "key-3", is_approved=True), Patch("key_hash", "key-4", tags={"a": 1}))
+    await group.delete(store, written[6])
+    await group.write(store, items[6])
+    for query in (
+        {},
+        {"job_id": "job-1"},
+        {"country": "Germany", "region": "DE-BE"},
+        {"is_approved": True},
+        {"is_approved": False, "scraped_before": datetime(2200, 1, 1, tzinfo=UTC)},
+        {"created_after": datetime(2020, 1, 1, tzinfo=UTC), "cursor": 1},
+        {"newest_first": True, "limit": 2},
+        {"deleted": True, "cursor": 2},
+        {"limit": 1000, "key_hash": "key-1"},
+    ):
+        await group.walk(store, **query)
+    await store.outputs.one(*owner, written[0]["output_id"])
+    await store.outputs.version(*owner)
+    async for _ in store.outputs.pages(*owner, Query()):
+        pass
+    waiting = asyncio.ensure_future(store.outputs.wait(*owner, (await store.outputs.version(*owner)), 5))
+    while not store.watch.readers:
+        await asyncio.sleep(0.005)
+    await group.write(store, make_output(50))
+    await waiting
+    store.outputs.ids.step = at("written", fail())
+    with pytest.raises(Exception, match="injected"):
+        await group.write(store, make_output(51))
+    await store.outputs.recovery.close()
+    await store.outputs.ids.allocate(*owner, 2, "a dead writer's")
+    await reap(store, group)
+    await store.groups.set_retention(*owner, 30)
+    await store.outputs.delete_matching(*owner, Query(job_id="job-1"))
+    await group.set(store, day={"date": "2020-02-02", "created": 1, "changed": 0})
+    store.outputs.ids._days.clear()
+    await group.write(store, make_output(52))
+    await look_after(store, group)
+    await store.upkeep.run()
+    await store.in_flight()
+    await store.reviews.add(*owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])
+    for limit in (None, 1):
+        reviews = await store.reviews.latest(*owner, limit, None)
+        assert [batch async for batch in reviews.batches]
+    await store.reviews.latest_of(*owner, ["job-1"])
+    await store.groups.one(*owner)
+    await group.jobs(store)
+    async for _ in store.groups.all(group.organization, ""):
+        pass
+    cookie = {
+        "domain": "d",
+        "name": "n",
+        "value": "v",
+        "path": "",
+        "secure": False,
+        "http_only": False,
+        "expires": None,
+    }
+    entry = {"domain": "d", "path": "/", "key": "k", "value": "v", "expires": None}
+    await store.cookies.set(group.organization, [cookie])
+    await store.local_storage.set(group.organization, [entry])
+    await store.origins.set(group.organization, [{"origin": "o", "domain": "d", "value": "v"}])
+    some = Selection("d", subdomains=True, active_at=datetime.now(UTC))
+    for state in store.browser_state:
+        async for _ in state.records(group.organization, some):
+            pass
+        async for _ in (await state.page(group.organization, some, 1, None)).batches:
+            pass
+        await state.delete(group.organization, Selection("d"))
+    await store.outputs.delete_matching(*owner, Query())
+    await store.reviews.remove(*owner)
+    await store.groups.remove(*owner)
+
+
+async def test_every_command_carries_the_whole_shard_key(
+    store: Store, other: Store, group: Group, commands: Commands
+) -> None:
+    await exercise(store, other, group)
+    assert {command.collection for command in commands.sent} >= set(SHARD_KEYS)
+    assert {"find", "insert", "update", "delete", "findAndModify", "aggregate"} <= {c.name for c in commands.sent}
+    assert without_shard_key(commands) == []
+
+
+async def test_the_test_sees_a_command_without_its_shard_key(store: Store, commands: Commands) -> None:
+    await store.database["outputs"].find_one({"organization_id": {"$in": [1, 2]}, "group_id": "lamps"})
+    await store.database["cookies"].update_one({"name": "n"}, {"$set": {"value": "v"}})
+    assert [found[:2] for found in without_shard_key(commands)] == [("find", "outputs"), ("update", "cookies")]
+
+
+# -- round trips ----------------------------------------------------------------------------------
+
+
+async def test_new_items_take_three_round_trips_and_unchanged_ones_two(
+    store: Store, group: Group, commands: Commands
+) -> None:
+    await group.write(store, make_output(0))
+    for expected in (3, 2):
+        commands.clear()
+        await group.write(store, *(make_output(n) for n in range(1, 101)))
+        assert commands.rounds() == expected, [(c.name, c.collection) for c in commands.sent]
+        assert len(commands.sent) == 4
+
+
+async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
+    store: Store, other: Store, group: Group, commands: Commands
+) -> None:
+    await group.write(other, *(make_output(n) for n in range(30)))
+    for expected in (2, 1):
+        commands.clear()
+        assert len(await group.read(store, limit=10)) == 10
+        assert commands.rounds() == len(commands.sent) == expected
+
+
+@pytest.mark.parametrize("of_tags", [False, True])
+async def test_a_patch_takes_three_round_trips(store: Store, group: Group, commands: Commands, of_tags: bool) -> None:
+    await group.write(store, *(make_output(n) for n in range(20)))
+    commands.clear()
+    patch: dict[str, Any] = {"tags": {"a": 1}} if of_tags else {"is_approved": True}
+    await group.patch(store, *(Patch("key_hash", f"key-{n}", **patch) for n in range(20)))
+    assert commands.rounds() == 3

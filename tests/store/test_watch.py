@@ -1,0 +1,130 @@
+"""Waking readers that wait: those of the group that changed, and no others."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from service.store import Store
+from service.store import watch as watching
+from tests.support.api import make_output
+from tests.support.groups import Group, stopped_at
+
+
+async def wait(store: Store, group: Group, cursor: int, seconds: float = 5) -> float:
+    """Wait for something after a cursor; return how long it took."""
+    started = time.monotonic()
+    await store.outputs.wait(*group.owner.values(), cursor, seconds)
+    return time.monotonic() - started
+
+
+async def until_waiting(store: Store, readers: int = 1) -> None:
+    async with asyncio.timeout(5):
+        while store.watch.readers < readers:
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new group", "known group"])
+async def test_a_waiting_reader_is_woken_by_another_process(
+    store: Store, other: Store, group: Group, known: bool
+) -> None:
+    cursor = (await group.write(store, make_output(0)))[0]["id"] if known else 0
+    waiting = asyncio.ensure_future(wait(store, group, cursor))
+    await until_waiting(store)
+    await group.write(other, make_output(1))
+    assert await waiting < 2
+    assert len(await group.read(store, cursor=cursor)) == 1
+
+
+async def test_one_write_wakes_the_readers_of_its_group_only(store: Store, other: Store, group: Group) -> None:
+    elsewhere, probe = Group(group.organization, "chairs"), Group(group.organization, "probe")
+    opening = asyncio.ensure_future(wait(store, probe, 0))
+    await until_waiting(store)
+    await probe.write(other, make_output(1))
+    await opening  # when a stream is opened, everybody is woken
+    theirs = asyncio.ensure_future(wait(store, elsewhere, 0))
+    ours = [asyncio.ensure_future(wait(store, group, 0)) for _ in range(20)]
+    await until_waiting(store, 21)
+    woken = []
+    real = store.watch._wake
+    store.watch._wake = lambda key: (woken.append(key), real(key))  # type: ignore[assignment, func-returns-value]
+    await group.write(other, make_output(1))
+    await asyncio.gather(*ours)
+    assert not theirs.done() and tuple(elsewhere.owner.values()) not in woken
+    theirs.cancel()
+    await asyncio.wait([theirs])
+
+
+async def test_a_reader_who_comes_late_does_not_wait(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    assert await wait(store, group, 0) < 1
+
+
+async def test_waiting_ends_after_its_time(store: Store, group: Group) -> None:
+    assert 0.2 <= await wait(store, group, 0, 0.2) < 2
+    assert store.watch.readers == 0
+
+
+async def test_a_wake_up_is_only_a_hint(store: Store, other: Store, group: Group) -> None:
+    async with stopped_at(other, "written", group.write(other, make_output(1))):
+        waiting = asyncio.ensure_future(wait(store, group, 0))
+        await until_waiting(store)
+        await group.write(store, make_output(2))  # behind a batch in flight: not readable
+        await asyncio.wait([waiting], timeout=0.2)
+        assert not waiting.done()
+    assert await waiting < 5
+
+
+async def test_a_reader_who_comes_while_the_stream_is_given_up_is_woken(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await wait(store, group, 0, 0.2) >= 0.2
+    store.watch._stop()  # as the timer does when nobody has waited for a while
+    waiting = asyncio.ensure_future(wait(store, group, 0))
+    await until_waiting(store)
+    await group.write(other, make_output(1))
+    assert await waiting < 3
+
+
+async def test_a_stream_that_breaks_is_opened_again(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_RETRY_SECONDS", 0.01)
+    breaks = 0
+    real = store.watch._key_of
+
+    async def key_of(event: dict[str, Any]) -> Any:
+        nonlocal breaks
+        if not breaks:
+            breaks += 1
+            raise watching.PyMongoError("injected")
+        return await real(event)
+
+    monkeypatch.setattr(store.watch, "_key_of", key_of)
+    async with stopped_at(other, "written", group.write(other, make_output(1))):
+        waiting = asyncio.ensure_future(wait(store, group, 0))
+        await until_waiting(store)
+        await group.write(store, make_output(2))
+    assert await waiting < 4
+    assert breaks == 1
+
+
+async def test_without_change_streams_the_groups_are_polled(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polled = asyncio.Event()
+    real = store.watch._poll
+
+    async def changes() -> Any:
+        polled.set()
+        await real()
+        yield  # a generator
+
+    monkeypatch.setattr(store.watch, "_changes", changes)
+    waiting = asyncio.ensure_future(wait(store, group, 0))
+    await polled.wait()
+    await group.write(other, make_output(1))
+    assert await waiting < 3
