@@ -213,9 +213,7 @@ class _Round:
         except BaseException:
             # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
             # Touches are counted while they are made: such a round may be finished, and counted wrongly.
-            self._recovery.recover_soon(
-                self._group, token, allocated=batch is not None, recount=bool(self._touches)
-            )
+            self._recovery.recover_soon(self._group, token, allocated=batch is not None, recount=bool(self._touches))
             raise
 
     # -- looking up ---------------------------------------------------------------------------
