@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import AsyncGenerator
 from typing import Any
 from urllib.parse import unquote
 
@@ -28,8 +29,8 @@ from service.http.metrics import METRICS
 from service.http.offload import off_loop
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
-from service.http.responses import bytes_response, json_response
-from service.store import Page, Patch, Query
+from service.http.responses import bytes_response, json_response, stream_response
+from service.store import Page, Patch, Query, render_json
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -77,15 +78,38 @@ async def get(request: web.Request) -> web.StreamResponse:
         current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
         if current in map(str.strip, seen.split(",")):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
-    page = await outputs.page(request[ORGANIZATION], group_id, query)
+    part = query._replace(limit=min(query.limit, outputs.fitting(request[ORGANIZATION], group_id)))
+    page = await outputs.page(request[ORGANIZATION], group_id, part)
     if wait and not page.documents and page.next_cursor is None:
-        page = await _wait(request, group_id, query, page, wait)
+        page = await _wait(request, group_id, part, page, wait)
+    headers = {"ETag": _etag(request, page.version), **CACHING} if has_version else CACHING
+    if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
+        return await stream_response(request, _parts(request, group_id, query, page), headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     # A quarter of what reading in would take: 256 KB are about 3 ms.
     body = await off_loop(page.size // 4, lambda: page.body(next_url))
-    version = {"ETag": _etag(request, page.version)} if has_version else {}
-    return await bytes_response(request, body, {**version, **CACHING})
+    return await bytes_response(request, body, headers)
+
+
+async def _parts(request: web.Request, group_id: str, query: Query, page: Page) -> AsyncGenerator[bytes, None]:
+    """Yield a page of many bytes about a megabyte at a time, beginning with its first part."""
+    outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
+    opening, left, size = b'{"items":[', query.limit, 0
+    while True:
+        left, size, next_cursor = left - len(page.documents), size + page.size, page.next_cursor
+        request.app[METRICS].items_out.inc(len(page.documents))
+        if page.documents:
+            yield opening + await off_loop(page.size, page.array)
+            opening = b","
+        if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
+            break
+        part = query._replace(cursor=next_cursor, limit=min(left, outputs.fitting(organization_id, group_id)))
+        page = await outputs.page(organization_id, group_id, part)
+        if len(page.documents) < part.limit:
+            left = len(page.documents)  # it ended early: so does the whole page
+    next_url = None if next_cursor is None else _next_url(request, next_cursor)
+    yield b'],"metadata":%b}' % render_json({"next_url": next_url, "next_cursor": next_cursor})
 
 
 async def _wait(request: web.Request, group_id: str, query: Query, page: Page, seconds: float) -> Page:

@@ -62,8 +62,7 @@ async def table(
 
 
 def _rows(rows: Table, page: Page, first: bool) -> bytes:
-    items = page.items()
-    return (rows.header(items) if first else b"") + rows.render(items)
+    return (rows.header(page.each()) if first else b"") + rows.render(page.each())
 
 
 class Table:

@@ -8,6 +8,7 @@ what Marshmallow would; whatever it does not take goes to Marshmallow for the ve
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Annotated, Any
 
@@ -40,7 +41,7 @@ class Decoder:
         self._array = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
         self._line = msgspec.json.Decoder(struct)
 
-    def decode(self, raw: bytes, lines: bool, max_nested: int) -> list[dict[str, Any]]:
+    def decode(self, raw: bytes, lines: bool, max_nested: int = sys.maxsize) -> list[dict[str, Any]]:
         """Return the records as Marshmallow would load them. Raises FastPathRejected for anything doubtful.
 
         Also for more than `max_nested` entries in lists of all records together: each takes 600 bytes.

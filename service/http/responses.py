@@ -30,7 +30,7 @@ _WHOLE = 64 * 1024
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
 # What a stream holds: a batch, its JSON of a megabyte or one large record, and the compressed form.
-STREAM_BYTES = 4 * 1024 * 1024
+STREAM_BYTES = 5 * 1024 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:

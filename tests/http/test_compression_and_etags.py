@@ -145,6 +145,7 @@ async def test_a_large_page_is_compressed_off_the_event_loop(api: Api, monkeypat
 
     monkeypatch.setattr("service.http.responses.igzip.compress", watched)
     await write(api, 1, 200)
+    await api.ok(PAGE)  # tells how many items make a megabyte: 200 of these go out at once
     threads.clear()
     answer = await get(api, f"{PAGE}?limit=200", "gzip")
     assert len(answer.body) > 100_000 and answer.headers["Content-Encoding"] == "gzip"

@@ -52,7 +52,6 @@ TYPES = {
     "too_many",
     "unavailable",
     "cursor_expired",
-    "precondition_failed",
     "unknown_parameter",
     "unknown_field",
     "unsupported_encoding",

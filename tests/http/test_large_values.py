@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from scripts.attack.probe import Probe
 from service.settings import Settings
 from service.store import Store
 from service.store.vault import Vault
-from tests.support.attack import Probe
 from tests.support.processes import ServiceProcess, make_token
 
 pytestmark = pytest.mark.xdist_group("large values")
@@ -78,7 +78,7 @@ def get(service: ServiceProcess, token: str, path: str) -> bytes:
 @pytest.mark.parametrize("path", ["/v1/local-storage", "/v1/storage-state", "/v1/reviews/g"])
 def test_listing_much_neither_stalls_nor_fills_the_process(service: ServiceProcess, token: str, path: str) -> None:
     get(service, token, "/v1/cookies")
-    with Probe(service) as probe:
+    with Probe(service.port, service.process.pid) as probe:
         body = get(service, token, path)
     assert check(path, json.loads(body))
     assert probe.growth < GROWTH, probe

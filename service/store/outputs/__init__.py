@@ -41,7 +41,7 @@ class Outputs:
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
         self._writing = Writing(database, self.ids, self.recovery, settings)
-        self._reading = Reading(client, database, self.ids, watch, settings)
+        self._reading = Reading(database, self.ids, watch, settings)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -56,6 +56,10 @@ class Outputs:
         """Yield pages from the cursor to the present end, or `max_items` items of them."""
         self._indexes.require("outputs", "groups")
         return self._reading.pages(organization_id, group_id, query, max_items)
+
+    def fitting(self, organization_id: int, group_id: str) -> int:
+        """Return how many items of a group make about a megabyte, as far as it is known."""
+        return self._reading.fitting(organization_id, group_id)
 
     async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -126,15 +127,14 @@ def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, 
 
 def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:
     """Give each file without one an id by its content: the same file of the same item keeps it."""
-    seen: set[str] = set()
+    seen: Counter[bytes] = Counter()
     for file in files:
         if "id" not in file:
             content = documents.canonical(file)
-            id = documents.sha256(key_hash.encode(), content)[:_PART]
-            while id in seen:  # the same file listed twice has two ids, the same two every time
-                id = documents.sha256(id.encode(), content)[:_PART]
-            seen.add(id)
-            file["id"] = id
+            # The same file listed twice has two ids, the same two every time.
+            again = (b"%d" % seen[content],) if seen[content] else ()
+            seen[content] += 1
+            file["id"] = documents.sha256(key_hash.encode(), content, *again)[:_PART]
 
 
 def new_uuid() -> str:

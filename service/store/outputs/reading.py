@@ -12,7 +12,7 @@ from pymongo import ASCENDING, DESCENDING
 
 from schemas.base import INT64_MAX
 from service.settings import Settings
-from service.store.connection import MAJORITY, Client, Collection, Database
+from service.store.connection import Database
 from service.store.contract import stored, streamed
 from service.store.errors import CursorExpired, StoreUnavailable
 from service.store.outputs import documents
@@ -25,10 +25,8 @@ from service.store.watch import Watch
 _STREAMED_BYTES = 1024 * 1024
 _FIRST_STREAMED = 50
 _MAX_STREAMED = 1000
-# The driver decodes pages up to this, the cheapest way: 39 instead of 43 ms for each 1000 items at a
-# limit of 100. It holds the interpreter lock meanwhile, 17 ms for 1000 items of 2 KB: larger pages
-# are decoded here, item by item.
-_DECODED_BY_DRIVER = 128
+# Groups whose items' size a process remembers: 10,000 are about 2 MB.
+_MAX_REMEMBERED = 10_000
 # Records passed over by one plain read; where a group has more of them, it is read in windows.
 _MAX_HIDDEN = 1000
 # Documents looked at in the first window of a page and in each further one, and seconds after which a page ends early.
@@ -87,12 +85,11 @@ class _Found(NamedTuple):
 class Reading:
     """Reads the outputs of groups."""
 
-    def __init__(self, client: Client, database: Database, ids: Ids, watch: Watch, settings: Settings) -> None:
-        self._client = client
-        self._outputs: Collection = database.get_collection("outputs", read_concern=MAJORITY)
+    def __init__(self, database: Database, ids: Ids, watch: Watch, settings: Settings) -> None:
         self._ids, self._watch = ids, watch
         self._page_bytes = settings.max_page_bytes
         self._patience = settings.lease_seconds + 10
+        self._averages: dict[tuple[int, str], int] = {}
 
     @stored
     async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
@@ -116,6 +113,18 @@ class Reading:
             found = await self._range(owner, query, new)
         return self._page(found, new)
 
+    def fitting(self, organization_id: int, group_id: str) -> int:
+        """Return how many items of a group make about a megabyte, by those that were read last."""
+        average = self._averages.get((organization_id, group_id))
+        return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
+
+    def _remember(self, owner: tuple[int, str], found: list[Document]) -> None:
+        if found:
+            self._averages.pop(owner, None)
+            self._averages[owner] = max(1, sum(map(len, found)) // len(found))
+            if len(self._averages) > _MAX_REMEMBERED:
+                self._averages.pop(next(iter(self._averages)))
+
     async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         deadline = time.monotonic() + seconds
@@ -138,16 +147,15 @@ class Reading:
         What is in flight when it begins is part of it: a reader that comes only once misses nothing.
         """
         begun = await self._ids.watermark(organization_id, group_id)
-        left, limit, deadline = max_items, _FIRST_STREAMED, time.monotonic() + self._patience
+        left, limit = max_items, self.fitting(organization_id, group_id)
+        deadline = time.monotonic() + self._patience
         settled = not begun.in_flight
         while True:
             page = await self.page(
                 organization_id, group_id, query._replace(limit=limit if left is None else min(limit, left))
             )
             yield page
-            if page.documents:
-                average = max(1, page.size // len(page.documents))
-                limit = max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
+            limit = self.fitting(organization_id, group_id)
             left = None if left is None else left - len(page.documents)
             if left == 0:
                 return
@@ -235,7 +243,9 @@ class Reading:
         if selection.choices:
             selection = await self._narrowest(owner, selection, low, high, watermark)
         read = self._plain if not selection.residual else self._windows
-        return await read(owner, query, selection, low, high, watermark, by_date)
+        found = await read(owner, query, selection, low, high, watermark, by_date)
+        self._remember(owner, found.documents)
+        return found
 
     async def _plain(
         self,
@@ -261,38 +271,15 @@ class Reading:
             "hint": hint,
             "limit": query.limit + 1,  # one more tells whether there is a further page
         }
-        if query.limit <= _DECODED_BY_DRIVER:
-            reply = await self._ids.command(
-                {"find": "outputs", **wanted, "batchSize": wanted["limit"]},
-                watermark.time,
-                codec_options=documents.NAIVE,
-            )
-            found: list[Document] = list(reply["cursor"]["firstBatch"])
-            if not reply["cursor"]["id"]:
-                return _cut(found, query.limit)
-            # One message of 16 MB holds no more: the rest is another page.
-            await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
-            return _Found(found, documents.decode(found[-1])["id"])
-        return await self._encoded(wanted, query.limit, watermark)
-
-    async def _encoded(self, wanted: dict[str, Any], limit: int, watermark: Watermark) -> _Found:
-        """Return the first `limit` documents still encoded, or fewer once they are too many bytes."""
-        found: list[Document] = []
-        size = 0
-        async with await self._client.start_session(causal_consistency=True) as session:
-            if watermark.time is not None:
-                session.advance_operation_time(watermark.time)
-            batches = self._outputs.find_raw_batches(**wanted, batch_size=wanted["limit"], session=session)
-            async for raw in batches:  # of 16 MB at most each
-                found += documents.split(raw)
-                size += len(raw)
-                if size > self._page_bytes:
-                    cut = len(found) <= limit and batches.alive
-                    await batches.close()
-                    if cut:
-                        return _Found(found, documents.decode(found[-1])["id"])
-                    break
-        return _cut(found, limit)
+        reply = await self._ids.command(
+            {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, watermark.time, codec_options=documents.RAW
+        )
+        found = documents.first_batch(reply)
+        if not reply["cursor"]["id"]:
+            return _cut(found, query.limit)
+        # One message of 16 MB holds no more: the rest is another page.
+        await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
+        return _Found(found, documents.decode(found[-1])["id"])
 
     async def _windows(
         self,
@@ -331,9 +318,9 @@ class Reading:
                     "hint": selection.hint,
                 },
                 watermark.time,
-                codec_options=documents.NAIVE,
+                codec_options=documents.RAW,
             )
-            found += reply["cursor"]["firstBatch"]
+            found += documents.first_batch(reply)
             if reply["cursor"]["id"]:  # more than one message
                 await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
                 return _Found(found, documents.decode(found[-1])["id"])

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol
 
 # Asks again and again on one connection, in a process of its own: whoever attacks is busy. Prints the longest
 # time in seconds when its standard input ends. Time in which the service did not run at all is not counted: the
@@ -31,16 +30,11 @@ print(longest)
 """
 
 
-class Process(Protocol):
-    port: int
-    process: subprocess.Popen[bytes]
-
-
 class Probe:
     """Measures a process for as long as the context lasts: `stall` in seconds, `growth` in bytes."""
 
-    def __init__(self, service: Process) -> None:
-        self._pid, self._port = service.process.pid, service.port
+    def __init__(self, port: int, pid: int) -> None:
+        self._port, self._pid = port, pid
         self.stall = 0.0
         self.growth = 0
 
@@ -59,9 +53,13 @@ class Probe:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         printed, _ = self._asking.communicate("\n", timeout=90)
-        self.growth = self._memory("VmHWM") - self._before
+        self.growth = max(0, self._memory("VmHWM") - self._before)
         if kind is None:
             self.stall = float(printed)
+
+    def grown(self) -> int:
+        """Return how much more memory the process has now than before."""
+        return self._memory("VmRSS") - self._before
 
     def __repr__(self) -> str:
         return f"stall {self.stall * 1000:.0f} ms, growth {self.growth / 2**20:.0f} MB"
