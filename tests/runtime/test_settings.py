@@ -73,7 +73,7 @@ def test_without_an_environment_all_settings_have_their_defaults() -> None:
         ("keepalive_timeout", 1.0),
         ("shutdown_timeout", 1.0),
         ("drain_seconds", 0.0),
-        ("lease_seconds", 5.0),
+        ("lease_seconds", 6.0),
         ("group_commit", False),
         ("cors_origins", "https://a.example,https://b.example"),
         ("log_level", "WARNING"),

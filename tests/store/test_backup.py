@@ -22,6 +22,8 @@ from tests.support.api import make_cookie, make_entry, make_output, make_review
 from tests.support.processes import ServiceProcess, make_token, run_command
 
 KEYS = Vault.new_key("k1")
+# Of this process alone: others may use the same server.
+PREFIX = f"backup-{os.getpid()}-"
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Token = Callable[..., str]
 
@@ -30,18 +32,18 @@ Token = Callable[..., str]
 def client(mongo_url: str) -> Iterator[MongoClient[dict[str, Any]]]:
     """The database server, with the two databases of these tests empty."""
     with MongoClient[dict[str, Any]](mongo_url) as client:
-        for name in ("backup-from", "backup-to"):
-            client.drop_database(name)
+        for name in ("from", "to"):
+            client.drop_database(PREFIX + name)
         yield client
-        for name in ("backup-from", "backup-to"):
-            client.drop_database(name)
+        for name in ("from", "to"):
+            client.drop_database(PREFIX + name)
 
 
 @pytest.fixture
 def command(mongo_url: str, client: object) -> Command:
     """Runs a command on one of the databases: `command("from", "backup", …)`."""
     return lambda database, *arguments: run_command(
-        mongo_url, *arguments, MONGO_DATABASE=f"backup-{database}", SECRET_KEYS=KEYS
+        mongo_url, *arguments, MONGO_DATABASE=PREFIX + database, SECRET_KEYS=KEYS
     )
 
 
@@ -49,7 +51,7 @@ class Caller:
     """A running service on one of the databases, and a token of it."""
 
     def __init__(self, mongo_url: str, database: str, token: str) -> None:
-        self._process = ServiceProcess(mongo_url, mongo_database=f"backup-{database}", secret_keys=KEYS)
+        self._process = ServiceProcess(mongo_url, mongo_database=PREFIX + database, secret_keys=KEYS)
         self._token = token
 
     def __enter__(self) -> Caller:
@@ -101,7 +103,7 @@ def fill(service: Caller) -> None:
 def token(mongo_url: str, client: object) -> Token:
     """Makes a token in one of the databases: `token("from", 1)`."""
     return lambda database, organization=1: make_token(
-        mongo_url, organization, "read", "write", "delete", database=f"backup-{database}"
+        mongo_url, organization, "read", "write", "delete", database=PREFIX + database
     )
 
 
@@ -126,7 +128,9 @@ def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_m
         new = service.call(f"/v1/outputs/g?limit=1000&cursor={cursor}")["items"]
         assert [item["key_hash"] for item in new] == ["key-200", "key-201", "key-202", "key-2"]
     # Every collection that holds something is in the backup, and what is sealed is sealed in it.
-    kept = {name for name in client["backup-from"].list_collection_names() if client["backup-from"][name].find_one()}
+    kept = {
+        name for name in client[f"{PREFIX}from"].list_collection_names() if client[f"{PREFIX}from"][name].find_one()
+    }
     assert kept - {"meta"} <= set(COLLECTIONS)
     text = gzip.decompress(file.read_bytes()).decode()
     assert "c00kie-value" not in text
@@ -163,14 +167,14 @@ def test_a_backup_goes_through_pipes(mongo_url: str, command: Command, token: To
     with file.open("wb") as out:
         subprocess.run(
             [sys.executable, "-m", "service", "backup", "--out", "-"],
-            env={**os.environ, **environ, "MONGO_DATABASE": "backup-from"},
+            env={**os.environ, **environ, "MONGO_DATABASE": f"{PREFIX}from"},
             stdout=out,
             check=True,
         )
     with file.open("rb") as source:
         subprocess.run(
             [sys.executable, "-m", "service", "restore", "-"],
-            env={**os.environ, **environ, "MONGO_DATABASE": "backup-to"},
+            env={**os.environ, **environ, "MONGO_DATABASE": f"{PREFIX}to"},
             stdin=source,
             check=True,
         )
