@@ -33,14 +33,14 @@ _ABOUT = (
 # In the order in which they are shown.
 _TAGS = {
     "outputs": "What scrapers found: written by key, read in the order of change with a cursor that misses nothing.",
-    "output": "One output by its output_id: read it, approve it, tag it, delete it.",
-    "export": "All outputs of a group in one response, or as they come: NDJSON, CSV, JSON, server-sent events.",
+    "output": "One output: read it, approve or tag it, delete it.",
+    "export": "Everything that matches, as one stream: NDJSON, CSV, JSON or server-sent events.",
     "groups": "What a group holds: counts, days, jobs, and how well each field is filled.",
     "reviews": "What people think of a job: the latest review counts.",
     "cookies": "Cookies for the scrapers' browsers, one for each domain, path and name.",
     "local_storage": "Local-storage entries for the scrapers' browsers, one for each domain, path and key.",
     "storage_state": "Cookies and local storage in one file, as Playwright saves and loads them.",
-    "token": "The access token itself.",
+    "token": "The access token itself: whose it is and what it may do.",
     "health": "For load balancers and orchestration; needs no token.",
     "metrics": "For Prometheus; needs no token.",
 }

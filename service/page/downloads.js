@@ -6,7 +6,13 @@ import { el, put } from "./dom.js";
 import { count, many, shorten, size } from "./format.js";
 import { orderOf } from "./paging.js";
 
-const FORMATS = { csv: ["CSV", "text/csv"], ndjson: ["NDJSON, one item per line", "application/x-ndjson"], json: ["JSON", "application/json"] };
+const FORMATS = {
+  csv: { title: "CSV", type: "text/csv" },
+  // A text that begins with = is a formula to a spreadsheet, and scraped: an apostrophe before it disarms it.
+  sheet: { title: "CSV for spreadsheets, without formulas", type: "text/csv", params: { format: "csv", safe: "true" } },
+  ndjson: { title: "NDJSON, one item per line", type: "application/x-ndjson" },
+  json: { title: "JSON", type: "application/json" },
+};
 
 /** Ask for format and columns, then read the export and hand it to the browser. */
 export function offerDownload(desk) {
@@ -17,7 +23,7 @@ export function offerDownload(desk) {
   const dialog = askInDialog("small", "Download", [
     el("p", null, filtered ? "Every item that matches the filters, on all pages." : `All ${many(desk.view.stats?.items ?? 0, "item")} of this group.`),
     el("div", { class: "field" }, el("label", { for: "download-format" }, "Format"),
-      el("select", { id: "download-format", name: "format", autofocus: true }, Object.entries(FORMATS).map(([value, [text]]) => el("option", { value }, text)))),
+      el("select", { id: "download-format", name: "format", autofocus: true }, Object.entries(FORMATS).map(([value, { title }]) => el("option", { value }, title)))),
     el("div", { class: "field" }, el("label", { for: "download-fields" }, "Columns"),
       el("select", { id: "download-fields", name: "fields" }, el("option", { value: "shown" }, `Those of the table (${desk.columns.length})`), el("option", { value: "all" }, "All"))),
     progress,
@@ -27,9 +33,10 @@ export function offerDownload(desk) {
   ], async (data) => {
     start.disabled = true;
     try {
-      const format = data.get("format");
-      const blob = await read(desk, format, data.get("fields") === "shown", progress, stop.signal, filtered ? 0 : desk.view.stats?.items);
-      saveAs(blob, `${desk.view.group.replace(/[^\w.-]+/g, "_").slice(0, 80) || "items"}.${format}`);
+      const { type, params } = FORMATS[data.get("format")];
+      const query = { format: data.get("format"), ...params };
+      const blob = await read(desk, query, type, data.get("fields") === "shown", progress, stop.signal, filtered ? 0 : desk.view.stats?.items);
+      saveAs(blob, `${desk.view.group.replace(/[^\w.-]+/g, "_").slice(0, 80) || "items"}.${query.format}`);
     } catch (error) {
       if (stop.signal.aborted) return;
       start.disabled = false;
@@ -40,14 +47,15 @@ export function offerDownload(desk) {
   dialog.addEventListener("close", () => stop.abort());
 }
 
-async function read(desk, format, onlyShown, progress, signal, total) {
+async function read(desk, query, type, onlyShown, progress, signal, total) {
   const { until, ...filters } = desk.filters;
   const order = orderOf(desk.params) === "desc" || until ? "desc" : "";
   // A path with a dot or comma inside a name cannot be asked for: then everything comes.
   const plain = !desk.columns.some((path) => path.includes("\\"));
   const fields = onlyShown && plain ? ["id", ...desk.columns].join(",") : "";
-  const response = await call("GET", ["outputs", desk.view.group, "export"], { params: { ...filters, order, cursor: until, format, fields }, signal });
+  const response = await call("GET", ["outputs", desk.view.group, "export"], { params: { ...filters, ...query, order, cursor: until, fields }, signal });
   const parts = [];
+  const hasLines = query.format !== "json";
   let bytes = 0, lines = 0;
   const bar = el("progress", total ? { max: total, value: 0, "aria-label": "Items read" } : { "aria-label": "Reading" });
   const text = el("span");
@@ -58,10 +66,10 @@ async function read(desk, format, onlyShown, progress, signal, total) {
     parts.push(value);
     bytes += value.length;
     for (let i = value.indexOf(10); i >= 0; i = value.indexOf(10, i + 1)) lines += 1;
-    if (total && format !== "json") bar.value = Math.min(total, lines);
-    text.textContent = format === "json" ? size(bytes) : `${count(lines)} lines, ${size(bytes)}`;
+    if (total && hasLines) bar.value = Math.min(total, lines);
+    text.textContent = hasLines ? `${count(lines)} lines, ${size(bytes)}` : size(bytes);
   }
-  return new Blob(parts, { type: FORMATS[format][1] });
+  return new Blob(parts, { type });
 }
 
 /** Hand a file to the browser. */

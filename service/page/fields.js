@@ -7,7 +7,7 @@ import { go, link } from "./place.js";
 
 const ALL = "*"; // in the address: the items of all jobs
 const DROP = 0.1; // a fill rate that falls by more than this is marked
-const HEAD = ["Field", "Filled", "Types", ["Smallest"], ["Largest"], "Examples", ""];
+const HEAD = ["Field", "Filled", "Types", ["Smallest"], ["Largest"], "Examples"];
 
 export async function showFields(view, params, signal, stay) {
   if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
@@ -69,12 +69,11 @@ function line(view, field, job) {
   const changed = before !== undefined && Math.round(100 * before) !== Math.round(100 * rate);
   const column = `data.${path}`;
   return row({ class: drop > DROP ? "dropped" : false },
-    rowHead(null, el("span", { class: "text" }, shorten(path, 80))),
+    rowHead(null, el("a", { class: "text", href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), title: "Show this column", "aria-label": `Show the column ${path}` }, shorten(path, 80))),
     cell("Filled", "fill", el("span", { class: "share" }, el("span", { class: drop > DROP && "bad-text" }, changed ? `${percent(before)} → ${percent(rate)}` : percent(rate)), meter(rate, drop > DROP ? "lost" : "done"))),
     cell("Types", "", el("span", { class: "chips" }, Object.entries(types).map(([name, n]) => chip(Object.keys(types).length > 1 ? `${name} ${n}` : name)))),
     cell("Smallest", "number", value(min)), cell("Largest", "number", value(max)),
-    cell("Examples", "", examples.length ? el("span", { class: "text" }, shorten(examples.map((one) => text(one, 40)).join(" · "), 72)) : faint("–")),
-    cell("", "tools-cell", el("a", { href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), "aria-label": `Show the column ${path}` }, "Add column")));
+    cell("Examples", "", examples.length ? el("span", { class: "text" }, shorten(examples.map((one) => text(one, 40)).join(" · "), 60)) : faint("–")));
 }
 
 const text = (one, longest) => shorten(typeof one === "object" ? toJson(one) : String(one), longest);

@@ -6,7 +6,7 @@ import { shorten } from "./format.js";
 import { endOfDay } from "./paging.js";
 import { go, link } from "./place.js";
 
-export const LABELS = {
+const LABELS = {
   job_id: "Job", country: "Country", region: "Region", is_approved: "Approved", created_after: "Changed since", url: "Source URL", key_hash: "Key", day: "Day",
 };
 export const FILTERS = Object.keys(LABELS);

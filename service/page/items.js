@@ -10,15 +10,12 @@ import { many, splitPaths } from "./format.js";
 import { itemDialog, showItem } from "./item_dialog.js";
 import { listenToKeys, showHelp } from "./keys.js";
 import { watch } from "./live.js";
+import { showPager, withLimit } from "./pager.js";
 import { orderOf, readPage } from "./paging.js";
 import { want, wanted } from "./pictures.js";
 import { go, link, replace } from "./place.js";
-import { judge } from "./reviewing.js";
 import { rowOf, search, showRows, updateRow } from "./rows.js";
-import { may } from "./session.js";
-
-const LIMITS = [10, 25, 50, 100, 250, 1000];
-const USUAL_LIMIT = "25";
+import { makeSelectable } from "./selection.js";
 
 let desk = null; // the items on the screen
 
@@ -38,25 +35,14 @@ export async function showItems(view, params, signal, stay) {
 
 /** Return what a page depends on, as text. */
 const request = (params) => JSON.stringify([...FILTERS, "order", "limit", "after", "before"].map((name) => params[name] ?? ""));
-const withLimit = (params) => ({ ...params, limit: params.limit ?? USUAL_LIMIT });
 
 function makeDesk(view, stay) {
   const made = {
     view, stay, params: {}, request: "", items: [], found: [], columns: [], filters: {}, page: {},
-    selected: new Set(), current: null, // output ids
-    numeric: new Set(), // columns of numbers only
     own: new Set(), pending: new Set(), // what this page changed itself is no news
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
     filterLink: (name, value) => link(view.path, fresh(made.params, { [name]: value })),
-    select: (id, yes) => {
-      made.selected[yes ? "add" : "delete"](id);
-      selectionChanged();
-    },
-    selectAll: (yes) => {
-      for (const { output_id } of visible()) made.selected[yes ? "add" : "delete"](output_id);
-      selectionChanged();
-    },
     replace: (item) => {
       const at = made.items.findIndex(({ output_id }) => output_id === item.output_id);
       if (at >= 0) made.items[at] = item;
@@ -66,13 +52,15 @@ function makeDesk(view, stay) {
       made.items = made.items.filter(({ output_id }) => output_id !== outputId);
       made.selected.delete(outputId);
       rowOf(made.parts.table, outputId)?.remove();
-      selectionChanged();
+      made.selectionChanged();
       made.counts();
     },
     counts: () => view.refresh(stay).catch(() => {}),
-    judge: judgeChosen, move, visible, reload, turn,
+    reload,
+    turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
   };
   stay.addEventListener("abort", () => made.live.abort());
+  makeSelectable(made);
   desk = made;
   made.parts = frame(view);
   return made;
@@ -147,7 +135,7 @@ async function load(signal) {
     if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
     Object.assign(desk, { page, items: page.items, found: discover(page.items), selected: new Set(), current: null });
     fillTable();
-    fillPager();
+    showPager(parts.pager, desk);
     follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);
     announce(`${many(page.items.length, "item")} shown`);
   } catch (error) {
@@ -216,7 +204,7 @@ function fillTable() {
   desk.columns = columnsShown();
   if (desk.items.length) showRows(table, desk);
   else put(table, nothing());
-  selectionChanged();
+  desk.selectionChanged();
   find();
 }
 
@@ -231,73 +219,4 @@ function find() {
   const text = desk.params.q ?? "";
   const left = search(desk.parts.table, desk.items, text);
   desk.parts.found.textContent = text ? `${left} of ${many(desk.items.length, "row")} on this page` : "";
-}
-
-function fillPager() {
-  const { pager } = desk.parts;
-  const { items, page, params, view } = desk;
-  const step = (name, to, rel) => (to === undefined
-    ? el("span", { class: "button off", "aria-disabled": "true" }, name)
-    : el("a", { class: "button", rel, href: link(view.path, fresh(params, to)), onclick: () => view.tab.querySelector("#outputs-title").focus() }, name));
-  const limit = withLimit(params).limit;
-  const rows = el("select", { id: "limit", onchange: () => go(view.path, fresh(params, { limit: rows.value === USUAL_LIMIT ? "" : rows.value })) },
-    [...new Set([...LIMITS.map(String), limit])].map((n) => el("option", { selected: n === limit }, n)));
-  const ids = items.length ? `ids ${items[0].id} to ${items.at(-1).id}` : "";
-  put(pager,
-    el("p", { class: "faint" }, items.length ? `${many(items.length, "item")}, ${ids}${page.next ? "" : ", the end"}` : ""),
-    el("label", { class: "rows-choice", for: "limit" }, "Rows", rows),
-    el("div", { class: "actions" }, step("First", page.first), step("Previous", page.previous, "prev"), step("Next", page.next, "next"), step("Last", page.last)));
-}
-
-function turn(name) {
-  if (desk.page[name]) go(desk.view.path, fresh(desk.params, desk.page[name]));
-}
-
-const visible = () => desk.items.filter(({ output_id }) => rowOf(desk.parts.table, output_id)?.hidden === false);
-
-/** Make another row the current one, `by` places further. */
-function move(by) {
-  const rows = visible();
-  const now = rows.findIndex(({ output_id }) => output_id === desk.current);
-  const next = rows[now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, now + by))];
-  if (!next) return;
-  desk.current = next.output_id;
-  for (const old of desk.parts.table.querySelectorAll("tr.current")) old.classList.remove("current");
-  const shown = rowOf(desk.parts.table, next.output_id);
-  shown.classList.add("current");
-  shown.querySelector("a[data-open]").focus();
-  shown.scrollIntoView({ block: "nearest" });
-}
-
-function selectionChanged() {
-  const { selection, table } = desk.parts;
-  for (const shown of table.querySelectorAll("tr[data-item]")) {
-    const yes = desk.selected.has(shown.dataset.item);
-    shown.setAttribute("aria-selected", yes);
-    const check = shown.querySelector("input");
-    if (check) check.checked = yes;
-  }
-  const all = table.querySelector("thead input");
-  if (all) all.checked = desk.selected.size > 0 && visible().every(({ output_id }) => desk.selected.has(output_id));
-  selection.hidden = !desk.selected.size;
-  put(selection,
-    el("strong", null, `${many(desk.selected.size, "item")} selected`),
-    el("button", { type: "button", class: "primary", onclick: () => judgeChosen(true) }, "Approve"),
-    el("button", { type: "button", onclick: () => judgeChosen(false) }, "Reject"),
-    el("button", { type: "button", class: "quiet", onclick: () => desk.selectAll(false) }, "Clear"));
-}
-
-/** Approve or reject what is selected, else the current row, and go on to the next one. */
-function judgeChosen(approved) {
-  if (!may("write")) return;
-  const chosen = desk.items.filter(({ output_id }) => desk.selected.has(output_id));
-  if (chosen.length) {
-    desk.selected.clear();
-    selectionChanged();
-    return judge(desk, chosen, approved);
-  }
-  const current = desk.items.find(({ output_id }) => output_id === desk.current);
-  if (!current || desk.pending.has(current.output_id)) return;
-  move(1);
-  return judge(desk, [current], approved);
 }

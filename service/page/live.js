@@ -17,6 +17,7 @@ export async function watch(desk, filters, from, signal, news) {
     }
     try {
       const params = { ...filters, until: "", limit: PAGE, cursor: String(cursor), wait: WAIT, fields: "output_id,create_date,update_date" };
+      const asked = performance.now();
       const { items, metadata } = await get(["outputs", desk.view.group], params, signal);
       for (const { id, output_id, create_date, update_date } of items) {
         cursor = Math.max(cursor, id);
@@ -25,6 +26,7 @@ export async function watch(desk, filters, from, signal, news) {
       }
       cursor = Math.max(cursor, metadata.next_cursor ?? 0);
       if (items.length) news(counts);
+      else if (performance.now() - asked < 1000 && metadata.next_cursor === null) await pause(signal); // it stops, and does not wait
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Failure) || [401, 403, 422].includes(error.status)) return;

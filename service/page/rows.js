@@ -2,7 +2,7 @@
 
 import { content, label } from "./columns.js";
 import { cell, el, put, row, rowHead } from "./dom.js";
-import { at, shorten, splitPath } from "./format.js";
+import { at, splitPath } from "./format.js";
 import { anyPicture, pictureOf, thumbnail } from "./pictures.js";
 import { may } from "./session.js";
 
@@ -62,15 +62,17 @@ function openOnClick(event) {
 /** Hide the rows whose item does not contain `text`; return how many are left. */
 export function search(place, items, text) {
   const wanted = text.toLowerCase();
-  let left = 0;
-  for (const item of items) {
-    const found = !wanted || textOf(item).includes(wanted);
-    const shown = rowOf(place, item.output_id);
-    if (shown) shown.hidden = !found;
-    left += found;
-  }
-  return left;
+  const found = new Set(items.filter((item) => !wanted || textOf(item).includes(wanted)).map(({ output_id }) => output_id));
+  for (const shown of place.querySelectorAll("tr[data-item]")) shown.hidden = !found.has(shown.dataset.item);
+  return found.size;
 }
 
-const textOf = (item) => shorten(JSON.stringify([item.id, item.source_url, item.root_job_id, item.data, item.tags],
-  (_, value) => (typeof value === "bigint" ? String(value) : value)), 1_000_000).toLowerCase();
+const texts = new WeakMap(); // made once per item, not at every key
+
+function textOf(item) {
+  if (!texts.has(item)) {
+    const parts = [item.id, item.source_url, item.root_job_id, item.data, item.tags];
+    texts.set(item, JSON.stringify(parts, (_, value) => (typeof value === "bigint" ? String(value) : value)).toLowerCase());
+  }
+  return texts.get(item);
+}

@@ -44,7 +44,7 @@ function entry(key, value, level) {
 
 function leaf(value) {
   if (typeof value !== "string") return el("span", { class: `value ${value === null ? "faint" : "plain"}` }, String(value));
-  if (isInline(value)) return el("span", { class: "value" }, thumbnail(value, "large"), faint(`${shorten(value, 40)} (${count(value.length)} characters)`));
+  if (isInline(value)) return el("span", { class: "value" }, thumbnail(value, "large"), faint(`${value.match(/^[^;,]*/)[0]}, ${count(value.length)} characters`));
   if (isWebAddress(value)) return el("span", { class: "value" }, outside(value, shorten(value, 160)));
   const text = el("span", { class: "value" }, value === "" ? el("span", { class: "faint" }, "empty text") : shorten(value, LONGEST));
   if (value.length <= LONGEST) return text;

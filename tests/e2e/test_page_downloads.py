@@ -12,6 +12,7 @@ from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
 from tests.e2e.page import GROUP, rows
+from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,7 +25,8 @@ async def download(page: Page, file_format: str, columns: str) -> Path:
     await dialog.get_by_label("Columns").select_option(columns)
     async with page.expect_download() as started:
         await dialog.get_by_role("button", name="Download").click()
-    assert (await started.value).suggested_filename == f"{GROUP}.{file_format}"
+    ending = "csv" if file_format == "sheet" else file_format
+    assert (await started.value).suggested_filename == f"{GROUP}.{ending}"
     await expect(dialog).to_be_hidden()
     return Path(await (await started.value).path())
 
@@ -47,6 +49,14 @@ async def test_ndjson_and_json_hold_whole_items(new_tab: Any, shop: Caller) -> N
     lines = (await download(page, "ndjson", "all")).read_text().splitlines()
     assert [json.loads(line) for line in lines] == expected
     assert json.loads((await download(page, "json", "all")).read_text()) == expected
+
+
+async def test_a_csv_for_spreadsheets_has_no_formulas(new_tab: Any, caller: Caller) -> None:
+    caller.post(f"outputs/{GROUP}", [make_output(data={"title": '=HYPERLINK("https://evil.example")'})])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
+    await expect(rows(page)).to_have_count(1)
+    table = pd.read_csv(await download(page, "sheet", "shown"))
+    assert table["data.title"].tolist() == ['\'=HYPERLINK("https://evil.example")']
 
 
 async def test_a_download_that_fails_says_so_and_can_be_tried_again(new_tab: Any, shop: Caller) -> None:

@@ -50,6 +50,6 @@ async def test_pictures_inside_the_data_are_shown_at_once(new_tab: Any, caller: 
     page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
     picture = rows(page).first.locator("img")
     await expect(picture).to_have_attribute("src", INLINE)
-    await page.wait_for_function("document.querySelector('table.rows img').complete")
+    await expect(picture).to_have_js_property("complete", True)
     await rows(page).first.get_by_role("link").first.click()
     await expect(page.get_by_role("dialog").locator("img")).to_have_attribute("src", INLINE)
