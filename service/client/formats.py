@@ -1,6 +1,6 @@
-"""Browser state in the formats people have, from and to Playwright's storageState.
+"""Browser state in common file formats, from and to Playwright's storageState.
 
-`read` knows them by content: Playwright's storageState, cookies as the DevTools protocol (CDP), Puppeteer and
+`read` recognizes them by content: Playwright's storageState, cookies as the DevTools protocol (CDP), Puppeteer and
 Playwright's `context.cookies()` give them, EditThisCookie's and Cookie-Editor's JSON, and Netscape's `cookies.txt`
 as curl, wget, yt-dlp and browser extensions write it.
 """
@@ -19,28 +19,28 @@ Record = dict[str, Any]
 _HTTP_ONLY = "#HttpOnly_"
 _SESSION = -1
 _YEAR_10000 = 253402300800
-# What a number of that size would be: seconds beyond the year 9999 are none.
+# The unit of a number below this limit: as seconds it would be beyond the year 9999.
 _UNITS = ((1e13, "milliseconds", 1e3), (1e16, "microseconds", 1e6), (math.inf, "nanoseconds", 1e9))
 # Chromium's own database counts microseconds from 1601.
 _CHROMIUM = (12e15, 18e15)
 _SAME_SITE = {"strict": "Strict", "lax": "Lax", "none": "None", "no_restriction": "None"}
 _NO_SAME_SITE = ("", "unspecified", None)
-# What says nothing that other fields do not say, or names a place in one browser only.
+# Fields that repeat others, or that mean something in one browser only.
 _DERIVED = ("size", "session", "hostOnly", "storeId", "id", "expirationDate", "expiry", "url")
 _KNOWN = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite", "partitionKey")
 
 
 class FormatError(ValueError):
-    """What is wrong with a file, and with which of its records."""
+    """A file that cannot be read; the message names the record."""
 
 
 def read(text: str | bytes) -> Record:
-    """Return the storageState that a file's content stands for."""
+    """Return the content of a file as storageState."""
     if isinstance(text, bytes):
         try:
             text = text.decode("utf-8-sig")
         except UnicodeDecodeError:
-            raise FormatError("not a text in UTF-8") from None
+            raise FormatError("the file is not UTF-8 text") from None
     text = text.removeprefix("\ufeff")
     if text.lstrip()[:1] in ("{", "["):
         try:
@@ -57,7 +57,7 @@ def write(state: Mapping[str, Any], format: str = "playwright") -> str:
 
 
 def from_value(value: Any) -> Record:
-    """Return the storageState that a JSON value stands for: one already, or cookies in any dialect."""
+    """Return a JSON value as storageState: it is one already, or cookies in any dialect."""
     if isinstance(value, dict) and isinstance(value.get("result"), dict):
         value = value["result"]  # a whole CDP message
     origins: list[Record] = []
@@ -74,11 +74,11 @@ def from_value(value: Any) -> Record:
 
 
 def _cookie(given: Record, number: int) -> Record:
-    """Return a cookie of any JSON dialect as Playwright has it, and what else it holds beside."""
+    """Return a cookie of any JSON dialect in Playwright's form; fields that it does not know are kept."""
     where = _where(number, given)
     for name in ("name", "value", "domain"):
         if not isinstance(given.get(name), str):
-            raise FormatError(f"{where}: {name} must be a text")
+            raise FormatError(f"{where}: {name} must be a string")
     cookie = {
         "name": given["name"],
         "value": given["value"],
@@ -139,7 +139,7 @@ def _expires(given: Record, where: str) -> float:
 
 
 def _seconds(value: Any, name: str, where: str) -> float:
-    """Return Unix seconds; nothing, 0 and less are a session. Refuse other units: they would last for ages."""
+    """Return Unix seconds; 0 and less are a session. Raise for other units: the cookie would never expire."""
     if isinstance(value, str):
         try:
             value = float(value) if value.strip() else 0
@@ -158,7 +158,7 @@ def _guess(value: float) -> str:
     if _CHROMIUM[0] < value < _CHROMIUM[1]:
         unit, seconds = "Chromium's microseconds since 1601", value / 1e6 - 11644473600
     else:
-        unit, seconds = next((unit, value / scale) for most, unit, scale in _UNITS if value < most)
+        unit, seconds = next((unit, value / scale) for limit, unit, scale in _UNITS if value < limit)
     return f"{unit} ({datetime.fromtimestamp(seconds, UTC):%Y-%m-%d})" if seconds < _YEAR_10000 else unit
 
 
@@ -171,14 +171,14 @@ def _from_netscape(text: str) -> list[Record]:
             continue
         cookies.append(_netscape_cookie(line, number, http_only))
     if not cookies and not text.lstrip().startswith("#"):
-        raise FormatError("empty" if not text.strip() else "of no known format")
+        raise FormatError("the file is empty" if not text.strip() else "the format is not known")
     return cookies
 
 
 def _netscape_cookie(line: str, number: int, http_only: bool) -> Record:
     fields = line.split("\t")
     if len(fields) == 6:
-        fields.append("")  # an editor that cuts the ends of lines took an empty value's tab
+        fields.append("")  # an editor that trims lines removed the tab before an empty value
     if len(fields) != 7:
         raise FormatError(f"line {number}: {len(fields)} fields with tabs between; cookies.txt has 7")
     domain, subdomains, path, secure, expires, name, value = fields

@@ -19,7 +19,7 @@ from service.client import formats
 from service.client.aio import AsyncClient
 from service.client.writing import key_hash
 
-# Downloads that no saved data has named yet.
+# Downloads remembered until saved data names them.
 _MAX_FILES = 1000
 
 
@@ -28,8 +28,7 @@ class Observer:
 
     `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
     them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
-    A download that saved data names by its URL is listed in the item's `files`, with its checksum; its content is
-    not kept here.
+    A download whose URL is in saved data is listed in the item's `files`, with its checksum; its content is not stored.
     """
 
     def __init__(
@@ -90,10 +89,10 @@ class Observer:
         return await self._client.delete_many(self._group, scraped_before=self._began)
 
     async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:
-        """Do nothing: the service keeps what was scraped, not what is to be."""
+        """Do nothing: the service stores what was scraped, not what will be."""
 
     async def on_download(self, download_url: str, filename: str, content: bytes, path: str = "") -> dict[str, str]:
-        """Note a file for the data that will name it. Older versions of harambe give no `path`."""
+        """Remember a file for the data that will name it. Older versions of harambe give no `path`."""
         url = f"{download_url}/{quote(filename)}"
         self._files[url] = {
             # By its page and name, so that the same run again changes nothing.

@@ -1,4 +1,4 @@
-"""Browser state on its way: counts, and bodies of a size that the service takes."""
+"""Write browser state: counts, and bodies of a size that the service accepts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from service.client.transport import dump
 
-# Half of what the service takes at once by default.
+# Half of what the service accepts in one body by default.
 RECORDS = 500
 BYTES = 8 * 1024 * 1024
 
@@ -46,7 +46,7 @@ def chunks(records: Iterable[Any], size: int = RECORDS) -> Iterator[list[Any]]:
 
 
 def state_chunks(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Yield storage states that together hold what this one holds: itself, unless it is too large for one body."""
+    """Yield the state itself, or several parts of it when it is too large for one body."""
     cookies, origins = state.get("cookies", []), state.get("origins", [])
     records = len(cookies) + sum(len(origin.get("localStorage", [])) for origin in origins)
     if records <= 10 * RECORDS and len(dump(state)) <= BYTES:

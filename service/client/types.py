@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any, Literal, NotRequired, Required, TypedDict, final
 
-# An object of the API whose members are described in the API documentation.
+# The JSON of a response.
 Item = dict[str, Any]
 # A moment: ISO 8601 text, a date or a datetime.
 Moment = str | date
@@ -129,7 +129,100 @@ class DeleteFilters(TypedDict, total=False):
 class Token(TypedDict):
     """The caller's own token, without its secret."""
 
+    id: str
     organization_id: int
     scopes: list[str]
     label: str
+    create_date: str
     expires: str | None
+
+
+class Cookie(TypedDict):
+    """A cookie; `expires` is in Unix seconds, -1 for a session cookie."""
+
+    name: str
+    value: str
+    url: str
+    domain: str
+    path: str
+    expires: int
+    http_only: bool
+    secure: bool
+
+
+class LocalStorageEntry(TypedDict):
+    """An entry of a site's local storage."""
+
+    organization_id: int
+    domain: str
+    key: str
+    value: str
+    expires: str | None
+    id: int
+    group_id: int
+    path: str
+    create_date: str
+    update_date: str
+
+
+class Review(TypedDict):
+    """The review of a job."""
+
+    job_id: str
+    review_id: str
+    review_date: str
+    status: str
+    comment: str
+
+
+class Day(TypedDict):
+    """How many items of a group were created and changed on one day (UTC)."""
+
+    date: str
+    created: int
+    changed: int
+
+
+class Group(TypedDict):
+    """What a group holds."""
+
+    group_id: str
+    items: int
+    jobs: int
+    approved: int
+    last_id: int
+    last_change: str | None
+    retention_days: int | None
+    days: list[Day]
+
+
+class Job(TypedDict):
+    """What a job of a group holds and did."""
+
+    job_id: str
+    items: int
+    created: int
+    changed: int
+    unchanged: int
+    first_write: str | None
+    last_write: str | None
+    review: Review | None
+
+
+class Field(TypedDict):
+    """What the values of one path in `data` look like."""
+
+    path: str
+    count: int
+    fill_rate: float
+    types: dict[str, int]
+    min: Any
+    max: Any
+    examples: list[Any]
+
+
+class GroupFields(TypedDict):
+    """The fields of a group's data, over `items` items."""
+
+    items: int
+    fields: list[Field]

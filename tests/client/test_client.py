@@ -136,6 +136,26 @@ def test_browser_state_goes_in_and_out(client: Client) -> None:
     assert client.storage_state() == state
 
 
+def test_browser_state_is_deleted_by_what_names_it(client: Client) -> None:
+    old = "2020-01-01"
+    client.set_cookies([make_cookie(), make_cookie(name="b", path=""), make_cookie(name="c", expires=old)])
+    client.set_local_storage([make_entry(), make_entry(key="b"), make_entry(key="c", expires=old)])
+    assert client.delete_cookies(expired=True) == client.delete_local_storage(expired=True) == 1
+    assert client.delete_cookies(domain=".shop.example", path="", name="b") == 1
+    assert client.delete_local_storage(key="b") == 1
+    assert ([c["name"] for c in client.cookies()], [e["key"] for e in client.local_storage()]) == (
+        ["session"],
+        ["theme"],
+    )
+    assert client.delete_cookies(all=True) == client.delete_local_storage(all=True) == 1
+
+
+def test_the_token_describes_itself(client: Client, organization: int, token: str) -> None:
+    found = client.token()
+    assert (found["organization_id"], found["scopes"]) == (organization, ["delete", "read", "write"])
+    assert token not in str(found)
+
+
 def test_a_state_too_large_for_one_body_is_sent_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.client.state.BYTES", 5000)
     monkeypatch.setattr(chunks, "__defaults__", (7,))

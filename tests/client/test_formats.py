@@ -307,7 +307,7 @@ def test_same_site_values_are_normalised(same_site: str, expected: str | None) -
         ("{", "not valid JSON"),
         ('{"a": 1}', "neither"),
         ("[1]", "not a list of cookies"),
-        ('[{"name": "a", "value": "b"}]', "domain must be a text"),
+        ('[{"name": "a", "value": "b"}]', "domain must be a string"),
         ('[{"name": "a", "value": "b", "domain": "."}]', "domain is empty"),
         ('[{"name": "a", "value": "b", "domain": "x", "secure": "yes"}]', "secure must be true or false"),
         ('[{"name": "a", "value": "b", "domain": "x", "sameSite": "maybe"}]', "sameSite is 'maybe'"),

@@ -1,11 +1,17 @@
-"""The types of the client, as a type checker sees them."""
+"""The types of the client: as a type checker sees them, and beside the schemas of the service."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
+import pytest
+from marshmallow import Schema
 from mypy import api
+
+from schemas import cookies, groups, local_storage, outputs, reviews, token
+from service.client import types
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".mypy_cache"
@@ -49,3 +55,34 @@ def test_filters_and_items_are_typed(tmp_path: Path) -> None:
     assert set(found) == set(expected), text
     for number, word in expected.items():
         assert word in found[number], text
+
+
+@pytest.mark.parametrize(
+    ("kind", "schema"),
+    [
+        (types.Output, outputs.Output),
+        (types.File, outputs.File),
+        (types.OutputInput, outputs.OutputInput),
+        (types.OutputPatch, outputs.OutputPatchOf),
+        (types.PatchResult, outputs.PatchResult),
+        (types.DeleteFilters, outputs.DeleteQuery),
+        (types.Token, token.Token),
+        (types.Cookie, cookies.Cookie),
+        (types.LocalStorageEntry, local_storage.LocalStorageEntry),
+        (types.Review, reviews.Review),
+        (types.Group, groups.Group),
+        (types.Day, groups.Day),
+        (types.Job, groups.Job),
+        (types.Field, groups.FieldStatistics),
+        (types.GroupFields, groups.GroupFields),
+    ],
+    ids=lambda kind: kind.__name__,
+)
+def test_each_type_has_the_fields_of_its_schema(kind: Any, schema: type[Schema]) -> None:
+    names = {field.data_key or name for name, field in schema().fields.items()} - {"deleted"}
+    assert set(kind.__annotations__) == names
+
+
+def test_the_filters_are_those_of_the_api() -> None:
+    names = {field.data_key or name for name, field in outputs.OutputSelection().fields.items()}
+    assert {*types.ReadOptions.__annotations__, "cursor", "order", "deleted"} == names

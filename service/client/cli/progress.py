@@ -1,4 +1,4 @@
-"""How far a long command is: a bar on a terminal, plain lines elsewhere."""
+"""The progress of a long command: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BAR = 16
 
 
 class Progress:
-    """Counts items, and says how fast they go and how long the rest will take."""
+    """Shows the number of items, their rate and the remaining time."""
 
     def __init__(self, what: str, done: int = 0, stream: TextIO | None = None) -> None:
         self._what, self._stream = what, stream or sys.stderr
@@ -23,7 +23,7 @@ class Progress:
         self._fraction_before: float | None = None
 
     def update(self, items: int, fraction: float | None = None) -> None:
-        """Note the number of items done in all, and which part of the whole that is if known."""
+        """Set the number of items done, and the fraction of the whole if known."""
         self._items = items
         if fraction is not None:
             self._fraction = min(1.0, fraction)
@@ -33,7 +33,7 @@ class Progress:
             self._show()
 
     def finish(self, word: str) -> None:
-        """Say the last word, with the number of items and the rate."""
+        """Show the result, with the number of items and the rate."""
         text = f"{self._what}: {word}, {self._items:,} items{self._rate()}"
         self._stream.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
         self._stream.flush()
@@ -58,7 +58,7 @@ class Progress:
         return f", {done / seconds:,.0f}/s" if done and seconds > 0 else ""
 
     def _left(self, fraction: float) -> list[str]:
-        """Return the time that the rest will take, at the rate so far."""
+        """Return the remaining time at the rate so far."""
         gained = fraction - (self._fraction_before or 0.0)
         if gained <= 0:
             return []

@@ -61,7 +61,7 @@ def columns(found: Iterable[dict[str, Any]]) -> dict[str, str]:
             if kind not in (known, "none"):
                 numbers = {known, kind} == {"int", "float"}
                 kinds[name] = kind if known == "none" else "float" if numbers else "mixed"
-    kinds = kinds or {"id": "int"}  # no items: a table all the same
+    kinds = kinds or {"id": "int"}  # no items: a table without rows
     places = {name: place for place, name in enumerate(_ORDER)}
     return dict(sorted(kinds.items(), key=lambda column: places.get(column[0].partition(".")[0], len(places))))
 
@@ -97,7 +97,7 @@ def _cell(value: Any) -> str:
 
 
 def check_parquet() -> None:
-    """Raise ValueError, saying what to install, if Parquet cannot be written."""
+    """Raise ValueError with what to install if Parquet cannot be written."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError:

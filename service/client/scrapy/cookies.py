@@ -12,6 +12,7 @@ from scrapy.downloadermiddlewares import cookies as scrapy_cookies
 from scrapy.exceptions import CloseSpider, IgnoreRequest
 from scrapy.http.cookies import CookieJar
 
+from service.client import types
 from service.client.aio import AsyncClient
 from service.client.errors import ClientError
 from service.client.scrapy.connection import connect
@@ -32,7 +33,7 @@ class CookiesMiddleware(scrapy_cookies.CookiesMiddleware):
         return middleware
 
     _client: AsyncClient
-    _cookies: list[dict[str, Any]] | None
+    _cookies: list[types.Cookie] | None
 
     async def _load(self, spider: Any) -> None:
         """Get the cookies before the first request; without them there is no crawl."""
@@ -60,7 +61,7 @@ class CookiesMiddleware(scrapy_cookies.CookiesMiddleware):
         return jar
 
 
-def _jar_cookie(cookie: dict[str, Any]) -> Cookie:
+def _jar_cookie(cookie: types.Cookie) -> Cookie:
     host = cookie["domain"].rsplit(":", 1)[0] if cookie["domain"].count(":") == 1 else cookie["domain"]
     wide = host.startswith(".")
     if "." not in host:

@@ -7,11 +7,11 @@ from typing import Any
 
 from service.client.state import Counts, StateCounts
 from service.client.sync.waiting import Waiting
-from service.client.types import Item, Token
+from service.client.types import Cookie, Group, GroupFields, Item, Job, LocalStorageEntry, Review, Token
 
 
 class Resources(Waiting):
-    def cookies(self, domain: str | None = None, active: bool = False) -> list[Item]:
+    def cookies(self, domain: str | None = None, active: bool = False) -> list[Cookie]:
         """Return the cookies, of one exact domain if given, with `active` only those not expired."""
         return self._wait(self._client.cookies(domain, active))
 
@@ -31,7 +31,7 @@ class Resources(Waiting):
         """Delete the cookies that match all of what is given, of which at least one is needed; return how many."""
         return self._wait(self._client.delete_cookies(domain=domain, path=path, name=name, expired=expired, all=all))
 
-    def local_storage(self, domain: str | None = None, active: bool = False) -> list[Item]:
+    def local_storage(self, domain: str | None = None, active: bool = False) -> list[LocalStorageEntry]:
         """Return the local-storage entries, of one exact domain if given, with `active` only those not expired."""
         return self._wait(self._client.local_storage(domain, active))
 
@@ -61,27 +61,27 @@ class Resources(Waiting):
         """Merge what Playwright's `context.storage_state()` returned, record by record."""
         return self._wait(self._client.set_storage_state(state))
 
-    def reviews(self, group: str) -> list[Item]:
+    def reviews(self, group: str) -> list[Review]:
         """Return the latest review of each reviewed job of a group, newest first."""
         return self._wait(self._client.reviews(group))
 
-    def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Item]:
+    def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Review]:
         """Add reviews and return them with their ids; see `AsyncClient.add_reviews`."""
         return self._wait(self._client.add_reviews(group, reviews))
 
-    def groups(self) -> list[Item]:
+    def groups(self) -> list[Group]:
         """Return the organization's groups with their counts, newest change first."""
         return self._wait(self._client.groups())
 
-    def group(self, group: str) -> Item:
+    def group(self, group: str) -> Group:
         """Return the counts of one group, by day too."""
         return self._wait(self._client.group(group))
 
-    def jobs(self, group: str) -> list[Item]:
+    def jobs(self, group: str) -> list[Job]:
         """Return the jobs of a group with their counts and latest reviews, newest first."""
         return self._wait(self._client.jobs(group))
 
-    def fields(self, group: str, job_id: str | None = None) -> Item:
+    def fields(self, group: str, job_id: str | None = None) -> GroupFields:
         """Return the fill rate, types and example values of each path in `data`, over the newest 1000 items."""
         return self._wait(self._client.fields(group, job_id))
 
