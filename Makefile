@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format lock clean help
+.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format docs lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -32,6 +32,10 @@ check: $(DEV) ## Run the linter, the formatter and the type checker
 format: $(DEV) ## Format the code, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Write the generated parts of the documentation
+	@{ sed '/^|/,$$d' docs/settings.md; $(BIN)/python -m service settings --markdown; } > docs/settings.md.new
+	@mv docs/settings.md.new docs/settings.md
 
 lock: $(DEV) ## Choose the newest allowed versions and write them with their hashes to constraints*.txt
 	@$(BIN)/pip $(PIP) uv==0.13.7
