@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-e2e chromium bench wrk fuzz check clean help
+.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format docs lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -18,7 +18,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 2 --dist loadgroup
 
-test-e2e: $(E2E)/.installed chromium ## Drive the running service with what stands outside: Chromium, …
+test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with what stands outside: Chromium, …
 	@$(E2E)/bin/pytest tests/e2e
 
 bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (15 minutes; BENCH=--quick: 3)
@@ -29,22 +29,42 @@ check: $(DEV) ## Run the linter, the formatter and the type checker
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-$(INSTALLED): setup.cfg
+format: $(DEV) ## Format the code, and mend what the linter can mend
+	@$(BIN)/ruff check --fix --quiet .
+	@$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## Write the generated parts of the documentation
+	@{ sed '/^|/,$$d' docs/settings.md; $(BIN)/python -m service settings --markdown; } > docs/settings.md.new
+	@mv docs/settings.md.new docs/settings.md
+
+lock: $(DEV) ## Choose the newest allowed versions and write them with their hashes to constraints*.txt
+	@$(BIN)/pip $(PIP) uv==0.13.7
+	@for name in '' -dev -e2e; do \
+		case "$$name" in -dev) extras="--extra dev";; -e2e) extras="--extra dev --extra e2e";; *) extras="";; esac; \
+		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra server --extra local $$extras --upgrade \
+			--quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
+			--custom-compile-command "make lock" --output-file constraints$$name.txt \
+			$$(test -z "$$name" || echo --constraints constraints.txt) || exit 1; \
+	done
+
+$(INSTALLED): setup.cfg constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip $(PIP) -e '.[server,local]'
+	@$(BIN)/pip $(PIP) --require-hashes -r constraints.txt
+	@$(BIN)/pip $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
-$(DEV): $(INSTALLED)
+$(DEV): $(INSTALLED) constraints-dev.txt
 	@echo "adding the tools for tests and checks to $(VENV), once"
-	@$(BIN)/pip $(PIP) -e '.[dev,local]'
+	@$(BIN)/pip $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
-$(E2E)/.installed: setup.cfg
+$(E2E)/.installed: setup.cfg constraints-e2e.txt
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
-	@$(E2E)/bin/pip $(PIP) -e '.[dev,e2e,local]'
+	@$(E2E)/bin/pip $(PIP) --require-hashes -r constraints-e2e.txt
+	@$(E2E)/bin/pip $(PIP) --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/package.json
@@ -71,6 +91,12 @@ chromium:
 	fi; \
 	echo "error: the end-to-end tests need Chromium: install it (Debian: apt-get install chromium), or name it with CHROMIUM=/path/to/it" >&2; \
 	exit 1
+
+# For the examples in docs/analysts.md.
+mongosh: $(E2E)/.installed
+	@command -v mongosh >/dev/null || test -x $(E2E)/node_modules/.bin/mongosh \
+		|| npm install --prefix $(E2E) --no-audit --no-fund --no-package-lock --loglevel=error mongosh@2.12 \
+		|| { echo "error: the documentation's examples need mongosh: install it, or Node.js with npm" >&2; exit 1; }
 
 fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
 	@$(BIN)/python -m scripts.fuzz

@@ -1,0 +1,65 @@
+"""What is installed is pinned, with hashes, for everything that setup.cfg asks for."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import service
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    "constraints.txt": ("server", "local"),
+    "constraints-dev.txt": ("server", "local", "dev"),
+    "constraints-e2e.txt": ("server", "local", "dev", "e2e"),
+}
+
+
+def pins(name: str) -> dict[str, str]:
+    found = re.findall(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", (ROOT / name).read_text(), re.MULTILINE)
+    return {canonicalize_name(package): version for package, version in found}
+
+
+def wanted(extras: tuple[str, ...]) -> list[Requirement]:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    texts = [config["options"]["install_requires"], *(config["options.extras_require"].get(e, "") for e in extras)]
+    lines = [line.strip() for text in texts for line in text.splitlines()]
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return [one for one in found if one.name != "scraping-data-service"]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_requirement_has_a_pinned_version_that_suits_it(name: str) -> None:
+    pinned = pins(name)
+    unsuited = [
+        str(one)
+        for one in wanted(FILES[name])
+        if not one.specifier.contains(pinned.get(canonicalize_name(one.name), "0"))
+    ]
+    assert unsuited == [], f"run `make lock`: {name} does not suit setup.cfg"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_pinned_version_has_hashes_and_no_address(name: str) -> None:
+    text = (ROOT / name).read_text()
+    requirements = re.split(r"\n(?=[A-Za-z0-9])", text)
+    without = [one.split("==")[0] for one in requirements if "==" in one and "--hash=sha256:" not in one]
+    assert without == []
+    assert "://" not in text
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "constraints.txt"])
+def test_tests_run_with_the_versions_that_make_run_installs(name: str) -> None:
+    running, testing = pins("constraints.txt"), pins(name)
+    assert {package: testing.get(package) for package in running} == running
+
+
+def test_the_changelog_has_the_version_of_the_package() -> None:
+    released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert released and released[0] == service.__version__
