@@ -91,14 +91,11 @@ async def _follow(request: web.Request, group_id: str, query: Query, limit: int 
 
 async def _idle(request: web.Request, group_id: str, version: int) -> bool:
     """Wait for something new; return whether nothing came for so long that the client should hear of it."""
-    outputs, stopping = request.app[STORE].outputs, request.app[STOPPING]
-    waited = 0.0
-    while waited < _HEARTBEAT_SECONDS and not stopping.is_set():
-        await outputs.wait(request[ORGANIZATION], group_id, version, 1.0)
-        if await outputs.version(request[ORGANIZATION], group_id) > version:
-            return False
-        waited += 1.0
-    return not stopping.is_set()
+    outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
+    await outputs.wait(organization_id, group_id, version, _HEARTBEAT_SECONDS)
+    if request.app[STOPPING].is_set():
+        return False
+    return await outputs.version(organization_id, group_id) <= version
 
 
 async def _counted(request: web.Request, pages: AsyncIterator[Page | None]) -> AsyncIterator[Page | None]:

@@ -117,7 +117,7 @@ async def _wait(request: web.Request, group_id: str, query: Query, page: Page, s
     outputs, deadline = request.app[STORE].outputs, time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and not request.app[STOPPING].is_set():
         with without_slot(request):
-            await outputs.wait(request[ORGANIZATION], group_id, max(query.cursor, page.version), min(left, 1.0))
+            await outputs.wait(request[ORGANIZATION], group_id, max(query.cursor, page.version), left)
         page = await outputs.page(request[ORGANIZATION], group_id, query)
         if page.documents or page.next_cursor is not None:
             break

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -31,6 +32,7 @@ from service.store import Store
 log = logging.getLogger("service")
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_READY_SECONDS = 3.0
 
 
 def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> int:
@@ -96,13 +98,17 @@ async def _serve_one(
     for listener in listeners:
         await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
     host, port = addresses[0]
-    on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
+    with contextlib.suppress(TimeoutError):
+        # So that what is announced works at once; a database that is away is not waited for.
+        await asyncio.wait_for(store.indexes.wait_until_ready(), _READY_SECONDS)
+    on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     await stop.wait()
     if stop_with_stdin:
         loop.remove_reader(sys.stdin.fileno())
     log.info("stopping", extra={"pid": os.getpid()})
     await asyncio.sleep(settings.drain_seconds)
+    store.watch.stop()
     deadline = loop.time() + settings.shutdown_timeout
     await stop_listening(runner, listeners, tls)
     await finish_requests(runner, deadline)

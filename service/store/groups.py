@@ -75,10 +75,11 @@ class Groups:
         owner = {"organization_id": organization_id, "group_id": group_id}
         await self._jobs.remove(organization_id, group_id)
         await self._days.delete_many(owner)
-        gone = dict.fromkeys(("last_change", "retention_days", "past"), "")
         # Counts of its jobs may be on their way just now: counted anew, they are right again.
-        changes = {"day.created": 0, "day.changed": 0, "recount": True}
-        await self._groups.update_one(owner, {"$unset": gone, "$set": changes, "$min": {"due": now()}})
+        await self._groups.update_one(owner, {"$set": {"recount": True}, "$min": {"due": now()}})
+        gone = dict.fromkeys(("last_change", "retention_days", "past"), "")
+        empty = {**owner, "items": {"$lte": 0}}  # unless somebody has written to it meanwhile
+        await self._groups.update_one(empty, {"$unset": gone, "$set": {"day.created": 0, "day.changed": 0}})
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

@@ -7,11 +7,12 @@ could store one record twice.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
 from pymongo import IndexModel
-from pymongo.errors import PyMongoError
+from pymongo.errors import OperationFailure
 
 from service.store.connection import Database
 from service.store.contract import stored, without_time_limit
@@ -19,6 +20,8 @@ from service.store.errors import StoreUnavailable
 
 log = logging.getLogger("service.store")
 
+# Server codes: a duplicate key, and an index of the same name with other options or keys.
+_CONFLICTS = {11000, 85, 86}
 _GROUP = ("organization_id", "group_id")
 
 
@@ -72,10 +75,15 @@ class Indexes:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ready: set[str] = set()
+        self._all_ready = asyncio.Event()
 
     @property
     def are_ready(self) -> bool:
         return self._ready >= set(INDEXES)
+
+    async def wait_until_ready(self) -> None:
+        """Return when every collection has its indexes."""
+        await self._all_ready.wait()
 
     def require(self, *collections: str) -> None:
         """Raise StoreUnavailable while a collection has no indexes yet."""
@@ -94,10 +102,12 @@ class Indexes:
             try:
                 await self._database[name].create_indexes(models)
                 self._ready.add(name)
-            except PyMongoError as error:
-                self._ready.discard(name)
-                log.error(
-                    "indexes cannot be made: remove records that are stored twice, or the index that differs",
-                    extra={"collection": name, "code": getattr(error, "code", None), "error": type(error).__name__},
-                )
+            except OperationFailure as error:
+                if error.code in _CONFLICTS:
+                    self._ready.discard(name)
+                    log.error(
+                        "indexes cannot be made: remove records that are stored twice, or the index that differs",
+                        extra={"collection": name, "code": error.code},
+                    )
                 raise
+        self._all_ready.set()

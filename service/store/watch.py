@@ -49,6 +49,7 @@ class Watch:
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
         self._waiting: dict[GroupKey, set[asyncio.Event]] = {}
         self._keys: dict[Any, GroupKey] = {}  # the group of a document's _id
+        self.stopped = False
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
@@ -70,6 +71,11 @@ class Watch:
                 del self._waiting[key]
             if not self._waiting:
                 self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop)
+
+    def stop(self) -> None:
+        """Wake every reader for good: the service is told to stop."""
+        self.stopped = True
+        self._wake_all()
 
     async def close(self) -> None:
         """Stop following."""

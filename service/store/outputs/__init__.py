@@ -26,6 +26,8 @@ _TAGS_AT_ONCE = 50
 _DELETED_AT_ONCE = 500
 # A deletion by filter ends with `more` after this long.
 _DELETE_SECONDS = 2.0
+# Unfinished deletions whose place is remembered.
+_MAX_DELETING = 1000
 # Far more ids than any group can have given out since a backup was made.
 RESTORED_GAP = 1_000_000_000
 
@@ -38,6 +40,7 @@ class Outputs:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
+        self._deleting: dict[tuple[int, str, Query], int] = {}
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
         self._writing = Writing(database, self.ids, self.recovery, settings)
@@ -113,7 +116,10 @@ class Outputs:
     async def delete_matching(self, organization_id: int, group_id: str, query: Query) -> tuple[int, bool]:
         """Delete what a query selects, for a limited time; return how many, and whether there is more."""
         self._indexes.require("outputs", "groups")
-        deadline, deleted, cursor = time.monotonic() + _DELETE_SECONDS, 0, 0
+        place = (organization_id, group_id, query)
+        # Where the last call for the same ended: one that finds little must not look at the same again.
+        cursor = self._deleting.pop(place, 0)
+        deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         while time.monotonic() < deadline:
             some = query._replace(cursor=cursor, limit=_DELETED_AT_ONCE)
             count, next_cursor = await self.delete_some(organization_id, group_id, some)
@@ -121,6 +127,9 @@ class Outputs:
             if next_cursor is None:
                 return deleted, False
             cursor = next_cursor
+        while len(self._deleting) >= _MAX_DELETING:
+            self._deleting.pop(next(iter(self._deleting)))
+        self._deleting[place] = cursor
         return deleted, True
 
     async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:

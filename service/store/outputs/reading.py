@@ -129,7 +129,7 @@ class Reading:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         deadline = time.monotonic() + seconds
         with self._watch.waiting(organization_id, group_id) as waiting:
-            while (left := deadline - time.monotonic()) > 0:
+            while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
                 waiting.clear()
                 if (await self._ids.watermark(organization_id, group_id)).end > cursor + 1:
                     return
