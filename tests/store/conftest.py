@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,13 +15,14 @@ from tests.support.groups import DATABASE, LEASE, Group
 
 
 @pytest.fixture(scope="session", autouse=True)
-def no_database_stays(mongo_url: str) -> Iterator[None]:
-    """Drop the databases of these tests: `mongo_url` may be one that stays."""
+def no_database_stays() -> Iterator[None]:
+    """Drop the databases of these tests where the server stays."""
     yield
-    with MongoClient[dict[str, Any]](mongo_url) as client:
-        for name in client.list_database_names():
-            if name.startswith(DATABASE):
-                client.drop_database(name)
+    if url := os.environ.get("TEST_MONGO_URL"):
+        with MongoClient[dict[str, Any]](url) as client:
+            for name in client.list_database_names():
+                if name.startswith(DATABASE):
+                    client.drop_database(name)
 
 
 @pytest.fixture

@@ -148,9 +148,9 @@ class Ids:
         self.clock: datetime | None = None  # None: the clock of the database
 
     @stored
-    async def allocate(self, organization_id: int, group_id: str, count: int, token: str) -> Batch:
-        """Take `count` ids of a group and enter them as in flight under a new token."""
-        key = (organization_id, group_id)
+    async def allocate(self, organization_id: int, group_id: str, count: int, token: str = "") -> Batch:
+        """Take `count` ids of a group and enter them as in flight, under a new token if none is given."""
+        key, token = (organization_id, group_id), token or new_token()
         today = datetime.now(UTC).strftime("%Y-%m-%d")
         document = await self._upsert(
             {"organization_id": organization_id, "group_id": group_id},
