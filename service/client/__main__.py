@@ -8,22 +8,20 @@ from collections.abc import Callable
 from service.client.cli import commands
 from service.client.cli.parser import parse, top_parser
 
-# Those of `service.cli`, which cannot be imported here.
-SERVER_COMMANDS = ("serve", "token", "analyst", "settings", "secrets", "upgrade", "restored", "clock")
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments and arguments[0] in SERVER_COMMANDS:
+    parser = top_parser("service.client", description="Client of the Scraping Data Service.")
+    known = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands.add(known)
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in known.choices:
         print(
-            f"error: {arguments[0]} needs the server: pip install 'scraping-data-service[server]', "
-            "then run `sds` or `python -m service`",
+            f"error: {arguments[0]} is no command of the client; those of the server need "
+            "pip install 'scraping-data-service[server]', and `sds` or `python -m service`",
             file=sys.stderr,
         )
         return 2
-    parser = top_parser("service.client", description="Client of the Scraping Data Service.")
-    commands.add(parser.add_subparsers(required=True, metavar="COMMAND"))
     options = parse(parser, arguments)
     if options is None:
         return 0
