@@ -18,6 +18,7 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.errors import DUPLICATE_KEY, CursorExpired
+from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
 from service.store.vault import Sealed, Vault, VaultError
 
@@ -89,9 +90,9 @@ class BrowserState:
     name_field: ClassVar[str] = "name"
     session: ClassVar[Any]  # what `expires` holds in a record that does not expire
 
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
-        self._vault = vault
+        self._vault, self._indexes = vault, indexes
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -281,6 +282,7 @@ class BrowserState:
 
     async def _upsert(self, operations: list[UpdateOne]) -> Counts:
         """Write all operations; those that met the first write of the same record go again."""
+        self._indexes.require(self.name)  # the unique one keeps two first writers from making two records
         created = updated = 0
         for start in range(0, len(operations), CHUNK):
             counts = await self._upsert_chunk(operations[start : start + CHUNK])

@@ -10,6 +10,7 @@ from service.store.browser_state import BrowserState, Counts, now
 from service.store.connection import Database
 from service.store.contract import stored
 from service.store.counters import Counters
+from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.vault import Sealed, Vault
 
@@ -27,8 +28,8 @@ class LocalStorage(BrowserState):
     name_field = "key"
     session = None
 
-    def __init__(self, database: Database, vault: Vault, counters: Counters) -> None:
-        super().__init__(database, vault)
+    def __init__(self, database: Database, vault: Vault, counters: Counters, indexes: Indexes) -> None:
+        super().__init__(database, vault, indexes)
         self._counters = counters
 
     @stored

@@ -80,6 +80,7 @@ async def test_no_file_of_the_database_holds_a_value(tmp_path: Path, organizatio
     with local_mongo(tmp_path) as mongo:
         for keys, value in ((OLD, VALUE), ("", plain)):
             store = Store.connect(Settings(mongo_database="files", secret_keys=keys), mongo.url)
+            await store.ensure_indexes()
             cookie = make_cookie(name=f"sealed-{bool(keys)}", value=value) | {"expires": None}
             await store.cookies.set(organization, [cookie])
             entry = make_entry(key=f"sealed-{bool(keys)}", value=value) | {"expires": None}
@@ -266,13 +267,13 @@ def sealed_as_before(keys: str, value: str, *owner: Any) -> bytes:
 
 
 async def test_values_sealed_by_older_versions_open_until_they_are_rotated(apart: Settings) -> None:
-    store = opened(apart, OLD)
+    store = await opened(apart, OLD)
     await store.cookies.set(1, [make_cookie(expires=None)])
     owner = (1, "cookies", ".shop.example", "/", "session", "value")
     old = {"value": sealed_as_before(OLD, VALUE, *owner), "extra": {"sameSite": "None"}}
     await store.database["cookies"].update_one({}, {"$set": old})
     assert await values(store) == [VALUE]
-    strict = Cookies(store.database, Vault.parse(OLD, sealed_only=True))
+    strict = Cookies(store.database, Vault.parse(OLD, sealed_only=True), store.indexes)
     with pytest.raises(VaultError):
         await values(store, strict)
     assert [rotation async for rotation in store.cookies.rotate()][-1] == (1, 1, 0)
@@ -285,9 +286,9 @@ async def test_values_sealed_by_older_versions_open_until_they_are_rotated(apart
 async def test_plain_values_are_refused_once_only_sealed_ones_are_allowed(
     apart: Settings, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plain = opened(apart, "")
+    plain = await opened(apart, "")
     await set_cookies(plain, 1)
-    strict = Cookies(plain.database, Vault.parse(OLD, sealed_only=True))
+    strict = Cookies(plain.database, Vault.parse(OLD, sealed_only=True), plain.indexes)
     with pytest.raises(VaultError):
         await values(plain, strict)
     assert "secrets rotate" in caplog.text and VALUE not in caplog.text
@@ -302,7 +303,7 @@ def test_only_sealed_values_without_a_key_is_a_mistake() -> None:
 async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(
     apart: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, both = opened(apart, ""), opened(apart, NEW)
+    plain, both = await opened(apart, ""), await opened(apart, NEW)
     await set_cookies(plain, 1)
     client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
     seal = both.cookies._vault.seal
@@ -335,8 +336,10 @@ async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncI
     await store.close()
 
 
-def opened(settings: Settings, keys: str) -> Store:
-    return Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
+async def opened(settings: Settings, keys: str) -> Store:
+    store = Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
+    await store.ensure_indexes()
+    return store
 
 
 async def set_cookies(store: Store, count: int, value: str = VALUE) -> None:
@@ -351,7 +354,7 @@ async def values(store: Store, part: BrowserState | None = None) -> list[str]:
 
 
 async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> None:
-    plain, old, both, new = (opened(apart, keys) for keys in ("", OLD, f"{NEW},{OLD}", NEW))
+    plain, old, both, new = [await opened(apart, keys) for keys in ("", OLD, f"{NEW},{OLD}", NEW)]
     await set_cookies(old, 1200)
     entry = make_entry(value=VALUE) | {"expires": None}
     await plain.local_storage.set(1, [entry])  # from before there were keys
@@ -369,7 +372,7 @@ async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> 
 
 
 async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings) -> None:
-    old, both = opened(apart, OLD), opened(apart, f"{NEW},{OLD}")
+    old, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
     await set_cookies(old, 1200)
     async for rotation in both.cookies.rotate():
         assert rotation == (1000, 1000, 0)
@@ -383,7 +386,7 @@ async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings)
 async def test_rotation_never_takes_back_what_a_running_service_writes(
     apart: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service, both = opened(apart, OLD), opened(apart, f"{NEW},{OLD}")
+    service, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
     await set_cookies(service, 20)
     client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
     records, vault = client[apart.mongo_database]["cookies"], both.cookies._vault
@@ -412,7 +415,7 @@ def rotate(settings: Settings, keys: str) -> int:
 
 
 async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: pytest.CaptureFixture[str]) -> None:
-    store = opened(apart, OLD)
+    store = await opened(apart, OLD)
     await set_cookies(store, 3)
     assert await asyncio.to_thread(rotate, apart, f"{NEW},{OLD}") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -428,7 +431,7 @@ async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: py
 async def test_the_command_shows_a_bar_on_a_terminal(
     apart: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = opened(apart, OLD)
+    store = await opened(apart, OLD)
     await set_cookies(store, 3)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     assert await asyncio.to_thread(rotate, apart, f"{NEW},{OLD}") == 0
