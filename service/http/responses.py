@@ -29,8 +29,9 @@ _WHOLE = 64 * 1024
 # What is handed to the transport at once: it keeps what the client does not take.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
-# What a stream holds: a batch, its JSON of a megabyte or one large record, and the compressed form.
-STREAM_BYTES = 5 * 1024 * 1024
+# What a stream holds: a batch, its JSON of a megabyte or one large record, the compressed form, and what the
+# allocator keeps around them.
+STREAM_BYTES = 6 * 1024 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
