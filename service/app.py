@@ -13,6 +13,7 @@ from service.http.cors import add_cors, preflight
 from service.http.errors import errors
 from service.http.keys import READINESS, SETTINGS, STOPPING, STORE
 from service.http.limits import LIMITS, Limits, admit, rate_limit, time_limit
+from service.http.memory import watch_memory
 from service.http.metrics import METRICS, Metrics
 from service.http.openapi import add_document
 from service.http.query import known_parameters, well_formed_target
@@ -59,7 +60,8 @@ async def _upkeep(app: web.Application) -> AsyncIterator[None]:
     """Keep the store in order while the application runs, and let its writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
-    watch = asyncio.create_task(app[METRICS].watch())
+    tasks = [asyncio.create_task(app[METRICS].watch()), asyncio.create_task(watch_memory())]
     yield
-    watch.cancel()
+    for task in tasks:
+        task.cancel()
     await store.close()

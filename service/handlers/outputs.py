@@ -24,7 +24,7 @@ from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
-from service.http.limits import without_slot
+from service.http.limits import ADMISSION, without_slot
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
 from service.http.query import QueryLoader, path_id
@@ -38,6 +38,8 @@ _QUERY = QueryLoader(OutputsQuery())
 _DELETE = QueryLoader(DeleteQuery())
 # A page may be kept by the client, but is asked for again each time.
 CACHING = {"Cache-Control": "private, no-cache"}
+# Of a page in memory while it is read: the reply, the documents in it, what is rendered.
+_COPIES = 3
 _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
@@ -79,7 +81,10 @@ async def get(request: web.Request) -> web.StreamResponse:
         if current in map(str.strip, seen.split(",")):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
     part = query._replace(limit=min(query.limit, outputs.fitting(request[ORGANIZATION], group_id)))
+    held = _COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
+    request[ADMISSION].hold(held)
     page = await outputs.page(request[ORGANIZATION], group_id, part)
+    request[ADMISSION].release(held)
     if wait and not page.documents and page.next_cursor is None:
         page = await _wait(request, group_id, part, page, wait)
     headers = {"ETag": _etag(request, page.version), **CACHING} if has_version else CACHING

@@ -12,7 +12,7 @@ from aiohttp import web
 from isal import igzip, isal_zlib
 
 from service.http.keys import STREAMING
-from service.http.limits import ADMISSION
+from service.http.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
 from service.store import render_json
 from service.store.listing import Batch
@@ -29,8 +29,9 @@ _WHOLE = 64 * 1024
 # What is handed to the transport at once: it keeps what the client does not take.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
-# What a stream holds: a batch, its JSON of a megabyte or one large record, and the compressed form.
-STREAM_BYTES = 5 * 1024 * 1024
+# What a stream holds: a batch, its JSON of a megabyte or one large record, the compressed form, and what the
+# allocator keeps around them.
+STREAM_BYTES = 7 * 1024 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
@@ -90,13 +91,12 @@ async def stream_response(
         if at_once:
             begun += await anext(pieces, b"")
         else:
-            async for piece in pieces:
-                begun += piece
-                if len(begun) > _WHOLE:
-                    break
-            else:
+            async with request.app[LIMITS].beginning:
+                whole = await _begin(begun, pieces)
+                if not whole:
+                    request[ADMISSION].hold(STREAM_BYTES)
+            if whole:
                 return await bytes_response(request, bytes(begun), headers, content_type)
-            request[ADMISSION].hold(STREAM_BYTES)
         response = web.StreamResponse(headers=headers)
         response.content_type = content_type
         response.headers["Vary"] = "Accept-Encoding"
@@ -107,6 +107,15 @@ async def stream_response(
         async with aclosing(rest):
             await _send(request, response, rest)
         return response
+
+
+async def _begin(begun: bytearray, pieces: AsyncIterator[bytes]) -> bool:
+    """Take pieces until there is something worth streaming; return whether that was all of them."""
+    async for piece in pieces:
+        begun += piece
+        if len(begun) > _WHOLE:
+            return False
+    return True
 
 
 async def _send(request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:

@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from service.http.limits import LIMITS, Pool
+from service.http.limits import LIMITS, Gate, Pool
+from service.http.offload import TENANT
 from service.http.slow_readers import unsent
 from service.settings import Settings
 from tests.conftest import MakeApi
@@ -35,6 +36,28 @@ def test_what_is_put_back_leaves_nothing_behind() -> None:
         assert pool.take(f"token-{n}", 70)
         pool.put_back(f"token-{n}", 70)
     assert pool.used == 0 and not pool._by_token
+
+
+async def test_a_gate_lets_organizations_in_by_turns() -> None:
+    gate, go = Gate(1), asyncio.Event()
+    order: list[str] = []
+
+    async def pass_through(tenant: int, name: str) -> None:
+        TENANT.set(tenant)
+        async with gate:
+            await go.wait()
+            order.append(name)
+
+    tasks = [asyncio.create_task(pass_through(1, f"a{n}")) for n in range(5)]
+    tasks += [asyncio.create_task(pass_through(2, "b"))]
+    await asyncio.sleep(0)
+    tasks[1].cancel()
+    await asyncio.sleep(0)
+    go.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert order[0] == "a0" and order.index("b") <= 2 and sorted(order) == ["a0", "a2", "a3", "a4", "b"]
+    async with asyncio.timeout(1), gate:
+        pass
 
 
 async def send_slowly(api: Api, stack: AsyncExitStack, count: int) -> list[Connection]:
@@ -78,7 +101,7 @@ class TestReceiving:
 class TestBytes:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_bytes_in_flight=16 * MEGABYTE, receive_timeout=20)
+        return Settings(mongo_database="test", max_bytes_in_flight=32 * MEGABYTE, receive_timeout=20)
 
     @pytest.fixture
     async def filled(self, api: Api) -> Api:
@@ -119,12 +142,12 @@ class TestBytes:
         other = await make_api()
         budget = api.client.app[LIMITS].bytes
         async with AsyncExitStack() as stack:
-            for _ in range(3):
+            for _ in range(6):
                 connection = await stack.enter_async_context(connect(api))
                 head = f"POST /v1/cookies HTTP/1.1\r\n{HEAD}Content-Length: {6 * MEGABYTE}\r\n\r\n"
                 await connection.send(head.replace("{token}", api.token).encode() + b" " * 5 * MEGABYTE)
             async with asyncio.timeout(10):
-                while budget.used < 10 * MEGABYTE:
+                while budget.used < 20 * MEGABYTE:
                     await asyncio.sleep(0.01)
             assert budget.used <= budget.share
             assert (await other.post("/v1/cookies", [])).status == 200

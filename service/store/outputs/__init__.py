@@ -64,6 +64,10 @@ class Outputs:
         """Return how many items of a group make about a megabyte, as far as it is known."""
         return self._reading.fitting(organization_id, group_id)
 
+    def expected_bytes(self, organization_id: int, group_id: str, limit: int) -> int:
+        """Return about how many bytes some items of a group are, as far as it is known."""
+        return self._reading.expected_bytes(organization_id, group_id, limit)
+
     async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""
         self._indexes.require("outputs", "groups")

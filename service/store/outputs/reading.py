@@ -23,8 +23,10 @@ from service.store.watch import Watch
 
 # A streamed page is about this many bytes, in memory a few times over.
 _STREAMED_BYTES = 1024 * 1024
-_FIRST_STREAMED = 50
+_FIRST_STREAMED = 10
 _MAX_STREAMED = 1000
+# What an item of a group that was not read yet is taken for.
+_UNKNOWN_BYTES = 20_000
 # Groups whose items' size a process remembers: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
 # Records passed over by one plain read; where a group has more of them, it is read in windows.
@@ -117,6 +119,10 @@ class Reading:
         """Return how many items of a group make about a megabyte, by those that were read last."""
         average = self._averages.get((organization_id, group_id))
         return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
+
+    def expected_bytes(self, organization_id: int, group_id: str, limit: int) -> int:
+        """Return about how many bytes some items of a group are, by those that were read last."""
+        return limit * self._averages.get((organization_id, group_id), _UNKNOWN_BYTES)
 
     def _remember(self, owner: tuple[int, str], found: list[Document]) -> None:
         if found:
