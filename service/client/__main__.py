@@ -9,7 +9,10 @@ from service.client.cli import commands
 from service.client.cli.parser import parse, top_parser
 
 # Those of `service.cli`, which cannot be imported here.
-SERVER_COMMANDS = ("serve", "token", "analyst", "settings", "secrets", "upgrade", "restored", "clock")
+SERVER_COMMANDS = (
+    *("serve", "healthcheck", "token", "analyst", "settings", "secrets"),
+    *("backup", "restore", "upgrade", "restored", "clock"),
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

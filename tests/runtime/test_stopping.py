@@ -46,7 +46,7 @@ def test_the_service_stops_only_when_a_client_has_received_its_response(
             slow.settimeout(SECONDS)
             slow.connect(("127.0.0.1", service.port))
             headers = f"Host: x\r\nAuthorization: Bearer {token}\r\nX-Request-ID: read\r\n"
-            slow.sendall(f"GET /v1/outputs/g?limit=100 HTTP/1.1\r\n{headers}\r\n".encode())
+            slow.sendall(f"GET /v1/outputs/g?limit=100 HTTP/1.0\r\n{headers}\r\n".encode())
             service.wait_for("request")
             while not any(
                 line["route"] == "/v1/outputs/{group_id}" and line["method"] == "GET"
