@@ -128,9 +128,8 @@ def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_m
         new = service.call(f"/v1/outputs/g?limit=1000&cursor={cursor}")["items"]
         assert [item["key_hash"] for item in new] == ["key-200", "key-201", "key-202", "key-2"]
     # Every collection that holds something is in the backup, and what is sealed is sealed in it.
-    kept = {
-        name for name in client[f"{PREFIX}from"].list_collection_names() if client[f"{PREFIX}from"][name].find_one()
-    }
+    source = client[f"{PREFIX}from"]
+    kept = {name for name in source.list_collection_names() if source[name].find_one()}
     assert kept - {"meta", "probes"} <= set(COLLECTIONS)
     text = gzip.decompress(file.read_bytes()).decode()
     assert "c00kie-value" not in text
