@@ -76,6 +76,12 @@ def test_the_pages_have_no_script_or_style_inside_and_work_behind_a_path_prefix(
     assert "<style" not in text and "style=" not in text and not re.search(r"\son\w+=", text)
 
 
+def test_all_modules_are_loaded_at_once_instead_of_one_after_the_other() -> None:
+    text = (FOLDER / "index.html").read_text()
+    modules = [name for name in ASSETS if name.endswith(".js") and name not in ("main.js", "docs.js")]
+    assert re.findall(r"""<link rel="modulepreload" href="page/([^"]+)">""", text) == modules
+
+
 async def test_an_asset_is_sent_once_and_asked_about_afterwards(nobody: Api) -> None:
     first = await nobody.get("/page/main.js")
     assert first.headers["Cache-Control"] == "no-cache"
