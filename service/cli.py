@@ -120,7 +120,7 @@ def _parser() -> Parser:
     remove.set_defaults(command=analyst_remove)
 
     show = commands.add_parser("settings", help="list every setting with its default")
-    show.add_argument("--markdown", action="store_true", help="as a table for the README")
+    show.add_argument("--markdown", action="store_true", help="as a table for docs/settings.md")
     show.set_defaults(command=settings_show)
     secret = commands.add_parser("secrets", help="make and change the keys of SECRET_KEYS")
     secrets = secret.add_subparsers(required=True, metavar="ACTION")

@@ -54,34 +54,38 @@ class Settings(_Loaded):
     host: str = _setting("127.0.0.1", "Address to listen on.")
     port: int = _setting(8080, "Port to listen on; 0 takes a free one.")
     workers: int = _setting(1, "Processes that share the port and the database.")
-    base_url: str = _setting("", "What next_url starts with, e.g. https://data.example.com. Empty: the request's own.")
+    base_url: str = _setting(
+        "", "Start of next_url and Link, such as https://data.example.com. Empty: scheme and host of the request."
+    )
     tls_cert: str = _setting("", "Certificate file (PEM); with tls_key, serves HTTPS directly.")
     tls_key: str = _setting("", "Private key file (PEM).")
     mongo_url: str = _setting("", "MongoDB to use. Empty: find or start one on this machine.", secret=True)
     mongo_database: str = _setting("scraping", "Database name.")
-    mongo_timeout: float = _setting(5.0, "Seconds the database may take over one request; 503 follows.")
-    mongo_pool: int = _setting(64, "Connections (and threads) to the database, a process.")
+    mongo_timeout: float = _setting(5.0, "Seconds of database time per request; beyond it the response is 503.")
+    mongo_pool: int = _setting(64, "Connections (and threads) to the database, per process.")
     data_dir: str = _setting(".data", "Folder of the database started on this machine.")
     local_mongo_cache_gb: float = _setting(0.25, "Cache of the database started on this machine, in GB; at least 0.25.")
     secret_keys: str = _setting(
         "",
-        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, comma between. "
+        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, with commas between. "
         "The first encrypts, all decrypt.",
         secret=True,
     )
     sealed_only: bool = _setting(
         False, "Refuse stored values that are not sealed with their record. Set it once `secrets rotate` is done."
     )
-    token_cache_seconds: float = _setting(3.0, "How long a token is believed without asking the database; at most 4.")
-    max_body_bytes: int = _setting(16 * 1024 * 1024, "Largest body, after decompression.")
-    max_records: int = _setting(1000, "Most records in one body.")
-    max_item_bytes: int = _setting(1024 * 1024, "Largest output item, as canonical JSON.")
-    max_page_bytes: int = _setting(
-        64 * 1024 * 1024, "A page of outputs ends early after this much of items; next_cursor says where it goes on."
+    token_cache_seconds: float = _setting(
+        3.0, "Seconds after which the database is asked about a token again; at most 4."
     )
-    max_depth: int = _setting(64, "Deepest nesting of a field's value.")
-    max_values: int = _setting(1_500_000, "Most values inside one body, those nested in others too.")
-    max_files: int = _setting(10_000, "Most files of all output items in one body together.")
+    max_body_bytes: int = _setting(16 * 1024 * 1024, "Maximum bytes of a body, after decompression.")
+    max_records: int = _setting(1000, "Maximum number of records in one body.")
+    max_item_bytes: int = _setting(1024 * 1024, "Maximum bytes of an output item, as canonical JSON.")
+    max_page_bytes: int = _setting(
+        64 * 1024 * 1024, "Bytes of items after which a page of outputs ends early; next_cursor continues it."
+    )
+    max_depth: int = _setting(64, "Maximum nesting of a field's value.")
+    max_values: int = _setting(1_500_000, "Maximum number of values in one body, nested ones included.")
+    max_files: int = _setting(10_000, "Maximum number of files of all output items in one body.")
     max_in_flight: int = _setting(
         256, "Requests worked on at once, per process; more get 503 with Retry-After. A token gets at most 3/4 of them."
     )
@@ -107,8 +111,8 @@ class Settings(_Loaded):
     lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
-    write_rounds: int = _setting(4, "Rounds of one group that a process has under way at once.")
-    cors_origins: str = _setting("", "Origins allowed to call from a browser, comma between.")
+    write_rounds: int = _setting(4, "Write rounds of one group that run at once, per process.")
+    cors_origins: str = _setting("", "Origins whose pages may call from a browser, with commas between; * for all.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
     log_format: str = _setting(
         "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."
@@ -116,7 +120,7 @@ class Settings(_Loaded):
 
     @classmethod
     def table(cls) -> list[tuple[str, str, str]]:
-        """Return name, default and help of each setting, as the command line and the README show them."""
+        """Return name, default and help of each setting, as the command line and docs/settings.md show them."""
         return [(item.name.upper(), _written(item.default), _help(item)) for item in dataclasses.fields(cls)]
 
     def environ(self) -> dict[str, str]:

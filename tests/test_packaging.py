@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import configparser
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,17 @@ def test_tests_run_with_the_versions_that_make_run_installs(name: str) -> None:
 def test_the_changelog_has_the_version_of_the_package() -> None:
     released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released and released[0] == service.__version__
+
+
+def test_the_image_installs_the_pinned_server_without_a_database() -> None:
+    printed = subprocess.run(
+        [sys.executable, "docker/requirements.py", "setup.cfg", "constraints.txt"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    packages = {canonicalize_name(name) for name in re.findall(r"^([A-Za-z0-9_.-]+)==", printed, re.MULTILINE)}
+    local = {canonicalize_name(one.name) for one in wanted(("local",))} - {"aiohttp"}
+    assert packages == set(pins("constraints.txt")) - local
+    assert {"motor", "aiohttp", "setuptools"} <= packages

@@ -1,0 +1,181 @@
+"""What the documentation says about the code is so: links, settings, errors, routes, commands, tests."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli import _parser
+from service.http.errors import _HTTP, _INTERNAL
+from service.routes import ROUTES
+from service.settings import Settings
+from tests.support.documentation import PAGES, ROOT
+
+README, API, SETTINGS = ROOT / "README.md", ROOT / "docs/api.md", ROOT / "docs/settings.md"
+EVERYTHING = {page: page.read_text() for page in PAGES}
+LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
+# What a route is documented by is its path; these are listed together.
+PAGE_FILES = {"/page/{name}", "/docs/static/{name}"}
+names = [str(page.relative_to(ROOT)) for page in PAGES]
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for found in LINK.findall(re.sub(r"^```.*?^```$", "", EVERYTHING[page], flags=re.M | re.S)):
+        target = found[0] or found[1]
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    reached, waiting = {README}, [README]
+    while waiting:
+        page = waiting.pop()
+        for found in LINK.findall(page.read_text()):
+            file = (page.parent / found[0].partition("#")[0]).resolve()
+            if file.suffix == ".md" and file.exists() and file not in reached:
+                reached.add(file)
+                waiting.append(file)
+    assert [str(page) for page in PAGES if page not in reached] == []
+
+
+def test_the_readme_is_short() -> None:
+    assert len(EVERYTHING[README].splitlines()) <= 140
+
+
+def test_the_table_of_settings_is_the_one_that_the_command_prints() -> None:
+    printed = subprocess.run(
+        [sys.executable, "-m", "service", "settings", "--markdown"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    table = "\n".join(line for line in EVERYTHING[SETTINGS].splitlines() if line.startswith("|"))
+    assert table == printed.strip(), "run `make docs`"
+
+
+def test_every_setting_that_a_page_names_exists() -> None:
+    known = {name for name, _, _ in Settings.table()}
+    known |= {f"{name}_FILE" for name in known}
+    named = re.findall(r"\[`([A-Z][A-Z_]+)`\]\((?:docs/)?settings\.md\)", "".join(EVERYTHING.values()))
+    limits = EVERYTHING[API].partition("\n## Limits\n")[2].partition("\n## ")[0]
+    assert (set(named) | set(re.findall(r"`([A-Z]+_[A-Z_]+)`", limits))) - known == set()
+
+
+def error_types_in_the_code() -> set[str]:
+    """Return the `type` of every problem that the service can name."""
+    found = {kind for kind, _, _ in [*_HTTP.values(), _INTERNAL]}
+    for folder in ("schemas", "service"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+                if name in ("problem", "invalid", "_refused") and isinstance(node.args[0], ast.Constant):
+                    found.add(str(node.args[0].value))
+    return found
+
+
+def test_the_types_of_errors_are_found_in_the_code() -> None:
+    decided = {"missing", "unknown_field", "string_type", "datetime_invalid", "value_error", "json_invalid"}
+    decided |= {"auth_missing", "auth_invalid", "scope_missing", "not_found", "too_large", "unavailable"}
+    assert decided <= error_types_in_the_code()
+
+
+def test_every_type_of_error_is_documented() -> None:
+    section = EVERYTHING[API].partition("\n## Errors\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE)) == error_types_in_the_code()
+
+
+def test_the_api_page_has_every_route() -> None:
+    assert [
+        route.path for route in ROUTES if route.path not in PAGE_FILES and f"{route.path}`" not in EVERYTHING[API]
+    ] == []
+
+
+def test_the_readme_lists_the_methods_of_every_route() -> None:
+    rows = re.findall(r"^\| ((?:`/[^`]*` ?)+)\| ((?:`[A-Z]+` ?)+)\|", EVERYTHING[README], re.MULTILINE)
+    listed = {
+        (method, path)
+        for paths, methods in rows
+        for path in re.findall("`(.+?)`", paths)
+        for method in re.findall(r"\w+", methods)
+    }
+    assert listed == {(route.method, route.path) for route in ROUTES if route.path not in PAGE_FILES}
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    found = re.findall(r"(?:python -m service|\bsds) ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", EVERYTHING[page])
+    return [one.split() for one in found]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_command_that_a_page_names_exists(page: Path) -> None:
+    known = _commands(_parser())
+    unknown = [
+        one
+        for one in commands_in(page)
+        if one[0] not in known or (known[one[0]] and one[1:] and one[1] not in known[one[0]])
+    ]
+    assert unknown == []
+
+
+def _commands(parser: object) -> dict[str, set[str]]:
+    choices = _choices(parser)
+    return {name: set(_choices(sub)) for name, sub in choices.items()}
+
+
+def _choices(parser: object) -> dict[str, object]:
+    for action in parser._actions:  # type: ignore[attr-defined]
+        if hasattr(action, "choices") and isinstance(action.choices, dict):
+            return dict(action.choices)
+    return {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {a or b for a, b in re.findall(r"`make ([a-z][a-z0-9-]*)|^make ([a-z][a-z0-9-]*)", EVERYTHING[page], re.M)}
+    assert named - targets == set()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names)
+def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
+    missing = []
+    folders = r"(?:service|schemas|scripts|tests|docs|docker)"
+    for name in re.findall(rf"`({folders}/[\w/.*-]+)(?:::[\w…:]*)?`", EVERYTHING[page]):
+        if not list(ROOT.glob(name.rstrip("/"))):
+            missing.append(name)
+    for name in re.findall(r"`(?:python -m )?(scripts(?:\.\w+)+)", EVERYTHING[page]):
+        path = ROOT / name.replace(".", "/")
+        if not path.with_suffix(".py").exists() and not (path / "__main__.py").exists():
+            missing.append(name)
+    assert missing == []
+
+
+def test_the_tests_behind_the_promises_exist() -> None:
+    text = EVERYTHING[ROOT / "docs/verification.md"]
+    missing = []
+    for file, name in re.findall(r"`((?:tests/[\w/]+/)?test_\w+\.py)(?:::(\w+)(?:…\w*)?)?`", text):
+        found = [path for path in ROOT.rglob("tests/**/test_*.py") if str(path).endswith(f"/{file}")]
+        if not found or not any(name in path.read_text() for path in found):
+            missing.append(f"{file}::{name}")
+    assert missing == []
