@@ -205,22 +205,6 @@ class Ids:
         return bool(done.matched_count)
 
     @stored
-    async def correct(self, key: GroupKey, counted: Change, actual: Change) -> None:
-        """Set right what a finished batch has counted."""
-        difference = Change(recount=actual.recount)
-        for job_id in {*counted.jobs, *actual.jobs}:
-            difference.jobs[job_id] = Counter(actual.job(job_id))
-            difference.jobs[job_id].subtract(counted.job(job_id))
-        owner = {"organization_id": key[0], "group_id": key[1]}
-        await self._finished.update_one(owner, _counted(difference, datetime.now(UTC)))
-
-    @stored
-    async def distrust(self, key: GroupKey) -> None:
-        """Let a group be counted anew."""
-        owner = {"organization_id": key[0], "group_id": key[1]}
-        await self._finished.update_one(owner, _counted(Change(recount=True), datetime.now(UTC)))
-
-    @stored
     async def watermark(self, organization_id: int, group_id: str) -> Watermark:
         """Read how far the readers of a group may go now, and remember it.
 

@@ -34,14 +34,13 @@ class Recovery:
         self._ids, self._timeout = ids, timeout
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def recover_soon(self, key: GroupKey, token: str, *, allocated: bool, recount: bool = False) -> None:
+    def recover_soon(self, key: GroupKey, token: str, *, allocated: bool) -> None:
         """End a batch of this process whose round has failed, in the background.
 
-        `allocated` says whether it is known to have its ids; `recount` lets the group be counted
-        anew if the batch was finished all the same.
+        `allocated` says whether it is known to have its ids.
         """
         # In a context of its own: the time of the request that failed may be over.
-        work = self._recover(key, token, allocated, recount)
+        work = self._recover(key, token, allocated)
         task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -53,7 +52,7 @@ class Recovery:
             for task in late:
                 task.cancel()
 
-    async def _recover(self, key: GroupKey, token: str, allocated: bool, recount: bool) -> None:
+    async def _recover(self, key: GroupKey, token: str, allocated: bool) -> None:
         for pause in _PAUSES:
             await asyncio.sleep(pause)
             try:
@@ -63,8 +62,6 @@ class Recovery:
                         await self.end(batch)
                     elif not allocated:
                         continue  # it may still land
-                    elif recount:
-                        await self._ids.distrust(key)
                 return
             except StoreError:
                 continue

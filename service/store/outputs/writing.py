@@ -206,14 +206,10 @@ class _Round:
                 self._ids.allocate(*self._group, len(self._pending), token),
             )
             await self._plan(batch, known)
-            if self._rows:
-                await self._write(batch)
-            else:
-                await self._touch_and_finish(batch)
+            await self._write(batch)
         except BaseException:
             # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
-            # Touches are counted while they are made: such a round may be finished, and counted wrongly.
-            self._recovery.recover_soon(self._group, token, allocated=batch is not None, recount=bool(self._touches))
+            self._recovery.recover_soon(self._group, token, allocated=batch is not None)
             raise
 
     # -- looking up ---------------------------------------------------------------------------
@@ -381,17 +377,6 @@ class _Round:
             self._recount |= moved or len(self._touches) != matched
         for key, (_, known, _) in self._touches.items():
             self._skip(key, known, "unchanged")
-
-    async def _touch_and_finish(self, batch: Batch) -> None:
-        """Finish a round without changes while its items are touched: one round trip less."""
-        expected = Change()
-        self._count_touches(expected)
-        await self._ids.step("before write")
-        await asyncio.gather(self._touch(), self._ids.finish(batch, expected))
-        actual = Change(recount=self._recount)
-        self._count_touches(actual)
-        if actual != expected:
-            await self._ids.correct(self._group, expected, actual)
 
     # -- counting -----------------------------------------------------------------------------
 
