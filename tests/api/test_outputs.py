@@ -849,12 +849,11 @@ class TestVeryLargePages:
         return Settings(mongo_database="test", max_page_bytes=1_000_000)
 
     async def test_a_page_of_too_many_bytes_ends_early_and_goes_on_at_its_cursor(self, api: Api) -> None:
-        # The database sends 16 MB at a time: no page is shorter than that.
         large = [make_output(n, data={"n": n, "text": "x" * 900_000}) for n in range(40)]
         for start in range(0, 40, 10):
             await api.ok(PATH, large[start : start + 10])
         first = await api.ok(f"{PATH}?limit=1000")
-        assert 10 < len(first["items"]) < 40
+        assert 0 < len(first["items"]) < 40
         assert first["metadata"]["next_cursor"] == first["items"][-1]["id"]
         found = await walk(api, f"{PATH}?limit=1000")
         assert [item["data"]["n"] for item in found] == list(range(40))

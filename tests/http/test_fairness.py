@@ -12,6 +12,7 @@ import pytest
 
 from service.http.limits import LIMITS, Gate, Pool
 from service.http.offload import TENANT
+from service.http.responses import STREAM_BYTES
 from service.http.slow_readers import unsent
 from service.settings import Settings
 from tests.conftest import MakeApi
@@ -128,7 +129,7 @@ class TestBytes:
             async for _ in self.readers(filled, stack, 6):
                 pass
             async with asyncio.timeout(10):
-                while budget.used < budget.share:
+                while budget.used + STREAM_BYTES <= budget.share:
                     await asyncio.sleep(0.01)
             refused = await filled.get("/v1/local-storage")
             assert (refused.status, refused.headers["Retry-After"]) == (503, "1")

@@ -1,0 +1,52 @@
+"""What one tenant did to stop the others once: the attacks of `scripts.attack`, smaller, on a real process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import aiohttp
+import pytest
+
+from scripts.attack.attacks import ATTACKS, Caller, Target
+from tests.support.processes import ServiceProcess, make_token
+
+pytestmark = pytest.mark.xdist_group("attacks")
+
+# `python -m scripts.attack --all` runs them in full size.
+SCALE = 0.1
+MAX_STALL, MAX_GROWTH = 0.1, 100 * 2**20
+ATTACKER, OTHER = 8_000_000_201, 8_000_000_202
+QUICK = ["1a", "1b", "2", "3", "3b", "4", "5a", "6", "7", "8a", "8b", "8c", "8d", "10b"]
+
+
+@pytest.fixture(scope="module")
+def service(mongo_url: str) -> Iterator[ServiceProcess]:
+    with ServiceProcess(mongo_url) as service:
+        yield service.wait_until_ready()
+
+
+@pytest.fixture(scope="module")
+def tokens(mongo_url: str) -> list[str]:
+    return [make_token(mongo_url, ATTACKER, "read", "write", "delete"), make_token(mongo_url, OTHER)]
+
+
+async def suffer(service: ServiceProcess, tokens: list[str], name: str) -> Target:
+    timeout = aiohttp.ClientTimeout(60)
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+        attacker, other = (Caller(session, service.url, token) for token in tokens)
+        target = Target(service.url, service.process.pid, attacker, other, SCALE)
+        await ATTACKS[name][1](target)
+        return target
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_an_attack_neither_stalls_nor_fills_the_process_nor_keeps_others_out(
+    service: ServiceProcess, tokens: list[str], name: str
+) -> None:
+    target = asyncio.run(suffer(service, tokens, name))
+    assert target.probe is not None
+    assert target.probe.growth < MAX_GROWTH, (target.probe, target.facts)
+    assert target.probe.stall < MAX_STALL, (target.probe, target.facts)
+    assert target.facts.get("other_refused", 0) == 0, target.facts
+    assert target.facts.get("still_open", 0) == 0, target.facts
