@@ -18,7 +18,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 2 --dist loadgroup
 
-test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with what stands outside: Chromium, …
+test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
 	@$(E2E)/bin/pytest tests/e2e
 
 bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (15 minutes; BENCH=--quick: 3)
