@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import random
 from datetime import datetime, timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
@@ -14,6 +15,7 @@ from service.store import SCOPES, Query, Store, now
 ORGANIZATION = 1
 GROUP = "demo-shop"
 OFFERS = "demo-jobs"
+ANALYST = "analyst"
 DAYS = 35
 
 # A crawl of the shop takes one section, and comes back to it after all the others.
@@ -30,22 +32,49 @@ _REVIEWS = [
 ]
 
 
-async def fill(settings: Settings, url: str) -> str:
-    """Fill the database if it is empty; return the demo token, kept in the data folder, if it still works."""
-    kept = settings.data_path / "demo-token"
+class Access(NamedTuple):
+    """What `make run` prints: the token and the analyst's address, each empty if it no longer works."""
+
+    token: str
+    analyst: str
+
+
+async def fill(settings: Settings, url: str) -> Access:
+    """Fill the database if it is empty; return the demo token and analyst, kept in the data folder."""
     store = Store.connect(settings, url)
     try:
         if not await store.tokens.list():
             await store.ensure_indexes()
             await _write(store)
             token = await store.tokens.create(ORGANIZATION, list(SCOPES), "demo")
-            kept.touch(mode=0o600)
-            kept.write_text(token)
-        token = kept.read_text() if kept.exists() else ""
-        found = await store.tokens.find(token)
-        return token if found is not None and found.valid_at(now()) else ""
+            _keep(settings.data_path / "demo-token", token)
+        return Access(await _token(store, settings), await _analyst(store, settings))
     finally:
         await store.close()
+
+
+async def _token(store: Store, settings: Settings) -> str:
+    kept = settings.data_path / "demo-token"
+    token = kept.read_text() if kept.exists() else ""
+    found = await store.tokens.find(token)
+    return token if found is not None and found.valid_at(now()) else ""
+
+
+async def _analyst(store: Store, settings: Settings) -> str:
+    """Return the address of the demo analyst, made once; whoever removes it does not get it back."""
+    kept = settings.data_path / "demo-analyst"
+    known = ANALYST in await store.analysts.list()
+    if not known and not kept.exists():
+        _keep(kept, await store.analysts.create(ANALYST))
+        known = True
+    return await store.analysts.address(ANALYST, kept.read_text()) if known and kept.exists() else ""
+
+
+def _keep(path: Path, secret: str) -> None:
+    """Write a secret into a file that only its owner can read, also if the file is there already."""
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_text(secret)
 
 
 async def _write(store: Store) -> None:
@@ -149,9 +178,9 @@ def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dic
     }
 
 
-def welcome(address: str, token: str) -> str:
+def welcome(address: str, access: Access) -> str:
     """Return what to open and to paste next."""
-    lines = ["", f"Serving on {address}"]
+    lines, token = ["", f"Serving on {address}"], access.token
     if token:
         header = f"-H 'Authorization: Bearer {token}'"
         lines += [
@@ -172,6 +201,12 @@ def welcome(address: str, token: str) -> str:
             f"API documentation: {address}/docs",
             "",
             f"Make a token: python -m service token create --organization 1 {scopes}",
+            "",
+        ]
+    if access.analyst:
+        lines += [
+            "For analysts, read-only (any MongoDB driver takes the address):",
+            f"  mongosh '{access.analyst}'",
             "",
         ]
     return "\n".join(lines)
