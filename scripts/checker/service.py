@@ -63,7 +63,7 @@ def install(options: dict[str, Any]) -> None:
 
         async def read_without_mark(self: Ids, organization_id: int, group_id: str) -> Watermark:
             watermark = await read(self, organization_id, group_id)
-            return watermark._replace(end=2**62, version=next(versions), next=2**62)
+            return watermark._replace(end=2**62, version=next(versions), in_flight=frozenset())
 
         Ids._read = read_without_mark  # type: ignore[method-assign]
     faults = Faults(**options)

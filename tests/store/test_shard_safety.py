@@ -166,6 +166,7 @@ async def test_the_test_sees_a_command_without_its_shard_key(store: Store, comma
 # -- round trips ----------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_new_and_unchanged_items_take_three_round_trips(store: Store, group: Group, commands: Commands) -> None:
     await group.write(store, make_output(0))
     for _ in ("new", "unchanged"):
@@ -175,6 +176,7 @@ async def test_new_and_unchanged_items_take_three_round_trips(store: Store, grou
         assert len(commands.sent) == 4
 
 
+@pytest.mark.alone
 async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
     store: Store, other: Store, group: Group, commands: Commands
 ) -> None:
@@ -185,6 +187,7 @@ async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
         assert commands.rounds() == len(commands.sent) == expected
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("of_tags", [False, True])
 async def test_a_patch_takes_three_round_trips(store: Store, group: Group, commands: Commands, of_tags: bool) -> None:
     await group.write(store, *(make_output(n) for n in range(20)))
