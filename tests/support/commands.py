@@ -54,6 +54,7 @@ class Commands(CommandListener):
 
     def __init__(self) -> None:
         self.sent: list[Command] = []
+        self.delay = 0.0  # seconds that each command takes longer, so that what is sent together overlaps for sure
         self._lock, self._under_way = Lock(), {}  # type: ignore[var-annotated]
 
     def started(self, event: CommandStartedEvent) -> None:
@@ -64,6 +65,7 @@ class Commands(CommandListener):
             with self._lock:
                 self.sent.append(command)
                 self._under_way[event.request_id] = command
+            time.sleep(self.delay)
 
     def _ended(self, event: CommandSucceededEvent | CommandFailedEvent) -> None:
         with self._lock:
