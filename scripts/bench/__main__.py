@@ -7,6 +7,7 @@ import signal
 import sys
 
 from scripts.bench import checks, compare
+from scripts.bench.capacity import capacity
 from scripts.bench.latency import latency
 
 # Items in the database and seconds of one run: full, and with --quick.
@@ -18,6 +19,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "fair": (100_000, 20_000, 15, 4),
     "overload": (50_000, 10_000, 10, 4),
     "latency": (20_000, 5_000, 10, 3),
+    "capacity": (100_000, 20_000, 0, 0),
 }
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
@@ -25,6 +27,7 @@ _HELP = {
     "compression": "what compressing costs",
     "workers": "more processes, with the database's share",
     "fair": "/healthz and memory while 16 readers take pages of 1000",
+    "capacity": "disk per item, memory per connection and waiting reader, wake-up",
     "latency": "with the database 5 ms away in each direction",
     "overload": "up to three times what the service can carry",
 }
@@ -53,6 +56,8 @@ def main() -> None:
     seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
     if options.measurement == "compare":
         compare.run(items, seconds, options.repeats, options.servers, options.save)
+    elif options.measurement == "capacity":
+        capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement == "latency":
         latency(items, seconds)
     elif options.measurement in ("deep", "compression"):
