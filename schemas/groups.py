@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Digits, Text, WholeNumber
+from schemas.base import Base, Digits, PageQuery, Text, WholeNumber
 from schemas.reviews import Review
 
 
@@ -21,6 +21,10 @@ class Group(Base):
     last_change = fields.DateTime(required=True, allow_none=True)
     retention_days = fields.Integer(required=True, allow_none=True)
     days = fields.List(fields.Nested(Day), required=True)
+
+
+class GroupsQuery(Base, PageQuery):
+    pass
 
 
 class GroupSettings(Base):

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from aiohttp import web
 
-from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, Job
+from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, GroupsQuery, Job
 from schemas.outputs import OutputsDeleted
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, problem
@@ -14,11 +14,13 @@ from service.http.field_statistics import FieldStatistics
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
 from service.http.offload import off_loop
+from service.http.paging import decode_cursor, list_response
 from service.http.query import QueryLoader, path_id
-from service.http.responses import json_array, json_response, stream_response
+from service.http.responses import json_response
 from service.store import Query, now
 
 _LISTED_DAYS = timedelta(days=30)
+_GROUPS = QueryLoader(GroupsQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
@@ -28,11 +30,15 @@ def _since() -> str:
     return (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
 
 
-@endpoint("List groups", Group(many=True))
+@endpoint("List groups", Group(many=True), query=GroupsQuery)
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return the organization's groups, newest change first, each with its last 30 days."""
-    groups = request.app[STORE].groups.all(request[ORGANIZATION], _since())
-    return await stream_response(request, json_array(groups))
+    """Return the organization's groups, newest change first, each with its last 30 days.
+
+    With `limit`, return so many and a `Link` header to the next page.
+    """
+    query, groups = _GROUPS.load(request), request.app[STORE].groups
+    cursor = decode_cursor(query["cursor"])
+    return await list_response(request, await groups.listing(request[ORGANIZATION], _since(), query["limit"], cursor))
 
 
 @endpoint("Get the counts of a group", Group())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import DESCENDING
@@ -12,9 +12,12 @@ from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.jobs import Jobs
+from service.store.listing import Batch, Key, Listing, after
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
 _BATCH = 500
+# A group with its days as JSON, roughly.
+_GROUP_BYTES = 2000
 _FIELDS = (
     *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days"),
     *("day", "past", "pending_jobs", "moving"),
@@ -29,25 +32,39 @@ class Groups:
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
         self._jobs = jobs
 
-    @streamed
-    async def all(
-        self, organization_id: int, since: str, after: tuple[datetime, str] | None = None, limit: int | None = None
-    ) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield an organization's groups, newest change first, with their days since a date, some at a time."""
+    @stored
+    async def listing(self, organization_id: int, since: str, limit: int | None, cursor: Key | None) -> Listing:
+        """Return the groups, newest change first, with their days since a date: `limit` of them after a cursor."""
+        found = self._found(organization_id, ("last_change", "group_id"), cursor)
+        next_key = None
+        if limit is not None:
+            ends = await found.skip(limit - 1).limit(2).to_list(2)
+            if len(ends) == 2:  # the last of this page, and one more
+                next_key = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
+        return Listing(self._batches(organization_id, since, limit, cursor), next_key)
+
+    def _found(self, organization_id: int, fields: tuple[str, ...], cursor: Key | None) -> Any:
         where: dict[str, Any] = {"organization_id": organization_id, "last_change": {"$exists": True}}
-        if after is not None:
-            date, group_id = after
-            where["$or"] = [{"last_change": {"$lt": date}}, {"last_change": date, "group_id": {"$lt": group_id}}]
-        found = self._groups.find(where, _FIELDS, hint="recent", batch_size=_BATCH)
-        found = found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
+        if cursor is not None:
+            date = datetime.fromtimestamp(cursor[0] / 1000, UTC)
+            where |= after(("last_change", "group_id"), (date, cursor[1]), "$lt")
+        found = self._groups.find(where, fields, hint="recent", batch_size=_BATCH)
+        return found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
+
+    @streamed
+    async def _batches(
+        self, organization_id: int, since: str, limit: int | None, cursor: Key | None
+    ) -> AsyncIterator[Batch]:
+        found = self._found(organization_id, _FIELDS, cursor)
         if limit is not None:
             found = found.limit(limit)
         while groups := await found.to_list(_BATCH):
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
-            yield [
+            served = [
                 _served(await self._gathered(organization_id, group), days.get(group["group_id"], []), since)
                 for group in groups
             ]
+            yield Batch(_GROUP_BYTES * len(served), lambda served=served: served)  # type: ignore[misc]
 
     @stored
     async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ VERSION = 2
 _BATCH = 500
 # Hex digits of a content hash of version 1.
 _OLD_HASH = 64
+_OLD_JOB_INDEX = "job_id"
 _OLD_INDEXES = {
     "outputs": ("country", "region", "job_id", "tombstone", "updated"),
     "groups": ("group",),
@@ -60,8 +61,10 @@ class Layout:
         marker = await self._collection("meta").find_one({"_id": "layout"})
         if marker is not None:
             return int(marker["version"])
-        old = await self._collection("sequences").find_one({"next": {"$exists": True}}, {"_id": 1})
-        return None if old is None else 1
+        if await self._collection("sequences").find_one({"next": {"$exists": True}}, {"_id": 1}) is not None:
+            return 1
+        # Started with the first version and never written to: it has that version's indexes.
+        return 1 if _OLD_JOB_INDEX in await self._database["outputs"].index_information() else None
 
     async def _refuse_old_writers(self) -> None:
         names = await self._database.list_collection_names()

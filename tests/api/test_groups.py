@@ -112,3 +112,19 @@ async def test_another_organization_has_its_own_groups(api: Api, stranger: Api) 
     await api.ok("/v1/outputs/shop", [make_output()])
     assert await stranger.ok("/v1/groups") == []
     assert (await stats(stranger))["items"] == 0
+
+
+async def test_groups_are_listed_a_page_at_a_time_with_a_limit(api: Api) -> None:
+    for number in range(5):
+        await api.ok(f"/v1/outputs/group-{number}", [make_output()])
+    whole = await api.ok("/v1/groups")
+    found, path = [], "/v1/groups?limit=2"
+    for count in (2, 2, 1):
+        answer = await api.get(path)
+        found += answer.json
+        assert len(answer.json) == count
+        link = answer.headers.get("Link", "")
+        path = "/" + link.partition("<")[2].partition(">")[0].split("/", 3)[-1]
+    assert found == whole and not link
+    faulty = await api.get("/v1/groups?limit=2&cursor=nothing")
+    assert (faulty.status, faulty.problems()) == (422, [(["query", "cursor"], "value_error")])

@@ -17,6 +17,7 @@ from tests.support.groups import (
     at,
     die,
     fail,
+    groups_of,
     lease_over,
     look_after,
     look_after_once,
@@ -246,7 +247,7 @@ async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Gro
     today = (datetime.now(UTC) - timedelta(seconds=1)).strftime("%Y-%m-%d")
     other = Group(group.organization, "chairs")
     await other.write(store, make_output(1))
-    listed = [found async for some in store.groups.all(group.organization, "2020-02-03") for found in some]
+    listed = await groups_of(store, group.organization, "2020-02-03")
     assert [(found["group_id"], [day["date"] for day in found["days"]]) for found in listed] in (
         [("chairs", [today]), ("lamps", [])],
         [("chairs", [datetime.now(UTC).strftime("%Y-%m-%d")]), ("lamps", [])],

@@ -10,7 +10,7 @@ import pytest
 
 from service.store import CursorExpired, Patch, Query, Store
 from tests.support.api import make_output
-from tests.support.groups import Group, at, look_after, look_after_once, stopped_at, version
+from tests.support.groups import Group, at, groups_of, look_after, look_after_once, stopped_at, version
 
 OLD = "2020-01-01"
 
@@ -275,7 +275,7 @@ async def test_a_deleted_group_is_gone_and_its_ids_are_never_given_again(store: 
     written = await group.write(store, *(make_output(n) for n in range(3)))
     await store.outputs.delete_matching(*group.owner.values(), Query())
     await store.groups.remove(*group.owner.values())
-    assert [g async for some in store.groups.all(group.organization, "") for g in some] == []
+    assert await groups_of(store, group.organization) == []
     assert (await group.stats(store))["items"] == 0 and await group.jobs(store) == {}
     (new,) = await group.write(store, make_output(0))
     assert new["id"] > written[-1]["id"] + 3 and new["output_id"] == written[0]["output_id"]

@@ -14,7 +14,7 @@ from service.store import Patch, Query, Store
 from service.store.browser_state import Selection
 from tests.support.api import make_output
 from tests.support.commands import Command, Commands, listening_store
-from tests.support.groups import Group, at, fail, look_after, reap, version
+from tests.support.groups import Group, at, fail, groups_of, look_after, reap, version
 
 DELAY = 0.1
 GROUP_KEY = ("organization_id", "group_id")
@@ -122,8 +122,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.reviews.latest_of(*owner, ["job-1"])
     await store.groups.one(*owner)
     await group.jobs(store)
-    async for _ in store.groups.all(group.organization, ""):
-        pass
+    assert await groups_of(store, group.organization)
     cookie = {
         "domain": "d",
         "name": "n",
