@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import inspect
 import io
 import json
 import logging
@@ -12,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import AsyncIterator, Iterator
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from service.runtime.process import _log_unhandled
 from service.settings import Settings
 from service.store import Store, StoreError
 from service.store.errors import driver_errors
+from service.store.listing import Batch
 from service.store.tokens import new_secret
 from service.store.vault import Vault
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
@@ -116,6 +119,20 @@ FIELDS = {
 }
 
 
+async def send_wrong_changes(canaries: Canaries, method: str, path: str) -> None:
+    """Send bodies of PATCH and PUT: text cut short, wrong types, unknown names, and a change of what is not there."""
+    text = json.dumps({"tags": VALUE}).encode()
+    for data in (text[:-1], b"\xff" + text):
+        assert await canaries.send(method, path, data=data, headers={"Content-Type": "application/json"}) == 422
+    assert await canaries.send(method, path, data=text, headers={"Content-Type": "text/plain"}) == 415
+    for field in ("is_approved", "tags", "output_id", "key_hash", "if_id", "retention_days", "surprise"):
+        for wrong in (VALUE, *WRONG_TYPES):
+            await canaries.send(method, path, json={field: wrong})
+            await canaries.send(method, path, json=[{"output_id": VALUE, field: wrong}])
+    for body in ({"tags": {VALUE: VALUE}}, [{"key_hash": VALUE, "output_id": VALUE}], {"retention_days": 1}, VALUE):
+        await canaries.send(method, path, json=body)
+
+
 async def send_everything_wrong(canaries: Canaries) -> None:
     send, token = canaries.send, canaries.api.token
     json_type = {"Content-Type": "application/json"}
@@ -152,12 +169,15 @@ async def send_everything_wrong(canaries: Canaries) -> None:
         for wrong in (VALUE, [VALUE], [{VALUE: VALUE}], {VALUE: VALUE}):
             assert await send("POST", "/v1/storage-state", json=STATE | {part: wrong}) == 422
     for method, path, _, _ in API_ROUTES:
-        if method == "GET":
-            path = path.format(group_id=token, name="x")
-            await send("GET", path)
-            await send("GET", path, token=UNKNOWN)
-            for name in ("limit", "cursor", "created_after", "active", "fields", "domain"):
-                await send("GET", f"{path}?{name}={VALUE}&token={token}")
+        path = path.format(group_id=token, output_id=VALUE)
+        await send(method, path)
+        await send(method, path, token=UNKNOWN)
+        conditions = dict.fromkeys(("If-Match", "If-None-Match", "Last-Event-ID"), VALUE)
+        await send(method, path, headers=conditions)
+        for name in ("limit", "cursor", "created_after", "active", "fields", "domain", "format", "follow", "surprise"):
+            await send(method, f"{path}?{name}={VALUE}&token={token}")
+        if method in ("PATCH", "PUT"):
+            await send_wrong_changes(canaries, method, path)
     for path in (f"/{token}", f"/v1/{token}/{VALUE}", f"/v1/cookies/{VALUE}?access_token={token}", f"/%ff{VALUE}"):
         assert await send("GET", path) in (400, 404, 422)
     await send(VALUE, "/v1/cookies")
@@ -199,6 +219,51 @@ ERRORS = [
 ]
 
 
+OUTPUTS, OUTPUT, GROUP = "/v1/outputs/{group_id}", "/v1/outputs/{group_id}/{output_id}", "/v1/groups/{group_id}"
+# Part of the store, its method that fails, and the route that uses it.
+FORCED = [
+    ("cookies", "set", "POST", "/v1/cookies"),
+    ("cookies", "page", "GET", "/v1/cookies"),
+    ("cookies", "delete", "DELETE", "/v1/cookies"),
+    ("local_storage", "set", "POST", "/v1/local-storage"),
+    ("local_storage", "page", "GET", "/v1/local-storage"),
+    ("local_storage", "delete", "DELETE", "/v1/local-storage"),
+    ("origins", "set", "POST", "/v1/storage-state"),
+    ("cookies", "records", "GET", "/v1/storage-state"),
+    ("reviews", "add", "POST", "/v1/reviews/{group_id}"),
+    ("reviews", "latest", "GET", "/v1/reviews/{group_id}"),
+    ("outputs._writing", "_rounds", "POST", OUTPUTS),
+    ("outputs._writing", "_rounds", "PATCH", OUTPUTS),
+    ("outputs._writing", "_rounds", "PATCH", OUTPUT),
+    ("outputs._writing", "_rounds", "DELETE", OUTPUT),
+    ("outputs", "page", "GET", OUTPUTS),
+    ("outputs", "pages", "GET", f"{OUTPUTS}/export"),
+    ("outputs", "one", "GET", OUTPUT),
+    ("outputs", "delete_some", "DELETE", OUTPUTS),
+    ("groups", "all", "GET", "/v1/groups"),
+    ("groups", "set_retention", "PUT", GROUP),
+    ("outputs", "delete_some", "DELETE", GROUP),
+    ("reviews", "remove", "DELETE", GROUP),
+    ("groups", "remove", "DELETE", GROUP),
+    ("groups", "one", "GET", f"{GROUP}/stats"),
+    ("jobs", "list", "GET", f"{GROUP}/jobs"),
+    ("reviews", "latest_of", "GET", f"{GROUP}/jobs"),
+    ("outputs", "pages", "GET", f"{GROUP}/fields"),
+    ("tokens", "find", "GET", "/v1/token"),
+]
+CHANGES: dict[tuple[str, str], Any] = {
+    ("PATCH", OUTPUTS): [{"output_id": VALUE, "tags": {"secret": VALUE}}],
+    ("PATCH", OUTPUT): {"tags": {"secret": VALUE}},
+    ("PUT", GROUP): {"retention_days": 1},
+}
+QUERIES = {
+    ("DELETE", "/v1/cookies"): ["?all=true"],
+    ("DELETE", "/v1/local-storage"): ["?all=true"],
+    ("DELETE", OUTPUTS): ["?all=true"],
+    ("GET", f"{OUTPUTS}/export"): ["", "?format=csv", "?format=json", "?follow=true", "?format=sse"],
+}
+
+
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
 async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
     api: Api, store: Store, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, error: Exception
@@ -210,31 +275,35 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
     async def fail(*_: Any, **__: Any) -> Any:
         raise error
 
-    async def fail_later(*_: Any, **__: Any) -> AsyncIterator[list[dict[str, Any]]]:
-        yield [{"value": VALUE}]
+    async def fail_at_once(*_: Any, **__: Any) -> AsyncIterator[Any]:
+        raise error
+        yield
+
+    async def fail_later(*_: Any, **__: Any) -> AsyncIterator[Batch]:
+        yield Batch(10, lambda: [{"value": VALUE}])
         raise error
 
-    forced = {
-        ("cookies", "set"): ("POST", "/v1/cookies"),
-        ("local_storage", "set"): ("POST", "/v1/local-storage"),
-        ("origins", "set"): ("POST", "/v1/storage-state"),
-        ("reviews", "add"): ("POST", "/v1/reviews/group"),
-        ("reviews", "latest"): ("GET", "/v1/reviews/group"),
-        ("outputs", "_round"): ("POST", "/v1/outputs/group"),
-        ("outputs", "page"): ("GET", "/v1/outputs/group"),
-        ("groups", "all"): ("GET", "/v1/groups"),
-        ("tokens", "find"): ("GET", "/v1/groups"),
-    }
-    for (part, method), (verb, path) in forced.items():
-        with monkeypatch.context() as patch:
-            patch.setattr(getattr(store, part), method, fail)
-            options = {"json": GOOD[path]} if verb == "POST" else {}
-            options["token"] = UNKNOWN if part == "tokens" else None
-            assert await canaries.send(verb, path, **options) in (400, 500, 503)
+    for part, name, method, path in FORCED:
+        owner = attrgetter(part)(store)
+        is_stream = inspect.isasyncgenfunction(inspect.unwrap(getattr(owner, name))) or name in ("pages", "records")
+        for query in QUERIES.get((method, path), [""]):
+            with monkeypatch.context() as patch:
+                patch.setattr(owner, name, fail_at_once if is_stream else fail)
+                url = path.format(group_id="group", output_id=VALUE)
+                body = GOOD.get(url) if method == "POST" else CHANGES.get((method, path))
+                options = {} if body is None else {"json": body}
+                token = UNKNOWN if part == "tokens" else None
+                status = await canaries.send(method, url + query, token=token, **options)
+                assert status in (400, 500, 503), (part, name, method, path)
     with monkeypatch.context() as patch:
-        patch.setattr(store.cookies, "records", fail_later)
+        patch.setattr(store.cookies, "_batches", fail_later)
         assert await canaries.send("GET", "/v1/cookies") in (400, 500, 503)
     canaries.check(log.getvalue())
+
+
+def test_exceptions_are_forced_in_every_route_that_needs_a_token() -> None:
+    forced = {(method, path) for _, _, method, path in FORCED}
+    assert forced == {(route.method, route.path) for route in API_ROUTES if route.scope != "public"}
 
 
 def test_the_stores_errors_carry_nothing_of_the_drivers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
@@ -69,33 +70,76 @@ BODIES: dict[str, Any] = {
     "/v1/reviews/{group_id}": [make_review()],
     "/v1/outputs/{group_id}": [make_output(1), make_output(2)],
 }
+CHANGES: dict[tuple[str, str], Any] = {
+    ("PATCH", "/v1/outputs/{group_id}"): [{"key_hash": "key-1", "is_approved": True}],
+    ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"tags": {"country": "France"}},
+    ("PUT", "/v1/groups/{group_id}"): {"retention_days": 30},
+}
+# Routes that need more than their path, and the ways to read that stay open: all of them end after one item.
+QUERIES = {
+    ("DELETE", "/v1/cookies"): ["?all=true"],
+    ("DELETE", "/v1/local-storage"): ["?all=true"],
+    ("DELETE", "/v1/outputs/{group_id}"): ["?all=true"],
+    ("GET", "/v1/outputs/{group_id}"): ["", "?wait=1"],
+    ("GET", "/v1/outputs/{group_id}/export"): [
+        *("", "?format=csv", "?format=json", "?follow=true&limit=1", "?format=sse&limit=1")
+    ],
+}
 # What works without the database.
 INDEPENDENT = {"/healthz", "/metrics"}
+# What works without the database while the token is remembered.
+TOKEN_ONLY = "/v1/token"
 
 
-async def call(api: Api, method: str, path: str, group: str = "group") -> tuple[Answer, float]:
-    """Return the answer to a lifelike request, and the seconds it took."""
-    options = {"json": BODIES[path]} if method == "POST" else {}
+class Call(NamedTuple):
+    """A request to a route, its response and the seconds it took."""
+
+    method: str
+    path: str
+    answer: Answer
+    seconds: float
+
+    @property
+    def works(self) -> bool:
+        # The output that is deleted is an unknown one: to find that out takes a whole round.
+        is_unknown = (self.method, self.path) == ("DELETE", "/v1/outputs/{group_id}/{output_id}")
+        return self.answer.status == (404 if is_unknown else 200)
+
+
+async def call(api: Api, method: str, path: str, output_id: str = "", query: str = "") -> Call:
+    """Send a lifelike request; what deletes has a group of its own."""
+    body = BODIES[path] if method == "POST" else CHANGES.get((method, path))
+    group, output_id = ("deleted", "unknown") if method == "DELETE" else ("group", output_id)
+    options = {} if body is None else {"json": body}
     started = time.monotonic()
-    answer = await api.request(method, path.format(group_id=group, name="x"), **options)
-    return answer, time.monotonic() - started
+    answer = await api.request(method, path.format(group_id=group, output_id=output_id) + query, **options)
+    return Call(method, path, answer, time.monotonic() - started)
 
 
-async def call_all(*apis: Api) -> list[tuple[Answer, float]]:
-    """Call every route that needs the database, all at once."""
-    routes = [
-        (method, path) for method, path, _, _ in API_ROUTES if path not in INDEPENDENT and not path.startswith("/page")
-    ]
-    return await asyncio.gather(*(call(api, *route) for api in apis for route in routes))
+async def call_all(*callers: tuple[Api, str]) -> list[Call]:
+    """Call every route that needs the database, all at once; callers come with an output of their group."""
+    return await asyncio.gather(
+        *(
+            call(api, method, path, output_id, query)
+            for api, output_id in callers
+            for method, path, _, _ in API_ROUTES
+            if path not in INDEPENDENT
+            for query in QUERIES.get((method, path), [""])
+        )
+    )
 
 
-async def until_all_work(*apis: Api) -> float:
+async def until_all_work(*callers: tuple[Api, str]) -> float:
     """Return the seconds until every route works."""
     started = time.monotonic()
-    while not all(answer.status == 200 for answer, _ in await call_all(*apis)):
-        assert time.monotonic() - started < 2 * RECOVERY
+    while failed := [(method, path) for method, path, *_ in await _failed(*callers)]:
+        assert time.monotonic() - started < 2 * RECOVERY, failed
         await asyncio.sleep(0.05)
     return time.monotonic() - started
+
+
+async def _failed(*callers: tuple[Api, str]) -> list[Call]:
+    return [done for done in await call_all(*callers) if not done.works]
 
 
 async def again(api: Api, path: str, body: Any = None) -> Any:
@@ -115,21 +159,30 @@ async def again(api: Api, path: str, body: Any = None) -> Any:
 async def test_every_route_answers_in_time_whatever_the_database_does(
     make_api: MakeApi, proxy: FaultProxy, fault: Fault
 ) -> None:
-    known, new = await make_api(), await make_api()
-    await until_all_work(known)
+    unhandled: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(str(context)))
+    known, writer = await make_api(), await make_api()
+    new = await make_api(writer.organization_id)
+    callers = []
+    for api, caller in ((known, known), (writer, new)):
+        written = await api.ok("/v1/outputs/group", BODIES["/v1/outputs/{group_id}"])
+        callers.append((caller, written["items"][0]["output_id"]))
+    await until_all_work(callers[0])
     # With this latency one round trip is in time, several are not.
     async with proxy.faulty(fault, latency=0.6 * TIMEOUT):
         # The first caller's token is remembered, the second's has to be looked up.
-        answers = await call_all(known, new)
-    for answer, seconds in answers:
-        assert seconds < TIMEOUT + 1
-        if answer.status != 503:
-            assert fault == "latency" and answer.status == 200
+        calls = await call_all(*callers)
+    for done in calls:
+        assert done.seconds < TIMEOUT + 1, done
+        if done.answer.status != 503:
+            assert done.works and (fault == "latency" or done.path == TOKEN_ONLY), done
         else:
-            assert answer.problems() == [([], "unavailable")]
-            assert answer.headers["Retry-After"] == "1"
-    assert any(answer.status == 503 for answer, _ in answers)
-    assert await until_all_work(known, new) < RECOVERY
+            assert done.answer.problems() == [([], "unavailable")]
+            assert done.answer.headers["Retry-After"] == "1"
+    assert any(done.answer.status == 503 for done in calls)
+    assert await until_all_work(*callers) < RECOVERY
+    gc.collect()  # a failed task that nobody asked for its result says so when it goes
+    assert unhandled == []
 
 
 COUNT = Command("findAndModify", "sequences")
@@ -153,9 +206,9 @@ async def test_a_write_that_fails_at_any_step_is_a_503_and_works_when_sent_again
     for steps in STEPS:
         async with proxy.faulty(fault, lambda command, steps=steps: command in steps.values()):  # type: ignore[misc]
             failed = await asyncio.gather(*(call(api, "POST", path) for path in steps))
-        for answer, seconds in failed:
-            assert answer.status == 503, steps
-            assert seconds < TIMEOUT + 1
+        for done in failed:
+            assert done.answer.status == 503, steps
+            assert done.seconds < TIMEOUT + 1
         for path in steps:
             await again(api, path, BODIES[path])
     assert len(await api.ok("/v1/cookies")) == 2
@@ -165,12 +218,10 @@ async def test_a_write_that_fails_at_any_step_is_a_503_and_works_when_sent_again
 
 OUTPUT_STEPS = [
     Command("find", "outputs"),
-    COUNT,
+    Command("findAndModify", "groups"),
     Command("insert", "outputs"),
     Command("update", "outputs"),
-    Command("update", "jobs"),
     Command("update", "groups"),
-    Command("update", "sequences"),
 ]
 
 

@@ -217,6 +217,8 @@ class Ids:
             # In a context of its own: it must not end with the time of the request that began it.
             work = self._read_after(self._reading.get(key), key)
             task = asyncio.create_task(work, context=contextvars.Context())
+            # All callers may be out of time by its end: no "never retrieved" noise.
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             self._reading_next[key] = task
         return await asyncio.shield(task)
 

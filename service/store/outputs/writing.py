@@ -149,13 +149,15 @@ class Writing:
 
     async def _commit(self, group: GroupKey, writes: list[Write]) -> None:
         now = time.monotonic()
-        for write in [write for write in writes if write.deadline < now]:
-            # The client has had its 503 by now, and may have sent the same again.
-            fail(write.done, StoreUnavailable("out of time"))
-            writes.remove(write)
-        if writes:
+        # `writes` stays whole: the keys of all of them are free again after the round.
+        in_time = [write for write in writes if write.deadline >= now]
+        for write in writes:
+            if write.deadline < now:
+                # The client has had its 503 by now, and may have sent the same again.
+                fail(write.done, StoreUnavailable("out of time"))
+        if in_time:
             with time_budget(self._seconds):
-                await self._rounds(group, writes)
+                await self._rounds(group, in_time)
 
     @stored
     async def _rounds(self, group: GroupKey, writes: list[Write]) -> None:
