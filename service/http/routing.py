@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal, NamedTuple, get_args
 
@@ -33,12 +34,24 @@ def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
     for method, path, scope, handler in app[TABLE]:
         if scope not in get_args(Scope):
             raise ValueError(f"{method} {path} needs a scope: one of {', '.join(get_args(Scope))}")
-        # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
-        pattern = path.replace("}", ":[^/]+}")
+        pattern = _pattern(path, {other.path for other in app[TABLE]})
         for name in ("GET", "HEAD") if method == "GET" else (method,):
             route = app.router.add_route(name, pattern, handler)
             scopes[route] = scope
             parameters[route] = getattr(handler, "parameters", None)
+
+
+def _pattern(path: str, paths: set[str]) -> str:
+    """Return a path as aiohttp takes it; a variable at its end does not match the name of another path."""
+    # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
+    pattern = path.replace("}", ":[^/]+}")
+    parent, _, last = path.rpartition("/")
+    siblings = (other.rpartition("/") for other in paths)
+    names = sorted(name for above, _, name in siblings if above == parent and not name.startswith("{"))
+    if not (names and last.startswith("{")):
+        return pattern
+    # Otherwise the methods of the variable's path would be served, and named in Allow, for those names too.
+    return pattern.removesuffix("[^/]+}") + rf"(?!(?:{'|'.join(map(re.escape, names))})\Z)[^/]+}}"
 
 
 def scope_of(request: web.Request) -> str | None:

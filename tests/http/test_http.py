@@ -59,9 +59,8 @@ async def test_an_unknown_path_is_404_in_the_error_shape(api: Api, path: str) ->
 
 
 def methods_of(path: str) -> set[str]:
-    """Return the methods of all routes that match a path: `export` could also be an output_id."""
-    matching = (route for route in API_ROUTES if re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path))
-    known = {route.method for route in matching}
+    """Return the methods of the routes of a path in which every variable is `x`."""
+    known = {route.method for route in API_ROUTES if re.sub(r"{\w+}", "x", route.path) == path}
     return known | ({"HEAD"} if "GET" in known else set())
 
 
