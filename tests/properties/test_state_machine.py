@@ -129,22 +129,29 @@ class Walk(RuleBasedStateMachine):
     # -- outputs -------------------------------------------------------------------------------------
 
     @staticmethod
-    def filled(item: dict[str, Any]) -> dict[str, Any]:
-        return {"is_approved": False, "tags": {}, **item}
+    def filled(item: dict[str, Any], known: dict[str, Any] | None) -> dict[str, Any]:
+        """Return what an item becomes: without an approval of its own, it keeps the one that its data had."""
+        approved = known is not None and known["is_approved"] and known["data"] == item["data"]
+        return {"is_approved": approved, "tags": {}, **item}
+
+    @staticmethod
+    def content(item: dict[str, Any]) -> dict[str, Any]:
+        """Return what counts as a change: a new job that finds the same changes nothing."""
+        return {name: value for name, value in item.items() if name != "root_job_id"}
 
     @rule(group=groups, batch=st.lists(outputs, max_size=5))
     def write(self, group: str, batch: list[dict[str, Any]]) -> None:
         stored = self.outputs.setdefault(group, {})
-        last = {item["key_hash"]: self.filled(item) for item in batch}
+        last = {item["key_hash"]: self.filled(item, stored.get(item["key_hash"])) for item in batch}
         expected = {
-            key: "created" if key not in stored else "unchanged" if stored[key] == item else "updated"
+            key: "created"
+            if key not in stored
+            else "unchanged"
+            if self.content(stored[key]) == self.content(item)
+            else "updated"
             for key, item in last.items()
         }
-        # What changed goes to the end, as its id does.
-        for key, item in last.items():
-            if expected[key] != "unchanged":
-                stored.pop(key, None)
-                stored[key] = item
+        stored.update(last)
         answer = self.call("POST", f"/v1/outputs/{quoted(group)}", batch)
         assert [r["key_hash"] for r in answer["items"]] == [item["key_hash"] for item in batch]
         assert {r["key_hash"]: r["result"] for r in answer["items"]} == expected
