@@ -102,4 +102,6 @@ async def _counted(request: web.Request, pages: AsyncIterator[Page | None]) -> A
     async for page in pages:
         if page is not None:
             request.app[METRICS].items_out.inc(len(page.documents))
-        yield page
+        counted = [page]
+        del page
+        yield counted.pop()  # a slow reader holds what is rendered only

@@ -89,7 +89,9 @@ async def get(request: web.Request) -> web.StreamResponse:
         page = await _wait(request, group_id, part, page, wait)
     headers = {"ETag": _etag(request, page.version), **CACHING} if has_version else CACHING
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
-        return await stream_response(request, _parts(request, group_id, query, page), headers=headers)
+        parts = _parts(request, group_id, query, page)
+        del page  # a slow reader holds what is rendered only
+        return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
     # A quarter of what reading in would take: 256 KB are about 3 ms.
@@ -104,9 +106,12 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
     while True:
         left, size, next_cursor = left - len(page.documents), size + page.size, page.next_cursor
         request.app[METRICS].items_out.inc(len(page.documents))
-        if page.documents:
-            yield opening + await off_loop(page.size, page.array)
+        text = opening + await off_loop(page.size, page.array) if page.documents else b""
+        del page
+        if text:
+            yield text
             opening = b","
+            del text
         if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
             break
         part = query._replace(cursor=next_cursor, limit=min(left, outputs.fitting(organization_id, group_id)))

@@ -26,8 +26,10 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 async def ndjson(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per item, an empty line where there is nothing to say."""
     async for page in pages:
-        yield b"\n" if page is None else await off_loop(page.size, page.lines)
-        del page
+        text = b"\n" if page is None else await off_loop(page.size, page.lines)
+        del page  # a slow reader holds the text only
+        yield text
+        del text
 
 
 async def array(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
@@ -35,17 +37,21 @@ async def array(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None
     opening = b"["
     async for page in pages:
         if page is not None and page.documents:
-            yield opening + await off_loop(page.size, page.array)
+            text = opening + await off_loop(page.size, page.array)
             opening = b","
-        del page
+            del page
+            yield text
+            del text
     yield b"[]" if opening == b"[" else b"]"
 
 
 async def events(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
     """Yield one server-sent event per item, a comment where there is nothing to say."""
     async for page in pages:
-        yield b": still here\n\n" if page is None else await off_loop(page.size, page.events)
+        text = b": still here\n\n" if page is None else await off_loop(page.size, page.events)
         del page
+        yield text
+        del text
 
 
 async def table(
@@ -56,9 +62,11 @@ async def table(
     begun = False
     async for page in pages:
         if page is not None:
-            yield await off_loop(page.size, partial(_rows, rows, page, not begun))
+            text = await off_loop(page.size, partial(_rows, rows, page, not begun))
             begun = True
-        del page
+            del page
+            yield text
+            del text
 
 
 def _rows(rows: Table, page: Page, first: bool) -> bytes:

@@ -138,8 +138,10 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
 
 async def _after(begun: bytearray, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     if begun:
-        yield bytes(begun)
+        first = bytes(begun)
         begun.clear()
+        yield first
+        del first
     async for piece in pieces:
         yield piece
         del piece

@@ -54,10 +54,10 @@ def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator
             with driver_errors():
                 async with in_time():
                     try:
-                        value = await anext(values)
+                        taken = [await anext(values)]
                     except StopAsyncIteration:
                         return
-            yield value
+            yield taken.pop()  # nothing is kept of it while the client takes its time
             budget = current_budget()
             if budget is not None:
                 budget.refill()

@@ -311,6 +311,7 @@ async def test_an_item_just_under_1_mib_is_taken(api: Api) -> None:
     assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == data
 
 
+@pytest.mark.alone
 class TestLargeBodies:
     @pytest.fixture
     def settings(self) -> Settings:
@@ -343,6 +344,7 @@ HEAVY = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("case", HEAVY)
 async def test_a_body_made_to_be_heavy_is_refused_without_a_stall(api: Api, case: str) -> None:
     answer = await without_stall(lambda: send(api, "/v1/outputs/g", HEAVY[case]))

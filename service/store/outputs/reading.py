@@ -160,20 +160,23 @@ class Reading:
             page = await self.page(
                 organization_id, group_id, query._replace(limit=limit if left is None else min(limit, left))
             )
-            yield page
+            count, next_cursor, version = len(page.documents), page.next_cursor, page.version
+            handed_on = [page]
+            del page
+            yield handed_on.pop()  # whoever takes it decides how long it stays in memory
             limit = self.fitting(organization_id, group_id)
-            left = None if left is None else left - len(page.documents)
+            left = None if left is None else left - count
             if left == 0:
                 return
-            if page.next_cursor is not None:
-                query = query._replace(cursor=page.next_cursor)
+            if next_cursor is not None:
+                query = query._replace(cursor=next_cursor)
             elif settled or query.newest_first:
                 return
             elif time.monotonic() > deadline:
                 raise StoreUnavailable("batches stay in flight")
             else:
-                query = query._replace(cursor=max(query.cursor, page.version))
-                await self.wait(organization_id, group_id, page.version, 0.5)
+                query = query._replace(cursor=max(query.cursor, version))
+                await self.wait(organization_id, group_id, version, 0.5)
                 # Before the page that may be the last. A batch may leave ids unused: only `open` tells that it is over.
                 now = await self._ids.watermark(organization_id, group_id)
                 settled = not (begun.in_flight & now.in_flight)

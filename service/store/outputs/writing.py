@@ -22,6 +22,7 @@ from service.store.outputs.ids import Batch, Change, Ids, new_token
 from service.store.outputs.items import (
     KNOWN_FIELDS,
     Known,
+    Operation,
     Row,
     delete_row,
     is_changed,
@@ -42,6 +43,12 @@ log = logging.getLogger("service.store")
 _MAX_ROUNDS = 20
 # Items whose files' dates are looked up at once: each may have 1000 files.
 _DATES_AT_ONCE = 50
+# Operations made on the event loop: 300 rows, or 1000 files of 256 bytes, take 4 ms. More go to a thread.
+_ON_LOOP_ROWS = 300
+_ON_LOOP_BYTES = 256 * 1024
+# Messages of one round at once: the driver encodes each in one call that holds the interpreter lock, and every
+# thread that waits for the lock keeps the event loop waiting longer.
+_MESSAGES_AT_ONCE = 2
 
 Result = dict[str, Any]
 
@@ -265,6 +272,13 @@ class _Round:
             and any("create_date" not in file for file in item["files"])
         ]
         dates = await self._file_dates(undated) if undated else {}
+        if any(isinstance(change, Patch) and change.tags is not None for change in self._pending.values()):
+            # They are merged with stored tags of up to a megabyte each.
+            await asyncio.to_thread(self._plan_changes, batch, known, dates)
+        else:
+            self._plan_changes(batch, known, dates)
+
+    def _plan_changes(self, batch: Batch, known: dict[str, Known], dates: dict[str, datetime]) -> None:
         for key, change in self._pending.items():
             there = known.get(key)
             id = batch.first + len(self._rows)
@@ -310,8 +324,9 @@ class _Round:
 
     async def _write(self, batch: Batch) -> None:
         await self._ids.step("before write")
-        parts = list(messages(self._rows))
-        await asyncio.gather(*(self._write_part(part) for part in parts), self._touch())
+        places = asyncio.Semaphore(_MESSAGES_AT_ONCE)
+        parts = (self._write_part(part, places) for part in messages(self._rows))
+        await asyncio.gather(*parts, self._touch())
         await self._ids.step("written")
         change = Change()
         if self.errors:
@@ -322,14 +337,15 @@ class _Round:
         change.recount = self._recount
         await self._ids.finish(batch, change)
 
-    async def _write_part(self, part: list[Row]) -> None:
+    async def _write_part(self, part: list[Row], places: asyncio.Semaphore) -> None:
         """Write some rows durably and enter the results of those that were not lost to another writer.
 
         Raises when the outcome is unknown.
         """
         lost: set[str] = set()
         try:
-            matched = (await self._outputs.bulk_write([row.operation for row in part], ordered=False)).matched_count
+            async with places:
+                matched = (await self._outputs.bulk_write(await _operations(part), ordered=False)).matched_count
         except BulkWriteError as error:
             if is_passing(error):
                 raise
@@ -341,7 +357,7 @@ class _Round:
                 else:
                     log.error("the database refused an item", extra={"code": failed["code"]})
                     self.errors[key] = StoreError(f"write error {failed['code']}")
-        updates = [row for row in part if isinstance(row.operation, UpdateOne)]
+        updates = [row for row in part if row.known is not None]
         kept = [row for row in updates if row.key not in lost and row.key not in self.errors]
         if matched < len(kept):
             lost |= await self._lost(kept, len(kept) - matched)
@@ -414,6 +430,13 @@ class _Round:
             if job != known.root_job_id:
                 change.job(known.root_job_id)["items"] -= 1
                 change.job(job)["items"] += 1
+
+
+async def _operations(part: list[Row]) -> list[Operation]:
+    """Return the operations of some rows, from a thread if there is much to make."""
+    if len(part) <= _ON_LOOP_ROWS and sum(row.size for row in part) <= _ON_LOOP_BYTES:
+        return [row.operation() for row in part]
+    return await asyncio.to_thread(lambda: [row.operation() for row in part])
 
 
 def _result(id: int, output_id: str, key_hash: str, result: str) -> Result:
