@@ -11,7 +11,7 @@ import pytest
 from scripts.attack.attacks import ATTACKS, Caller, Target
 from tests.support.processes import ServiceProcess, make_token
 
-# A stall is measured in CPU time of the service and in its memory: both grow where others compete for the cores.
+# The probe comes late itself where others compete for the cores.
 pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("attacks")]
 
 # `python -m scripts.attack --all` runs them in full size.
