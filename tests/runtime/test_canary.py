@@ -240,7 +240,7 @@ FORCED = [
     ("outputs", "pages", "GET", f"{OUTPUTS}/export"),
     ("outputs", "one", "GET", OUTPUT),
     ("outputs", "delete_some", "DELETE", OUTPUTS),
-    ("groups", "all", "GET", "/v1/groups"),
+    ("groups", "listing", "GET", "/v1/groups"),
     ("groups", "set_retention", "PUT", GROUP),
     ("outputs", "delete_some", "DELETE", GROUP),
     ("reviews", "remove", "DELETE", GROUP),
