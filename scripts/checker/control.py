@@ -43,7 +43,8 @@ PROMISES = {
     "approvals are miscounted": "miscounted",
 }
 # Enough for some deletions of each kind, whose readers have seen the item before.
-VERSIONS, MAX_SECONDS = 1000, 30.0
+# Long enough for readers to come by several times: who reads only at the end sees no change that has no id.
+VERSIONS, MIN_SECONDS, MAX_SECONDS = 1000, 4.0, 30.0
 WRITERS, READERS = 2, ("plain", "country", "copy")
 _CHANCE = 0.5
 _CONTENT = ("source_url", "data", "tags", "is_approved")
@@ -207,8 +208,10 @@ def run(broken: str, folder: Path) -> str:
             time.sleep(0.02)
         for client in clients:
             client.start()
-        deadline = time.monotonic() + MAX_SECONDS
-        while total.value < VERSIONS and time.monotonic() < deadline:
+        began = time.monotonic()
+        while (
+            total.value < VERSIONS or time.monotonic() < began + MIN_SECONDS
+        ) and time.monotonic() < began + MAX_SECONDS:
             time.sleep(0.02)
         for event, ended in ((stop, clients[:WRITERS]), (end, clients[WRITERS:])):
             event.set()
