@@ -21,8 +21,7 @@ from service.http.routing import add_routes
 from service.http.security_headers import add_headers
 from service.routes import ROUTES
 from service.settings import Settings
-from service.store import Store
-from service.store.readiness import Readiness
+from service.store import Readiness, Store
 
 # In the order in which a request passes them.
 MIDDLEWARES = [

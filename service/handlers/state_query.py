@@ -9,9 +9,7 @@ from service.http.errors import invalid
 from service.http.keys import ORGANIZATION
 from service.http.paging import decode_cursor
 from service.http.query import QueryLoader
-from service.store import now
-from service.store.browser_state import BrowserState, Selection
-from service.store.listing import Listing
+from service.store import BrowserState, Listing, Selection, now
 
 _QUERY = QueryLoader(StateQuery())
 

@@ -22,9 +22,7 @@ from service.http.offload import off_loop
 from service.http.query import QueryLoader
 from service.http.responses import json_array, json_response, stream_response
 from service.settings import Settings
-from service.store import Store
-from service.store.browser_state import Selection
-from service.store.listing import Batch
+from service.store import Batch, Selection, Store
 
 _INPUT = StorageStateInput()
 _QUERY = QueryLoader(StorageStateQuery())

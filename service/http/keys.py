@@ -7,8 +7,7 @@ import asyncio
 from aiohttp import web
 
 from service.settings import Settings
-from service.store import Store, Token
-from service.store.readiness import Readiness
+from service.store import Readiness, Store, Token
 
 SETTINGS = web.AppKey("settings", Settings)
 STORE = web.AppKey("store", Store)

@@ -13,7 +13,7 @@ from aiohttp import web
 from service.http.errors import invalid
 from service.http.keys import SETTINGS
 from service.http.responses import json_array, stream_response
-from service.store.listing import Key, Listing
+from service.store import Key, Listing
 
 
 async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:

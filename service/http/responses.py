@@ -14,8 +14,7 @@ from isal import igzip, isal_zlib
 from service.http.keys import STREAMING
 from service.http.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
-from service.store import render_json
-from service.store.listing import Batch
+from service.store import Batch, render_json
 
 # Less than a packet's worth gains nothing.
 _WORTH_COMPRESSING = 1400

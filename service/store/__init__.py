@@ -14,7 +14,7 @@ from pymongo.errors import PyMongoError
 from service.settings import Settings
 from service.store.analysts import Analysts
 from service.store.backup import Backup
-from service.store.browser_state import BrowserState, Rotation, now
+from service.store.browser_state import BrowserState, Rotation, Selection, now
 from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
@@ -24,12 +24,14 @@ from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.layout import Layout
+from service.store.listing import Batch, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.items import SERVED as OUTPUT_FIELDS
 from service.store.outputs.items import ItemTooLarge
+from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.time_budget import in_time, time_budget
 from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token
@@ -41,15 +43,20 @@ __all__ = [
     "OUTPUT_FIELDS",
     "SCOPES",
     "TOKEN_PREFIX",
+    "Batch",
     "BrowserState",
     "CursorExpired",
     "InFlight",
     "ItemTooLarge",
+    "Key",
     "LayoutError",
+    "Listing",
     "Page",
     "Patch",
     "Query",
+    "Readiness",
     "Rotation",
+    "Selection",
     "Store",
     "StoreError",
     "StoreUnavailable",
