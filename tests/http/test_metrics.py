@@ -8,10 +8,12 @@ import re
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from aiohttp.test_utils import TestClient
 
 from service.app import create_app
@@ -156,7 +158,14 @@ def fetch(service: ServiceProcess) -> dict[str, float]:
         return parse(response.read().decode())
 
 
-HEALTHY = 'sds_requests_total{method="GET",route="/healthz",status="200"}'
+# Nobody but the test sends these: the supervisor looks at /healthz itself.
+REFUSED = 'sds_requests_total{method="GET",route="/v1/token",status="401"}'
+
+
+def send_refused(service: ServiceProcess, times: int) -> None:
+    for _ in range(times):  # each on a connection of its own: both workers get some
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{service.url}/v1/token", timeout=10)
 
 
 def wait_for_workers(service: ServiceProcess, count: int) -> None:
@@ -169,14 +178,11 @@ def wait_for_workers(service: ServiceProcess, count: int) -> None:
 def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2) as service:
         wait_for_workers(service, 2)
-        before = fetch(service).get(HEALTHY, 0)  # whoever started it may have looked
-        for _ in range(40):  # each on a connection of its own: both workers get some
-            urllib.request.urlopen(f"{service.url}/healthz", timeout=10).close()
-        assert fetch(service)[HEALTHY] == before + 40
+        send_refused(service, 40)
+        assert fetch(service)[REFUSED] == 40
         os.kill(children(service.process.pid)[0], signal.SIGKILL)
         wait_for_workers(service, 3)
-        for _ in range(10):
-            urllib.request.urlopen(f"{service.url}/healthz", timeout=10).close()
+        send_refused(service, 10)
         found = fetch(service)
-        assert found[HEALTHY] == before + 50  # nothing that the dead worker counted is lost
+        assert found[REFUSED] == 50  # nothing that the dead worker counted is lost
         assert found["sds_requests_in_flight"] == 0
