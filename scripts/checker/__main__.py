@@ -37,6 +37,7 @@ from scripts.checker.writer import Writer
 from service.store import REAP_SECONDS
 
 PROGRESS_SECONDS = 60.0
+LOOK_SECONDS = 0.2  # each look is a few commands to the database
 # The upkeep of the services sets counts right some seconds after a dead writer's batch was ended.
 RECOUNT_SECONDS = 60.0
 FAULTS = {"delay": 0.3, "late": 0.0005, "fail": 0.002, "crash": 0.002}
@@ -133,7 +134,7 @@ class Run:
                 services.restart_dead()
                 _check_alive(clients)
                 watch.look()
-                time.sleep(0.05)
+                time.sleep(LOOK_SECONDS)
             seconds = time.monotonic() - started
             writing.clear()
             settled = self._wait_until_settled(services, watch)

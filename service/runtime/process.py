@@ -25,7 +25,7 @@ from service.runtime.logging import set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import BACKLOG, address_of, bind
 from service.runtime.supervisor import Supervisor
-from service.runtime.tuning import tune_allocator, tune_collector, tune_threads
+from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
 
@@ -59,7 +59,6 @@ def serve_one(
     """Serve in this process until a signal comes, or until standard input ends."""
     set_up(settings.log_level, settings.log_format)
     tune_collector()
-    tune_threads()
     tune_allocator()
     max_connections = raise_file_limit(settings.mongo_pool)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

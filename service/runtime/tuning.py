@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 
 # Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 16 * 1024 * 1024
-_SWITCH_SECONDS = 0.001
 # A full collection while a body of 16 MiB is decoded holds the interpreter lock for up to 93 ms, and finds nothing.
 # With Python's 10 there are four per body; 100 of these steps are 700,000 new containers, more than one body has.
 _FULL_AFTER = 100
@@ -21,14 +19,6 @@ def tune_collector() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, _FULL_AFTER)
-
-
-def tune_threads() -> None:
-    """Let the event loop have the interpreter lock back after 1 ms instead of 5.
-
-    It asks for the lock several times per request, each time behind every thread that has work.
-    """
-    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def tune_allocator() -> None:

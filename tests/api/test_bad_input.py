@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import gzip
 import json
-import sys
 import zlib
 from collections.abc import Iterator
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from service.runtime.tuning import tune_collector, tune_threads
+from service.runtime.tuning import tune_collector
 from service.settings import Settings
 from tests.support.api import Answer, Api, make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.stall import without_stall
@@ -21,13 +20,11 @@ from tests.support.stall import without_stall
 
 @pytest.fixture(scope="module", autouse=True)
 def tuned() -> Iterator[None]:
-    """Collect garbage and switch threads as the service does: a full collection is a stall of its own."""
-    before, interval = gc.get_threshold(), sys.getswitchinterval()
+    """Collect garbage as the service does: a full collection is a stall of its own."""
+    before = gc.get_threshold()
     tune_collector()
-    tune_threads()
     yield
     gc.set_threshold(*before)
-    sys.setswitchinterval(interval)
     gc.unfreeze()
 
 

@@ -140,11 +140,16 @@ def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:
             file["id"] = documents.sha256(key_hash.encode(), content, *again)[:_PART]
 
 
-def new_uuid() -> str:
-    """Return a random UUID as text; `str(uuid4())` takes 4 % of all CPU when writing."""
-    digits = os.urandom(16).hex()
-    variant = "89ab"[int(digits[16], 16) & 3]
-    return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+def new_uuids(count: int) -> Iterator[str]:
+    """Yield up to `count` random UUIDs as text.
+
+    From one call for random bytes: one call per UUID took 5 % of all CPU when writing.
+    """
+    digits = os.urandom(16 * count).hex()
+    for start in range(0, 32 * count, 32):
+        one = digits[start : start + 32]
+        variant = "89ab"[int(one[16], 16) & 3]
+        yield f"{one[:8]}-{one[8:12]}-4{one[13:16]}-{variant}{one[17:20]}-{one[20:]}"
 
 
 Operation = InsertOne[dict[str, Any]] | UpdateOne
@@ -170,11 +175,17 @@ class Row(NamedTuple):
 
 
 def put_row(
-    batch: Batch, id: int, key: str, item: dict[str, Any], known: Known | None, dates: dict[str, datetime]
+    batch: Batch,
+    id: int,
+    key: str,
+    item: dict[str, Any],
+    known: Known | None,
+    dates: dict[str, datetime],
+    uuids: Iterator[str],
 ) -> Row:
     """Return the row that stores an item; `dates` are those of its files that are known."""
     approved = _approval(item, known)
-    output_id = known.output_id if known else new_uuid()
+    output_id = known.output_id if known else next(uuids)
     return Row(
         key,
         id,

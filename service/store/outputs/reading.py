@@ -78,9 +78,10 @@ class Selection(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """Documents of a range, and the id after which it goes on; None at its end."""
+    """Documents of a range, about how many bytes they are, and the id after which it goes on; None at its end."""
 
     documents: list[Document]
+    size: int
     next: int | None
 
 
@@ -124,10 +125,10 @@ class Reading:
         """Return about how many bytes some items of a group are, by those that were read last."""
         return limit * self._averages.get((organization_id, group_id), _UNKNOWN_BYTES)
 
-    def _remember(self, owner: tuple[int, str], found: list[Document]) -> None:
-        if found:
+    def _remember(self, owner: tuple[int, str], found: _Found) -> None:
+        if found.documents:
             self._averages.pop(owner, None)
-            self._averages[owner] = max(1, sum(map(len, found)) // len(found))
+            self._averages[owner] = max(1, found.size // len(found.documents))
             if len(self._averages) > _MAX_REMEMBERED:
                 self._averages.pop(next(iter(self._averages)))
 
@@ -205,10 +206,10 @@ class Reading:
                 "hint": "output_id",
             },
             watermark.time,
-            codec_options=documents.NAIVE,
+            codec_options=documents.RAW,
         )
-        found = reply["cursor"]["firstBatch"]
-        return Page(found, None, found[0]["id"]) if found else None
+        found = documents.read_reply(reply)
+        return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
     @stored
     async def keys(self, organization_id: int, group_id: str, query: Query) -> tuple[list[tuple[str, int]], int | None]:
@@ -224,7 +225,7 @@ class Reading:
 
     @staticmethod
     def _page(found: _Found, watermark: Watermark) -> Page:
-        return Page(found.documents, found.next, watermark.version)
+        return Page(found.documents, found.size, found.next, watermark.version)
 
     async def _check_expired(self, owner: tuple[int, str], query: Query) -> None:
         """Refuse a cursor behind which deletion records were removed.
@@ -248,12 +249,12 @@ class Reading:
             first = await self._first_id_since(owner, query.created_after, watermark)
             low, by_date = max(low, first - 1), False
         if low + 1 >= high:
-            return _Found([], None)
+            return _Found([], 0, None)
         if selection.choices:
             selection = await self._narrowest(owner, selection, low, high, watermark)
         read = self._plain if not selection.residual else self._windows
         found = await read(owner, query, selection, low, high, watermark, by_date)
-        self._remember(owner, found.documents)
+        self._remember(owner, found)
         return found
 
     async def _plain(
@@ -283,12 +284,12 @@ class Reading:
         reply = await self._ids.command(
             {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, watermark.time, codec_options=documents.RAW
         )
-        found = documents.first_batch(reply)
-        if not reply["cursor"]["id"]:
-            return _cut(found, query.limit)
+        found = documents.read_reply(reply)
+        if not found.cursor:
+            return _cut(found.documents, found.size, query.limit)
         # One message of 16 MB holds no more: the rest is another page.
-        await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
-        return _Found(found, documents.decode(found[-1])["id"])
+        await self._ids.kill_cursor("outputs", found.cursor)
+        return _Found(found.documents, found.size, documents.id_of(found.documents[-1]))
 
     async def _windows(
         self,
@@ -305,6 +306,7 @@ class Reading:
         The page may end early, even empty, with the id to go on from.
         """
         found: list[Document] = []
+        found_bytes = 0
         deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
         order = {"id": DESCENDING if query.newest_first else ASCENDING}
         while True:
@@ -329,17 +331,19 @@ class Reading:
                 watermark.time,
                 codec_options=documents.RAW,
             )
-            found += documents.first_batch(reply)
-            if reply["cursor"]["id"]:  # more than one message
-                await self._ids.kill_cursor("outputs", reply["cursor"]["id"])
-                return _Found(found, documents.decode(found[-1])["id"])
+            part = documents.read_reply(reply)
+            found += part.documents
+            found_bytes += part.size
+            if part.cursor:  # more than one message
+                await self._ids.kill_cursor("outputs", part.cursor)
+                return _Found(found, found_bytes, documents.id_of(found[-1]))
             if len(found) > query.limit:
-                return _cut(found, query.limit)
+                return _cut(found, found_bytes, query.limit)
             if last is None:
-                return _Found(found, None)
+                return _Found(found, found_bytes, None)
             low, high = (low, last) if query.newest_first else (last, high)
-            if time.monotonic() > deadline or Page(found, None, 0).size > self._page_bytes:
-                return _Found(found, last)
+            if time.monotonic() > deadline or found_bytes > self._page_bytes:
+                return _Found(found, found_bytes, last)
             size = _WINDOW
 
     async def _end_of_window(
@@ -437,10 +441,10 @@ def select(query: Query, hidden: int) -> Selection:
     return Selection(hint, indexed, residual, choices)
 
 
-def _cut(found: list[Document], limit: int) -> _Found:
+def _cut(found: list[Document], size: int, limit: int) -> _Found:
     if len(found) <= limit:
-        return _Found(found, None)
-    return _Found(found[:limit], documents.decode(found[limit - 1])["id"])
+        return _Found(found, size, None)
+    return _Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))
 
 
 def _owner(owner: tuple[int, str]) -> dict[str, Any]:

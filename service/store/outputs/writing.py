@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
@@ -27,6 +28,7 @@ from service.store.outputs.items import (
     delete_row,
     is_changed,
     messages,
+    new_uuids,
     newest_job,
     patch_row,
     put_row,
@@ -53,8 +55,7 @@ _MESSAGES_AT_ONCE = 2
 Result = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Put:
+class Put(NamedTuple):
     """Store an item under its key."""
 
     item: dict[str, Any]
@@ -279,13 +280,14 @@ class _Round:
             self._plan_changes(batch, known, dates)
 
     def _plan_changes(self, batch: Batch, known: dict[str, Known], dates: dict[str, datetime]) -> None:
+        uuids = new_uuids(len(self._pending))
         for key, change in self._pending.items():
             there = known.get(key)
             id = batch.first + len(self._rows)
             match change:
                 case Put(item):
                     if there is None or is_changed(item, there):
-                        self._rows.append(put_row(batch, id, key, item, there, dates))
+                        self._rows.append(put_row(batch, id, key, item, there, dates, uuids))
                     else:
                         job = newest_job(batch, item, there)
                         self._touches[key] = touch(batch, item, there), there, job
@@ -361,9 +363,10 @@ class _Round:
         kept = [row for row in updates if row.key not in lost and row.key not in self.errors]
         if matched < len(kept):
             lost |= await self._lost(kept, len(kept) - matched)
-        for row in part:
-            if row.key not in lost and row.key not in self.errors:
-                self.results[row.key] = _result(row.id, row.output_id, row.key_hash, row.result)
+        made = (
+            part if not (lost or self.errors) else [r for r in part if r.key not in lost and r.key not in self.errors]
+        )
+        self.results |= {row.key: _result(row.id, row.output_id, row.key_hash, row.result) for row in made}
 
     async def _lost(self, rows: list[Row], count: int) -> set[str]:
         """Return which rows, `count` of them, had another id than when they were looked up."""
@@ -399,28 +402,40 @@ class _Round:
     # -- counting -----------------------------------------------------------------------------
 
     def _count_rows(self, change: Change) -> None:
-        for row in self._rows:
-            if row.key not in self.results:
+        made = [row for row in self._rows if row.key in self.results]
+        if made:
+            change.last_id = made[-1].id
+        # Most rows of a round are alike.
+        for (kind, job_id, approved, job_before, approved_before, deleted_before), count in Counter(
+            map(self._kind_of, made)
+        ).items():
+            deleted = kind == "deleted"
+            change.items += count * ((not deleted) - (job_before is not None))
+            change.approved += count * (approved - approved_before)
+            change.deleted += count * (deleted - deleted_before)
+            if job_before is not None:
+                change.job(job_before)["items"] -= count
+            if deleted:
                 continue
-            known = row.known
-            before = 0 if known is None or known.deleted else 1
-            after = 0 if row.deleted else 1
-            change.last_id = max(change.last_id, row.id)
-            change.items += after - before
-            change.approved += row.is_approved - (known is not None and known.is_approved)
-            change.deleted += row.deleted - (known is not None and known.deleted)
-            if before:
-                assert known is not None
-                change.job(known.root_job_id)["items"] -= 1
-            if after:
-                change.job(row.root_job_id)["items"] += 1
-            if row.deleted:
-                continue
+            change.job(job_id)["items"] += count
+            change.created += count * (kind == "created")
+            change.changed += count * (kind != "created")
+            if kind != "patched":  # nothing that the job did
+                change.job(job_id)[kind] += count
+
+    def _kind_of(self, row: Row) -> tuple[str, str, bool, str | None, bool, bool]:
+        """Return what a row counts as: what it does, its job and approval, and what was there before."""
+        if row.deleted:
+            kind = "deleted"
+        elif not isinstance(self._pending[row.key], Put):
+            kind = "patched"
+        else:
             kind = "created" if row.result == "created" else "changed"
-            change.created += kind == "created"
-            change.changed += kind == "changed"
-            if isinstance(self._pending[row.key], Put):  # a patch is nothing that the job did
-                change.job(row.root_job_id)[kind] += 1
+        known = row.known
+        if known is None:
+            return kind, row.root_job_id, row.is_approved, None, False, False
+        job_before = None if known.deleted else known.root_job_id
+        return kind, row.root_job_id, row.is_approved, job_before, known.is_approved, known.deleted
 
     def _count_touches(self, change: Change) -> None:
         for key, (_, known, job) in self._touches.items():
