@@ -6,7 +6,7 @@ import argparse
 import signal
 import sys
 
-from scripts.bench import checks, compare
+from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
 from scripts.bench.latency import latency
 
@@ -20,6 +20,8 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "overload": (50_000, 10_000, 10, 4),
     "latency": (20_000, 5_000, 10, 3),
     "capacity": (100_000, 20_000, 0, 0),
+    "retention": (100_000, 10_000, 20, 5),
+    "deletion": (1_000_000, 20_000, 20, 5),
 }
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
@@ -30,6 +32,8 @@ _HELP = {
     "capacity": "disk per item, memory per connection and waiting reader, wake-up",
     "latency": "with the database 5 ms away in each direction",
     "overload": "up to three times what the service can carry",
+    "retention": "8 writers while all old items of their group expire",
+    "deletion": "8 writers while another group is deleted and a worker killed",
 }
 
 
@@ -60,6 +64,8 @@ def main() -> None:
         capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement == "latency":
         latency(items, seconds)
+    elif options.measurement in ("retention", "deletion"):
+        getattr(life, options.measurement)(items, seconds)
     elif options.measurement in ("deep", "compression"):
         getattr(checks, options.measurement)(items)
     else:

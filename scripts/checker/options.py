@@ -33,11 +33,11 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
     parser.add_argument(
-        "--long", action="store_true", help="1,000,000 versions, up to 300 items per request, 4 plain readers"
+        "--long", action="store_true", help="1,000,000 versions, for an hour at most, 4 plain readers"
     )
     options = parser.parse_args()
     if options.long:
-        options.versions, options.largest, options.readers = 1_000_000, 300, 4
+        options.versions, options.largest, options.readers = 1_000_000, 100, 4
         options.seconds, options.kill_every, options.lease = 3600, 40.0, 8.0
     if not options.nodes and not os.environ.get("MONGO_URL"):
         options.nodes = 1

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
+import time
 from collections.abc import Awaitable, Callable, KeysView
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
@@ -15,6 +17,9 @@ GroupKey = tuple[int, str]
 
 # Waiting writes that are looked at to fill one round: each costs a comparison of its keys.
 _MAX_LOOKED_AT = 64
+# The least share of its rounds and keys that a process is left with, and what it gets back per round.
+_MIN_SHARE = 1 / 16
+_SHARE_STEP = 1 / 16
 
 
 class Joinable(Protocol):
@@ -55,8 +60,11 @@ class GroupCommit(Generic[W]):
     # A larger round gains nothing, and takes long enough to outlive its lease.
     max_keys: int = 1000
     max_bytes: int = 16 * 1024 * 1024
+    # Rounds that take longer than this are made fewer and smaller, until the database keeps up again.
+    slow_seconds: float = math.inf
 
     def __post_init__(self) -> None:
+        self._share = 1.0  # of the rounds and keys that are allowed at most
         self._groups: dict[GroupKey, _Group[W]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -86,7 +94,7 @@ class GroupCommit(Generic[W]):
 
     def _start_rounds(self, key: GroupKey) -> None:
         group = self._groups[key]
-        while group.rounds < self.max_rounds and (writes := self._next_round(group)):
+        while group.rounds < max(1, self.max_rounds * self._share) and (writes := self._next_round(group)):
             group.rounds += 1
             self._start(self._round(key, group, writes))
         if not group.rounds and not group.waiting:
@@ -102,7 +110,7 @@ class GroupCommit(Generic[W]):
                 passed.update(write.keys)
                 continue
             keys, size = keys + len(write.keys), size + write.size
-            if chosen and (keys > self.max_keys or size > self.max_bytes):
+            if chosen and (keys > self.max_keys * self._share or size > self.max_bytes):
                 break
             chosen.append(write)
             group.busy.update(write.keys)
@@ -112,13 +120,26 @@ class GroupCommit(Generic[W]):
         return chosen
 
     async def _round(self, key: GroupKey, group: _Group[W], writes: list[W]) -> None:
+        started = time.monotonic()
         try:
             await self._run(key, writes)
         finally:
+            self._adapt(time.monotonic() - started)
             for write in writes:
                 group.busy.difference_update(write.keys)
             group.rounds -= 1
             self._start_rounds(key)
+
+    def _adapt(self, seconds: float) -> None:
+        """Take on less after a slow round, a little more after each other one.
+
+        Without this, all rounds that an overloaded database works on at once run out of time
+        together, are sent again by their clients, and none is ever done.
+        """
+        if seconds > self.slow_seconds:
+            self._share = max(_MIN_SHARE, self._share / 2)
+        else:
+            self._share = min(1.0, self._share + _SHARE_STEP)
 
     async def _run(self, key: GroupKey, writes: list[W]) -> None:
         try:

@@ -6,7 +6,9 @@ absolute numbers, moved counts have numbers, removals are noted before they are 
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -29,8 +31,10 @@ _CLAIM = timedelta(seconds=60)
 # No writer is alive for so long.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
-# Deletions of one pass over a group: short rounds that let writers through.
+# Expired items are deleted in short rounds with pauses that are as long, for some seconds per pass: writers hardly
+# notice, and a group that gets 500 items per second does not grow for ever.
 _EXPIRED_AT_ONCE = 200
+_EXPIRING_SECONDS = 3.0
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
@@ -134,12 +138,16 @@ class Upkeep:
         query = Query(
             cursor=group.get("retention_id", 0), limit=_EXPIRED_AT_ONCE, scraped_before=now - timedelta(days=days)
         )
-        _, cursor = await self._expire(owner["organization_id"], owner["group_id"], query)
-        if cursor is None:
-            rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}
-            await self._groups.update_one(owner, rest)
-            return now + _RETENTION_EVERY
-        await self._groups.update_one(owner, {"$set": {"retention_id": cursor}})
+        end = time.monotonic() + _EXPIRING_SECONDS
+        while (started := time.monotonic()) < end:
+            _, cursor = await self._expire(owner["organization_id"], owner["group_id"], query)
+            if cursor is None:
+                rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}
+                await self._groups.update_one(owner, rest)
+                return now + _RETENTION_EVERY
+            query = query._replace(cursor=cursor)
+            await asyncio.sleep(time.monotonic() - started)
+        await self._groups.update_one(owner, {"$set": {"retention_id": query.cursor}})
         return now
 
     async def _recount(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:

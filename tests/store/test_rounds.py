@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -199,3 +200,52 @@ async def test_a_round_takes_no_more_than_it_may() -> None:
     await asyncio.gather(*callers)
     # Those that wait for a key stay behind those that do not.
     assert sizes == [1, 2, 2, 1, 1]
+
+
+class OverloadedDatabase:
+    """Works on all rounds at once, 1000 keys a second together; a round fails after a quarter of a second."""
+
+    def __init__(self) -> None:
+        self.left: dict[int, float] = {}
+
+    async def work(self) -> None:
+        last = time.monotonic()
+        while True:
+            await asyncio.sleep(0.005)
+            now = time.monotonic()
+            for number in self.left:
+                self.left[number] -= 1000 * (now - last) / len(self.left)
+            last = now
+
+    async def commit(self, group: Any, writes: list[Any]) -> None:
+        number, started = id(writes), time.monotonic()
+        self.left[number] = sum(len(write.keys) for write in writes)
+        try:
+            while self.left[number] > 0:
+                if time.monotonic() > started + 0.25:
+                    raise StoreUnavailable("out of time")
+                await asyncio.sleep(0.005)
+            for write in writes:
+                write.done.set_result(None)
+        finally:
+            del self.left[number]
+
+
+async def test_a_database_that_is_too_slow_for_all_rounds_at_once_still_gets_some_of_them_done() -> None:
+    database = OverloadedDatabase()
+    commits: GroupCommit[Any] = GroupCommit(database.commit, max_keys=100, slow_seconds=0.12)
+
+    async def client(number: int) -> None:
+        while True:
+            keys = {f"{number}-{n}": None for n in range(100)}
+            write = SimpleNamespace(keys=keys.keys(), size=100, done=asyncio.get_running_loop().create_future())
+            try:
+                await commits.submit((1, "lamps"), write)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(0)  # and again, as clients do
+
+    working = asyncio.create_task(database.work())
+    async with asyncio.timeout(30):
+        await asyncio.gather(*map(client, range(12)))
+    working.cancel()

@@ -136,7 +136,9 @@ class Writing:
         self._ids, self._recovery = ids, recovery
         self._seconds = settings.mongo_timeout
         self._max_item_bytes = settings.max_item_bytes
-        self._commits = GroupCommit[Write](self._commit, settings.group_commit, settings.write_rounds)
+        self._commits = GroupCommit[Write](
+            self._commit, settings.group_commit, settings.write_rounds, slow_seconds=settings.mongo_timeout / 2
+        )
 
     @stored
     async def apply(self, organization_id: int, group_id: str, changes: Iterable[Pending]) -> dict[str, Result]:

@@ -1,0 +1,172 @@
+"""Deletions while others write: a retention run over many items, and a whole group."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import orjson
+
+from scripts.bench import data
+from scripts.bench.load import percentile
+from scripts.bench.machine import ALL_CPUS, Engine, PeakMemory, Server, describe, engine, service
+
+WRITERS = 8
+BATCH = 20
+PAUSE_SECONDS = 0.1
+DAYS = 30
+_OLD, _NEW = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
+
+
+@dataclass
+class Writers:
+    """Scrapers that write to a group at a steady pace, and how long each of their requests took."""
+
+    url: str
+    group: str
+    headers: dict[str, str]
+    times: list[float] = field(default_factory=list)
+    written: int = 0
+
+    async def run(self, session: aiohttp.ClientSession, stop: asyncio.Event, number: int) -> None:
+        made = data.templates(100)
+        while not stop.is_set():
+            items = []
+            for _ in range(BATCH):
+                self.written += 1
+                items.append(orjson.loads(made[self.written % 100].replace("@@", f"{number}-{self.written}")))
+            for item in items:
+                item["last_scraped_date"] = _NEW
+            started = time.perf_counter()
+            await call(session, "POST", f"{self.url}/v1/outputs/{self.group}", self.headers, items)
+            self.times.append((time.perf_counter() - started) * 1000)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+
+async def call(session: aiohttp.ClientSession, method: str, url: str, headers: dict[str, str], body: Any = None) -> Any:
+    """Send a request until it succeeds: one to a service that has just been killed goes again."""
+    raw = None if body is None else orjson.dumps(body)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            async with session.request(
+                method, url, data=raw, headers={**headers, "Content-Type": "application/json"}
+            ) as response:
+                if response.status < 300:
+                    return await response.json()
+                if response.status != 503:
+                    raise SystemExit(f"{method} {url}: {response.status} {(await response.text())[:300]}")
+        except aiohttp.ClientConnectionError:
+            pass
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{method} {url}: nothing but failures for a minute")
+        await asyncio.sleep(0.2)
+
+
+def _print(case: str, times: list[float]) -> None:
+    print(f"| {case} | {len(times)} | {percentile(times, 0.5):.1f} ms | {percentile(times, 0.99):.1f} ms |", flush=True)
+
+
+def _token(mongo: Engine, loaded: data.Loaded) -> dict[str, str]:
+    mongo.database["tokens"].update_many({}, {"$set": {"scopes": ["read", "write", "delete"]}})
+    return {"Authorization": f"Bearer {loaded.token}"}
+
+
+def retention(items: int, seconds: float) -> None:
+    """Measure writers before and while a retention run deletes all items that the group had."""
+    print(describe())
+    with engine() as mongo:
+        loaded = data.load(mongo, items)
+        old = {"organization_id": data.ORGANIZATION, "group_id": data.GROUP}
+        mongo.database["outputs"].update_many(old, [{"$set": {"last_scraped_date": {"$toDate": _OLD}}}])
+        server = service(mongo.url, ALL_CPUS)
+        try:
+            asyncio.run(_retention(server, _token(mongo, loaded), items, seconds))
+        finally:
+            server.stop()
+
+
+async def _retention(server: Server, headers: dict[str, str], items: int, seconds: float) -> None:
+    writers = Writers(server.url, data.GROUP, headers)
+    stop = asyncio.Event()
+    print(f"\n| {WRITERS} writers, {BATCH} items per request | requests | p50 | p99 |\n|---|---:|---:|---:|")
+    async with aiohttp.ClientSession() as session:
+        tasks = [asyncio.create_task(writers.run(session, stop, n)) for n in range(WRITERS)]
+        await asyncio.sleep(2)
+        writers.times.clear()
+        await asyncio.sleep(seconds)
+        _print("before", writers.times)
+        writers.times = []
+        group = f"{server.url}/v1/groups/{data.GROUP}"
+        started = time.monotonic()
+        await call(session, "PUT", group, headers, {"retention_days": DAYS})
+        while (await call(session, "GET", f"{group}/stats", headers))["items"] > writers.written + items // 100:
+            await asyncio.sleep(0.5)
+        took = time.monotonic() - started
+        _print("while items expire", writers.times)
+        stop.set()
+        await asyncio.gather(*tasks)
+        while (left := (await call(session, "GET", f"{group}/stats", headers))["items"]) > writers.written:
+            if time.monotonic() > started + 2 * took + 60:
+                raise SystemExit(f"{left} items are left of {writers.written} that are not expired")
+            await asyncio.sleep(0.5)
+    if left < writers.written:
+        raise SystemExit(f"{writers.written - left} items were deleted that had not expired")
+    print(f"\n{items:,} items expired in {took:.0f} s; all {writers.written:,} that had not are there.")
+
+
+def deletion(items: int, seconds: float) -> None:
+    """Measure writers of another group before and while a large group is deleted, and kill the service in between."""
+    print(describe())
+    with engine() as mongo:
+        loaded = data.load(mongo, items)
+        headers = _token(mongo, loaded)
+        server = service(mongo.url, ALL_CPUS, workers=2)
+        try:
+            with PeakMemory(server.tree) as memory:
+                before = memory.mb
+                asyncio.run(_deletion(server, headers, seconds))
+            print(f"memory of the service: {before:.0f} MB before, {memory.mb:.0f} MB at most")
+        finally:
+            server.stop()
+        live = mongo.database["outputs"].count_documents(
+            {"organization_id": data.ORGANIZATION, "group_id": data.GROUP, "deleted": {"$exists": False}}
+        )
+        print(f"items of the group left: {live}")
+        if live:
+            raise SystemExit(1)
+
+
+async def _deletion(server: Server, headers: dict[str, str], seconds: float) -> None:
+    writers = Writers(server.url, "others", headers)
+    stop = asyncio.Event()
+    print(f"\n| {WRITERS} writers of another group | requests | p50 | p99 |\n|---|---:|---:|---:|")
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
+        tasks = [asyncio.create_task(writers.run(session, stop, n)) for n in range(WRITERS)]
+        await asyncio.sleep(2)
+        writers.times.clear()
+        await asyncio.sleep(seconds)
+        _print("before", writers.times)
+        writers.times = []
+        group = f"{server.url}/v1/groups/{data.GROUP}"
+        started, calls, deleted, killed = time.monotonic(), 0, 0, False
+        while True:
+            done = await call(session, "DELETE", group, headers)
+            calls, deleted = calls + 1, deleted + done["deleted"]
+            if calls == 5 and not killed:
+                _print("while the group is deleted", writers.times)
+                killed = True
+                os.kill(server.tree.pids()[-1], signal.SIGKILL)
+                writers.times = []
+            if not done["more"]:
+                break
+        took = time.monotonic() - started
+        _print("after a worker was killed", writers.times)
+        stop.set()
+        await asyncio.gather(*tasks)
+    print(f"\n{deleted:,} deletions acknowledged in {calls} calls and {took:.0f} s, one worker killed in between")
