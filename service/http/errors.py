@@ -119,6 +119,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(503, {"Retry-After": "1"})
         case CursorExpired():
             return http_error(410)
+        case ConnectionError():  # the client left before its body was in: nobody reads this
+            return ApiError(499, [problem("bad_request", "The connection was closed")], {"Connection": "close"})
         case ItemTooLarge():
             return invalid("too_large", "The item is too large", "body", str(error.index))
         case _:

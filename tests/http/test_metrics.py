@@ -23,6 +23,7 @@ from service.store.outputs.ids import Change, new_token
 from tests.conftest import Server
 from tests.support.api import Api, make_output
 from tests.support.processes import ServiceProcess
+from tests.support.raw import connect
 
 
 def parse(text: str) -> dict[str, float]:
@@ -146,6 +147,20 @@ async def test_without_a_database_all_the_rest_is_shown(settings: Settings) -> N
     assert found["sds_database_up"] == 0
     assert "sds_batches_in_flight" not in found
     assert found['sds_requests_total{method="GET",route="/healthz",status="200"}'] == 1
+
+
+async def test_a_client_that_leaves_before_its_body_is_in_is_no_error_of_the_service(
+    api: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    head = f"POST /v1/outputs/lamps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\n"
+    async with connect(api) as connection:
+        await connection.send(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n[".encode())
+        await eventually(lambda: metrics(api), "sds_requests_receiving", lambda count: count == 1)
+        connection.writer.transport.abort()
+    left = 'sds_requests_total{method="POST",route="/v1/outputs/{group_id}",status="499"}'
+    await eventually(lambda: metrics(api), left, lambda count: count == 1)
+    assert not any('status="500"' in name for name in await metrics(api))
+    assert "request failed" not in caplog.text
 
 
 def children(pid: int) -> list[int]:
