@@ -66,7 +66,7 @@ class Run:
             "MONGO_URL": url,
             "MONGO_DATABASE": self.database_name,
             "LEASE_SECONDS": str(options.lease),
-            "MONGO_TIMEOUT": str(min(5.0, 0.75 * options.lease)),  # a lease must be longer
+            "MONGO_TIMEOUT": str(0.75 * options.lease),  # a lease must be longer
             "WORKERS": "1",
         }
         self.faults_log = folder / "faults.log"

@@ -38,7 +38,7 @@ def parse(description: str) -> argparse.Namespace:
     options = parser.parse_args()
     if options.long:
         options.versions, options.largest, options.readers = 1_000_000, 300, 4
-        options.seconds, options.kill_every, options.lease = 3600, 40.0, 8.0
+        options.seconds, options.kill_every, options.lease = 3600, 40.0, 16.0
     if not options.nodes and not os.environ.get("MONGO_URL"):
         options.nodes = 1
     if options.failovers and options.nodes < 3:
