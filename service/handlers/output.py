@@ -11,6 +11,7 @@ from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult
 from service.handlers.outputs import CACHING
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, problem
+from service.http.etags import is_known, required_tags
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
 from service.http.query import path_id
@@ -20,7 +21,7 @@ from service.store import Patch
 _PATCH = OutputPatch()
 _ETAG = re.compile(r'"(\d{1,19})"')
 
-_IF_MATCH = {"If-Match": "The ETag that the output must still have"}
+_IF_MATCH = {"If-Match": "The ETag that the output must still have, or several with commas between"}
 _PRECONDITION = {"412": {"description": "The output has changed since the ETag in If-Match"}}
 
 
@@ -28,13 +29,10 @@ def _not_found() -> ApiError:
     return ApiError(404, [problem("not_found", "There is no such output", "path", "output_id")])
 
 
-def _if_match(request: web.Request) -> int | None:
-    """Return the id that the output must still have; None where any will do."""
-    header = request.headers.get("If-Match")
-    if header is None or header.strip() == "*":
-        return None
-    match = _ETAG.fullmatch(header.strip())
-    return int(match[1]) if match else -1
+def _if_match(request: web.Request) -> frozenset[int] | None:
+    """Return the ids of which the output must still have one; None where any will do."""
+    tags = required_tags(request)
+    return None if tags is None else frozenset(int(match[1]) for tag in tags if (match := _ETAG.fullmatch(tag)))
 
 
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
@@ -49,14 +47,24 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@endpoint("Get one output", Output(), etag=True, not_found=True)
+@endpoint(
+    "Get one output",
+    Output(),
+    headers={"If-None-Match": "The ETag of the output that the client has, or several with commas between"},
+    etag=True,
+    not_found=True,
+    responses={"304": {"description": "The output has not changed since an ETag in If-None-Match"}},
+)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one output; its ETag is its id."""
     group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
     page = await request.app[STORE].outputs.one(request[ORGANIZATION], group_id, output_id)
     if page is None:
         raise _not_found()
-    return await bytes_response(request, page.array(), {"ETag": f'"{page.version}"', **CACHING})
+    headers = {"ETag": f'"{page.version}"', **CACHING}
+    if is_known(request, headers["ETag"]):
+        return web.Response(status=304, headers=headers)
+    return await bytes_response(request, page.array(), headers)
 
 
 @endpoint(
@@ -69,7 +77,10 @@ async def get(request: web.Request) -> web.StreamResponse:
     responses=_PRECONDITION,
 )
 async def patch(request: web.Request) -> web.StreamResponse:
-    """Change `is_approved` and `tags` (a JSON merge patch); a change like any other, with a new id."""
+    """Change `is_approved` and `tags` (a JSON merge patch); a change like any other, with a new id.
+
+    Merged tags larger than `MAX_ITEM_BYTES` are refused as `too_large` and change nothing.
+    """
     group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
     loaded = await read_object(request, _PATCH)
     change = Patch("output_id", output_id, loaded.get("is_approved"), loaded.get("tags"), _if_match(request))

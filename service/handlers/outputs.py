@@ -23,6 +23,7 @@ from schemas.outputs import (
 from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
+from service.http.etags import is_known
 from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
 from service.http.limits import ADMISSION, without_slot
 from service.http.metrics import METRICS
@@ -75,10 +76,9 @@ async def get(request: web.Request) -> web.StreamResponse:
     outputs = request.app[STORE].outputs
     # What a newer job scraped again unchanged moves to that job, and no version tells.
     has_version = query.job_id is None
-    seen = request.headers.get("If-None-Match")
-    if seen and has_version and not wait:
+    if "If-None-Match" in request.headers and has_version and not wait:
         current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
-        if current in map(str.strip, seen.split(",")):
+        if is_known(request, current):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
     part = query._replace(limit=min(query.limit, outputs.fitting(request[ORGANIZATION], group_id)))
     held = _COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
@@ -157,7 +157,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
 
     `tags` is a JSON merge patch. With `if_id` an output that has changed since is left as it is. Of
     several patches with one name the last wins. The others are made even where one is a `conflict`,
-    `not_found`, or `too_large`: its tags would be larger than an item may be.
+    `not_found`, or `too_large`: its merged tags would be larger than `MAX_ITEM_BYTES`, and it is left as it is.
     """
     group_id = path_id(request, "group_id")
     loaded = await PATCHES.read(request)
@@ -178,7 +178,8 @@ def _patches(entries: list[dict[str, Any]]) -> list[Patch]:
         names = [name for name in ("output_id", "key_hash") if name in entry]
         if len(names) == 1:
             by = names[0]
-            patches.append(Patch(by, entry[by], entry.get("is_approved"), entry.get("tags"), entry.get("if_id")))
+            if_ids = frozenset([entry["if_id"]]) if "if_id" in entry else None
+            patches.append(Patch(by, entry[by], entry.get("is_approved"), entry.get("tags"), if_ids))
         else:
             kind = "value_error" if names else "missing"
             problems.append(problem(kind, "Give either output_id or key_hash", "body", str(index)))

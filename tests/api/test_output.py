@@ -63,6 +63,31 @@ async def test_head_of_one_output_has_the_etag_and_no_body(admin: Api) -> None:
     assert (response.status, response.headers["ETag"], response.body) == (200, f'"{item["id"]}"', b"")
 
 
+@pytest.mark.parametrize(
+    "seen", ['"{id}"', 'W/"{id}"', '"0", "{id}"', '"a,b" , W/"{id}"', "*", ',"{id}",'], ids=lambda seen: f"[{seen}]"
+)
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+async def test_an_output_that_the_client_has_is_not_sent_again(admin: Api, method: str, seen: str) -> None:
+    item = await written(admin)
+    headers = {"If-None-Match": seen.format(id=item["id"])}
+    response = await admin.request(method, path_of(item), headers=headers)
+    assert (response.status, response.headers["ETag"], response.body) == (304, f'"{item["id"]}"', b"")
+    assert "Cache-Control" in response.headers
+
+
+@pytest.mark.parametrize("seen", ['"0"', '"{old}"', "{id}", '"{id}', '"{old}" "{id}"', '"{old},{id}"', "", '"*"'])
+async def test_an_output_that_the_client_does_not_have_is_sent(admin: Api, seen: str) -> None:
+    old = await written(admin)
+    item = await written(admin, data={"title": "Newer"})
+    headers = {"If-None-Match": seen.format(id=item["id"], old=old["id"])}
+    response = await admin.get(path_of(item), headers=headers)
+    assert (response.status, response.json) == (200, item)
+
+
+async def test_an_unknown_output_is_not_found_whatever_the_client_has(admin: Api) -> None:
+    assert (await admin.get(UNKNOWN, headers={"If-None-Match": "*"})).status == 404
+
+
 # -- PATCH --------------------------------------------------------------------------------------
 
 
@@ -201,7 +226,9 @@ class TestIfMatch:
         body = {"json": {"is_approved": True}} if method == "PATCH" else {}
         return await api.request(method, path_of(item), headers={"If-Match": if_match}, **body)
 
-    @pytest.mark.parametrize("if_match", ['"{id}"', ' "{id}" ', "*"])
+    @pytest.mark.parametrize(
+        "if_match", ['"{id}"', ' "{id}" ', "*", '"0", "{id}"', 'W/"0","{id}" , "x"', '"a,b", "{id}"', ', "{id}",']
+    )
     async def test_the_present_version_goes_through(self, admin: Api, method: str, if_match: str) -> None:
         await written(admin, "shop", number=7)
         item = await written(admin)
@@ -209,7 +236,11 @@ class TestIfMatch:
         assert response.status == 200
 
     @pytest.mark.parametrize(
-        "if_match", ['"{old}"', '"0"', "{id}", 'W/"{id}"', '""', "nonsense", '"99999999999999999999"']
+        "if_match",
+        [
+            *('"{old}"', '"0"', "{id}", 'W/"{id}"', '""', "nonsense", '"99999999999999999999"'),
+            *('"0", "{old}"', '"0", W/"{id}"', '"{old}" "{id}"', '"0,{id}"', '"{id}", nonsense', "", '"*"', '*, "0"'),
+        ],
     )
     async def test_any_other_is_refused_and_changes_nothing(self, admin: Api, method: str, if_match: str) -> None:
         old = await written(admin)

@@ -37,7 +37,7 @@ async def test_a_patch_that_changes_nothing_is_no_change(store: Store, group: Gr
 async def test_a_patch_of_an_older_version_is_a_conflict(store: Store, group: Group) -> None:
     (first,) = await group.write(store, version(1))
     (second,) = await group.write(store, version(2))
-    patch = Patch("output_id", first["output_id"], is_approved=True, if_id=first["id"])
+    patch = Patch("output_id", first["output_id"], is_approved=True, if_ids=frozenset([first["id"]]))
     (result,) = await group.patch(store, patch)
     assert (result["result"], result["id"]) == ("conflict", second["id"])
     assert await group.delete(store, first, if_id=first["id"]) == ["conflict"]

@@ -38,8 +38,9 @@ class Group:
 
     async def delete(self, store: Store, *items: dict[str, Any], if_id: int | None = None) -> list[str]:
         """Delete items by their output_id; return the results."""
+        if_ids = None if if_id is None else frozenset([if_id])
         done = [
-            await store.outputs.delete(self.organization, self.group_id, item["output_id"], if_id) for item in items
+            await store.outputs.delete(self.organization, self.group_id, item["output_id"], if_ids) for item in items
         ]
         return [result["result"] for result in done]
 

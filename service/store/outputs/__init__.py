@@ -99,7 +99,7 @@ class Outputs:
     async def patch(self, organization_id: int, group_id: str, patches: list[Patch]) -> list[Result]:
         """Change approvals and tags; return the results in order.
 
-        A result is `updated`, `unchanged`, `not_found`, `conflict` (another id than `if_id`) or
+        A result is `updated`, `unchanged`, `not_found`, `conflict` (an id not in `if_ids`) or
         `too_large`. The last of several patches of one item wins.
         """
         self._indexes.require("outputs", "groups")
@@ -111,10 +111,12 @@ class Outputs:
             results |= await self._writing.apply(organization_id, group_id, some)
         return in_order(patches, results)
 
-    async def delete(self, organization_id: int, group_id: str, output_id: str, if_id: int | None = None) -> Result:
+    async def delete(
+        self, organization_id: int, group_id: str, output_id: str, if_ids: frozenset[int] | None = None
+    ) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""
         self._indexes.require("outputs", "groups")
-        delete = Delete("output_id", output_id, if_id)
+        delete = Delete("output_id", output_id, if_ids)
         return (await self._writing.apply(organization_id, group_id, [delete]))[delete.key]
 
     async def delete_matching(self, organization_id: int, group_id: str, query: Query) -> tuple[int, bool]:
@@ -139,7 +141,7 @@ class Outputs:
     async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         keys, next_cursor = await self._reading.keys(organization_id, group_id, query)
-        deletes = [Delete("key_hash", key, id, query.job_id, query.scraped_before) for key, id in keys]
+        deletes = [Delete("key_hash", key, frozenset([id]), query.job_id, query.scraped_before) for key, id in keys]
         results = await self._writing.apply(organization_id, group_id, deletes)
         return sum(result["result"] == "updated" for result in results.values()), next_cursor
 

@@ -71,13 +71,13 @@ class Put(NamedTuple):
 
 @dataclass(frozen=True)
 class Patch:
-    """Change an item's approval, its tags (a JSON merge patch) or both, if it still has the id `if_id`."""
+    """Change an item's approval, its tags (a JSON merge patch) or both, if it still has one of the ids `if_ids`."""
 
     by: str  # "output_id" or "key_hash"
     value: str
     is_approved: bool | None = None
     tags: dict[str, Any] | None = None
-    if_id: int | None = None
+    if_ids: frozenset[int] | None = None
     size: int = 0
 
     @property
@@ -91,7 +91,7 @@ class Delete:
 
     by: str
     value: str
-    if_id: int | None = None
+    if_ids: frozenset[int] | None = None
     job_id: str | None = None
     scraped_before: datetime | None = None
     size: int = 0
@@ -102,7 +102,7 @@ class Delete:
 
     def selects(self, known: Known) -> bool:
         return (
-            self.if_id in (None, known.id)
+            (self.if_ids is None or known.id in self.if_ids)
             and self.job_id in (None, known.root_job_id)
             and (self.scraped_before is None or known.scraped < self.scraped_before)
         )
@@ -304,7 +304,7 @@ class _Round:
                     self.results[key] = {"result": "not_found"}
 
     def _plan_patch(self, batch: Batch, id: int, key: str, patch: Patch, there: Known) -> None:
-        if patch.if_id is not None and patch.if_id != there.id:
+        if patch.if_ids is not None and there.id not in patch.if_ids:
             self._skip(key, there, "conflict")
             return
         approved = there.is_approved if patch.is_approved is None else patch.is_approved

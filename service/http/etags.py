@@ -1,0 +1,42 @@
+"""Entity tags and the conditions that name them (RFC 9110, sections 8.8.3 and 13.1)."""
+
+from __future__ import annotations
+
+import re
+
+from aiohttp import web
+
+_TAG = r'(?:W/)?"[\x21\x23-\x7e\x80-\U0010ffff]*"'
+# A list may have empty members, as every list in a header may.
+_LIST = re.compile(rf"[ \t,]*{_TAG}(?:[ \t]*,[ \t,]*{_TAG})*[ \t,]*")
+_EACH = re.compile(_TAG)
+_WEAK = "W/"
+ANY = "*"
+
+
+def is_known(request: web.Request, etag: str) -> bool:
+    """Return whether If-None-Match names a tag, by weak comparison: the client has what would be sent."""
+    tags = _tags(request, "If-None-Match")
+    return tags is not None and (ANY in tags or etag.removeprefix(_WEAK) in (tag.removeprefix(_WEAK) for tag in tags))
+
+
+def required_tags(request: web.Request) -> list[str] | None:
+    """Return the tags of If-Match, of which the resource must have one; None where any will do.
+
+    Weak ones are left out: they never match. What is no list of tags matches nothing either.
+    """
+    tags = _tags(request, "If-Match")
+    if tags is None or ANY in tags:
+        return None
+    return [tag for tag in tags if not tag.startswith(_WEAK)]
+
+
+def _tags(request: web.Request, name: str) -> list[str] | None:
+    """Return the members of a header, which may stand on several lines; None without the header."""
+    lines = request.headers.getall(name, None)
+    if lines is None:
+        return None
+    text = ",".join(lines).strip()
+    if text == ANY:
+        return [ANY]
+    return _EACH.findall(text) if _LIST.fullmatch(text) else []
