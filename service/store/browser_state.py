@@ -98,11 +98,13 @@ class BrowserState:
 
     def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Batch]:
         """Yield the records in a stable order, about a megabyte at a time, with their `extra` if wanted."""
+        self._indexes.require(self.name)
         return self._batches(organization_id, selection, None, None, extra)
 
     @stored
     async def page(self, organization_id: int, selection: Selection, limit: int | None, cursor: Key | None) -> Listing:
         """Return the records after a cursor, `limit` of them. Raises CursorExpired if its record is gone."""
+        self._indexes.require(self.name)
         begin = None if cursor is None else await self._key_at(organization_id, cursor)
         if limit is None:
             return Listing(self._batches(organization_id, selection, begin, None))
@@ -196,6 +198,7 @@ class BrowserState:
     @stored
     async def delete(self, organization_id: int, selection: Selection) -> int:
         """Delete the records of a selection, in bounded commands; return how many they were."""
+        self._indexes.require(self.name)
         where = self._where(organization_id, selection)
         deleted = 0
         while True:
@@ -282,7 +285,6 @@ class BrowserState:
 
     async def _upsert(self, operations: list[UpdateOne]) -> Counts:
         """Write all operations; those that met the first write of the same record go again."""
-        self._indexes.require(self.name)  # the unique one keeps two first writers from making two records
         created = updated = 0
         for start in range(0, len(operations), CHUNK):
             counts = await self._upsert_chunk(operations[start : start + CHUNK])

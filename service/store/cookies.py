@@ -28,6 +28,7 @@ class Cookies(BrowserState):
     @stored
     async def set(self, organization_id: int, cookies: list[dict[str, Any]]) -> Counts:
         """Store each cookie, replacing the one of the same identity; the last of several wins."""
+        self._indexes.require(self.name)
         records: dict[Key, Record] = {}
         for cookie in cookies:
             record = _record(organization_id, cookie)

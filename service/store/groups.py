@@ -11,6 +11,7 @@ from pymongo import DESCENDING
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
+from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Batch, Key, Listing, after
 
@@ -18,6 +19,7 @@ from service.store.listing import Batch, Key, Listing, after
 _BATCH = 500
 # A group with its days as JSON, roughly.
 _GROUP_BYTES = 2000
+_COLLECTIONS = ("groups", "jobs", "days")
 _FIELDS = (
     *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days"),
     *("day", "past", "pending_jobs", "moving"),
@@ -27,14 +29,15 @@ _FIELDS = (
 class Groups:
     """The groups of an organization, with their counts."""
 
-    def __init__(self, database: Database, jobs: Jobs) -> None:
+    def __init__(self, database: Database, jobs: Jobs, indexes: Indexes) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._jobs = jobs
+        self._jobs, self._indexes = jobs, indexes
 
     @stored
     async def listing(self, organization_id: int, since: str, limit: int | None, cursor: Key | None) -> Listing:
         """Return the groups, newest change first, with their days since a date: `limit` of them after a cursor."""
+        self._indexes.require(*_COLLECTIONS)
         found = self._found(organization_id, ("last_change", "group_id"), cursor)
         next_key = None
         if limit is not None:
@@ -69,6 +72,7 @@ class Groups:
     @stored
     async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:
         """Return one group with all its days; one that does not exist has nothing in it."""
+        self._indexes.require(*_COLLECTIONS)
         where = {"organization_id": organization_id, "group_id": group_id}
         group = await self._groups.find_one(where, _FIELDS)
         if group is None:
@@ -79,6 +83,7 @@ class Groups:
     @stored
     async def set_retention(self, organization_id: int, group_id: str, days: int | None) -> bool:
         """Set after how many days without a scrape an item is deleted; return whether there is such a group."""
+        self._indexes.require(*_COLLECTIONS)
         where = {"organization_id": organization_id, "group_id": group_id, "last_change": {"$exists": True}}
         update: list[dict[str, Any]] = [
             {"$set": {"retention_days": days, "due": {"$min": ["$due", "$$NOW"]}}},
@@ -89,6 +94,7 @@ class Groups:
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
         """Forget the jobs and the days of a group whose outputs are deleted; its ids go on where they were."""
+        self._indexes.require(*_COLLECTIONS)
         owner = {"organization_id": organization_id, "group_id": group_id}
         await self._jobs.remove(organization_id, group_id)
         await self._days.delete_many(owner)

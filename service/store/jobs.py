@@ -15,6 +15,7 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY
+from service.store.indexes import Indexes
 
 _COUNTS = ("items", "created", "changed", "unchanged")
 
@@ -26,9 +27,10 @@ def _job_id(field: str) -> str:
 class Jobs:
     """The jobs of the groups of an organization."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, indexes: Indexes) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._indexes = indexes
 
     @stored
     async def list(self, organization_id: int, group_id: str, limit: int) -> list[dict[str, Any]]:
@@ -49,6 +51,7 @@ class Jobs:
     @stored
     async def gather(self, organization_id: int, group_id: str) -> None:
         """Move the counts that wait in the group's document to the jobs' documents."""
+        self._indexes.require("groups", "jobs")
         owner = {"organization_id": organization_id, "group_id": group_id}
         while True:
             move = await self._begun(owner) or await self._begin(owner)
@@ -98,6 +101,7 @@ class Jobs:
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
         """Forget the jobs of a group."""
+        self._indexes.require("groups", "jobs")
         owner = {"organization_id": organization_id, "group_id": group_id}
         await self._groups.update_one(owner, {"$unset": {"pending_jobs": "", "moving": ""}, "$set": {"jobs": 0}})
         await self._jobs.delete_many(owner)

@@ -6,11 +6,11 @@ service of that version cannot write once `sequences` refuses batches.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from pymongo import InsertOne, ReplaceOne, UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, without_time_limit
@@ -21,6 +21,7 @@ from service.store.outputs.items import content_hash, filter_tags
 
 VERSION = 2
 _BATCH = 500
+_NAMESPACE_EXISTS = 48
 # Hex digits of a content hash of version 1.
 _OLD_HASH = 64
 _OLD_JOB_INDEX = "job_id"
@@ -67,12 +68,14 @@ class Layout:
         return 1 if _OLD_JOB_INDEX in await self._database["outputs"].index_information() else None
 
     async def _refuse_old_writers(self) -> None:
-        names = await self._database.list_collection_names()
         validator = {"open": {"$exists": False}}
-        if "sequences" in names:
-            await self._database.command("collMod", "sequences", validator=validator)
-        else:
+        try:
             await self._database.create_collection("sequences", validator=validator, check_exists=False)
+        except OperationFailure as error:
+            # Not looked up before: another process may start on the same empty database.
+            if error.code != _NAMESPACE_EXISTS:
+                raise
+            await self._database.command("collMod", "sequences", validator=validator)
 
     @stored
     @without_time_limit
@@ -119,10 +122,23 @@ class Layout:
                 if any(failed["code"] != DUPLICATE_KEY for failed in error.details["writeErrors"]):
                     raise
 
+    async def _groups_of(self, organization_id: int) -> AsyncIterator[str]:
+        """Yield every group that has outputs; `distinct` would end at 16 MB of names."""
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {"organization_id": organization_id}},
+            # In the order of the index `id`, which is then read one entry per group.
+            {"$sort": {"organization_id": 1, "group_id": 1}},
+            {"$group": {"_id": "$group_id"}},
+        ]
+        # Small batches: a cursor that is not asked for 10 minutes is closed.
+        found = self._collection("outputs").aggregate(pipeline, batchSize=_BATCH, allowDiskUse=True)
+        async for group in found:
+            yield group["_id"]
+
     async def _upgrade_groups(self, organization: dict[str, Any]) -> None:
         groups, jobs, days = (self._collection(name) for name in ("groups", "jobs", "days"))
         outputs = self._collection("outputs")
-        for group_id in await outputs.distinct("group_id", {"organization_id": organization["_id"]}):
+        async for group_id in self._groups_of(organization["_id"]):
             owner = {"organization_id": organization["_id"], "group_id": group_id}
             old = await groups.find_one(owner) or {}
             newest = await outputs.find_one({**owner, "key_hash": {"$exists": True}}, sort=[("id", -1)])

@@ -35,6 +35,7 @@ class LocalStorage(BrowserState):
     @stored
     async def set(self, organization_id: int, entries: list[dict[str, Any]]) -> Counts:
         """Store each entry; one that is there keeps its id and creation date. The last wins."""
+        self._indexes.require(self.name)
         unique = {self._key(entry): entry for entry in entries}
         if not unique:
             return Counts(0, 0)

@@ -25,6 +25,7 @@ class Origins(BrowserState):
     @stored
     async def set(self, organization_id: int, origins: list[dict[str, Any]]) -> Counts:
         """Store each origin's text, replacing the one that is there."""
+        self._indexes.require(self.name)
         unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
         return await self._upsert(await self._prepare(list(unique.values()), self._operations))
 

@@ -13,6 +13,7 @@ from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.counters import Counters
 from service.store.errors import CursorExpired
+from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, split
 
 _ORDER = ("review_date", "order")
@@ -25,13 +26,14 @@ _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1,
 class Reviews:
     """The reviews of the jobs of a group."""
 
-    def __init__(self, database: Database, counters: Counters) -> None:
+    def __init__(self, database: Database, counters: Counters, indexes: Indexes) -> None:
         self._reviews: Collection = database.get_collection("reviews", write_concern=DURABLE, read_concern=MAJORITY)
-        self._counters = counters
+        self._counters, self._indexes = counters, indexes
 
     @stored
     async def add(self, organization_id: int, group_id: str, reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Store the reviews and return them as they are served."""
+        self._indexes.require("reviews")
         if not reviews:
             return []
         # Of two reviews of one job at one date, the one stored later is the latest.
@@ -56,6 +58,7 @@ class Reviews:
     @stored
     async def latest(self, organization_id: int, group_id: str, limit: int | None, cursor: Key | None) -> Listing:
         """Return the latest review of each reviewed job of a group, newest first: `limit` of them after a cursor."""
+        self._indexes.require("reviews")
         pipeline = _latest(organization_id, group_id)
         if cursor is not None:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
@@ -71,12 +74,14 @@ class Reviews:
     @stored
     async def latest_of(self, organization_id: int, group_id: str, jobs: list[str]) -> dict[str, Record]:
         """Return the latest review of each of some jobs."""
+        self._indexes.require("reviews")
         pipeline = [*_latest(organization_id, group_id, {"$in": jobs}), {"$project": _SERVED}]
         return {review["job_id"]: review async for review in self._reviews.aggregate(pipeline)}
 
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
         """Delete every review of a group."""
+        self._indexes.require("reviews")
         await self._reviews.delete_many({"organization_id": organization_id, "group_id": group_id})
 
     @streamed

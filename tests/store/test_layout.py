@@ -167,6 +167,21 @@ async def test_a_writer_of_the_old_version_is_refused(store: Store, old: dict[st
             )
 
 
+async def test_the_names_of_all_groups_may_be_more_than_one_reply_holds(store: Store, organization: int) -> None:
+    names = [f"{n:06}{'x' * 250}" for n in range(66_000)]  # 16.9 MB
+    outputs = store.database["outputs"]
+    await outputs.create_index([("organization_id", 1), ("group_id", 1), ("id", 1)])
+    for start in range(0, len(names), 10_000):
+        some = names[start : start + 10_000]
+        await outputs.insert_many(
+            [{"organization_id": organization, "group_id": name, "id": 1} for name in some], ordered=False
+        )
+    await outputs.insert_one({"organization_id": organization, "group_id": names[0], "id": 2})
+    await outputs.insert_one({"organization_id": organization + 1, "group_id": "of another", "id": 1})
+    assert sorted([name async for name in store.layout._groups_of(organization)]) == names
+    await store.client.drop_database(store.database.name)
+
+
 async def test_plain_counters_still_count_after_the_upgrade(store: Store, old: dict[str, Any]) -> None:
     await store.upgrade(lambda done, of: None)
     organization = old["collections"]["sequences"]["documents"][0]["_id"]

@@ -75,10 +75,12 @@ class Outputs:
 
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
+        self._indexes.require("outputs", "groups")
         return await self._reading.version(organization_id, group_id)
 
     async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
+        self._indexes.require("outputs", "groups")
         await self._reading.wait(organization_id, group_id, cursor, seconds)
 
     # -- writing ------------------------------------------------------------------------------

@@ -1,0 +1,178 @@
+"""Indexes are made once, however long that takes; until then nothing that needs them is read or written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from service.settings import Settings
+from service.store import Patch, Query, Selection, Store, StoreUnavailable, Vault
+from service.store.indexes import INDEXES
+from tests.support.api import make_output
+from tests.support.groups import DATABASE, Group
+from tests.support.processes import ServiceProcess, make_token
+
+MONGO_TIMEOUT = 0.5
+HANG = "hangAfterStartingIndexBuild"
+
+
+@pytest.fixture
+def client(mongo_url: str) -> Iterator[MongoClient[dict[str, Any]]]:
+    with MongoClient[dict[str, Any]](mongo_url) as client:
+        yield client
+
+
+@contextmanager
+def held_builds(client: MongoClient[dict[str, Any]]) -> Iterator[None]:
+    """Let no index build of a collection that holds something end, as if it held very much."""
+    client.admin.command("configureFailPoint", HANG, mode="alwaysOn")
+    try:
+        yield
+    finally:
+        client.admin.command("configureFailPoint", HANG, mode="off")
+
+
+def builds(client: MongoClient[dict[str, Any]], namespace: str) -> list[str]:
+    """Return the index builds of a collection that the server has begun, by its log."""
+    lines = map(json.loads, client.admin.command("getLog", "global")["log"])
+    begun = [line for line in lines if line["msg"] == "Index build: registering"]
+    return [line["attr"]["buildUUID"]["uuid"]["$uuid"] for line in begun if line["attr"]["namespace"] == namespace]
+
+
+def status(service: ServiceProcess, path: str, token: str = "", body: Any = None) -> int:
+    request = urllib.request.Request(
+        service.url + path,
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=10) as response:
+            return int(response.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def errors(service: ServiceProcess) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in service.log().splitlines() if line.startswith("{")]
+    return [line for line in lines if line["level"].upper() in ("WARNING", "ERROR")]
+
+
+def test_an_index_build_longer_than_the_time_limit_is_done_once_and_for_all_processes(
+    mongo_url: str, client: MongoClient[dict[str, Any]], organization: int
+) -> None:
+    name = f"{DATABASE}_slow_{organization}"
+    # As after a restore by other tools: documents, and no index.
+    client[name]["outputs"].insert_many({"organization_id": organization, "group_id": "old", "id": n} for n in range(9))
+    token = make_token(mongo_url, organization, database=name)
+    options = {
+        "mongo_database": name,
+        "mongo_timeout": MONGO_TIMEOUT,
+        "lease_seconds": 2,
+        "secret_keys": Vault.new_key("k"),  # without a key the log says so
+    }
+    with ServiceProcess(mongo_url, **options) as first, ServiceProcess(mongo_url, **options) as second:
+        with held_builds(client):
+            for service in (first, second):
+                service.wait_until_listening()
+            deadline = time.monotonic() + 20
+            while not builds(client, f"{name}.outputs"):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            begun = time.monotonic()
+            while time.monotonic() < begun + 4 * MONGO_TIMEOUT:
+                for service in (first, second):
+                    assert status(service, "/healthz") == 200
+                    assert status(service, "/readyz") == 503
+                    assert status(service, "/v1/outputs/g", token) == 503
+                    assert status(service, "/v1/outputs/g?job_id=j", token) == 503
+                    assert status(service, "/v1/outputs/g", token, [make_output(1)]) == 503
+                    assert status(service, "/v1/groups", token) == 503
+                    assert status(service, "/v1/cookies", token) == 503
+        for service in (first, second):
+            service.wait_until_ready()
+            assert status(service, "/v1/outputs/g?job_id=j", token) == 200
+            assert status(service, "/v1/outputs/g", token, [make_output(1)]) == 200
+            # Nothing went wrong but the requests above, which were refused.
+            assert {line["event"] for line in errors(service)} <= {"request failed"}
+    assert set(client[name]["outputs"].index_information()) == {"_id_", *(i.document["name"] for i in INDEXES["outputs"])}
+    assert len(set(builds(client, f"{name}.outputs"))) == 1
+    client.drop_database(name)
+
+
+async def test_services_that_start_at_the_same_moment_on_an_empty_database_are_all_ready(
+    mongo_url: str, organization: int
+) -> None:
+    for attempt in range(5):
+        settings = Settings(mongo_database=f"{DATABASE}_start_{organization}_{attempt}")
+        stores = [Store.connect(settings, mongo_url) for _ in range(4)]
+        await asyncio.gather(*(store.ping() for store in stores))  # connected: the race is for the database
+        await asyncio.gather(*(store.ensure_indexes() for store in stores))
+        assert all([await store.ping() for store in stores])
+        (options,) = await (await stores[0].database.list_collections(filter={"name": "sequences"})).to_list(None)
+        assert options["options"]["validator"] == {"open": {"$exists": False}}
+        await stores[0].client.drop_database(settings.mongo_database)
+        for store in stores:
+            await store.close()
+
+
+# Everything that reads or writes a collection by its indexes.
+Call = Callable[[Store, int], Awaitable[Any]]
+ENTRY = {"domain": "d", "path": "/", "value": "v", "expires": None}
+CALLS: dict[str, Call] = {
+    "write outputs": lambda store, org: Group(org).write(store, make_output(1)),
+    "patch outputs": lambda store, org: store.outputs.patch(org, "g", [Patch("key_hash", "k", True)]),
+    "delete an output": lambda store, org: store.outputs.delete(org, "g", "id"),
+    "delete outputs": lambda store, org: store.outputs.delete_matching(org, "g", Query()),
+    "read outputs": lambda store, org: store.outputs.page(org, "g", Query()),
+    "read an output": lambda store, org: store.outputs.one(org, "g", "id"),
+    "the version of a group": lambda store, org: store.outputs.version(org, "g"),
+    "wait for outputs": lambda store, org: store.outputs.wait(org, "g", 0, 0.1),
+    "list groups": lambda store, org: store.groups.listing(org, "", None, None),
+    "a group": lambda store, org: store.groups.one(org, "g"),
+    "set the retention": lambda store, org: store.groups.set_retention(org, "g", 1),
+    "remove a group": lambda store, org: store.groups.remove(org, "g"),
+    "list jobs": lambda store, org: store.jobs.list(org, "g", 10),
+    "gather jobs": lambda store, org: store.jobs.gather(org, "g"),
+    "remove jobs": lambda store, org: store.jobs.remove(org, "g"),
+    "add reviews": lambda store, org: store.reviews.add(
+        org, "g", [{"job_id": "j", "status": "ok", "comment": "", "review_date": None}]
+    ),
+    "read reviews": lambda store, org: store.reviews.latest(org, "g", None, None),
+    "reviews of jobs": lambda store, org: store.reviews.latest_of(org, "g", ["j"]),
+    "remove reviews": lambda store, org: store.reviews.remove(org, "g"),
+    "set cookies": lambda store, org: store.cookies.set(
+        org, [{**ENTRY, "name": "n", "secure": False, "http_only": False}]
+    ),
+    "list cookies": lambda store, org: store.cookies.page(org, Selection(), None, None),
+    "delete cookies": lambda store, org: store.cookies.delete(org, Selection()),
+    "set local storage": lambda store, org: store.local_storage.set(org, [{**ENTRY, "key": "k"}]),
+    "list local storage": lambda store, org: store.local_storage.page(org, Selection(), 10, None),
+    "delete local storage": lambda store, org: store.local_storage.delete(org, Selection()),
+    "set origins": lambda store, org: store.origins.set(org, [{"origin": "o", "domain": "d", "value": "{}"}]),
+    "list origins": lambda store, org: store.origins.page(org, Selection(), None, None),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_nothing_is_read_or_written_before_the_indexes_of_its_collection_are_there(
+    mongo_url: str, organization: int, name: str
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_unindexed"), mongo_url)
+    with pytest.raises(StoreUnavailable, match="indexes are being built"):
+        await CALLS[name](store, organization)
+    assert await store.database.list_collection_names() == []
+    await store.close()
+
+
+@pytest.mark.parametrize("name", CALLS)
+async def test_the_same_is_done_once_they_are_there(store: Store, organization: int, name: str) -> None:
+    await CALLS[name](store, organization)
