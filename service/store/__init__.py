@@ -102,7 +102,7 @@ class Store:
         self.watch = Watch(database)
         self.jobs = Jobs(database, self.indexes)
         self.groups = Groups(database, self.jobs, self.indexes)
-        self.outputs = Outputs(client, database, self.indexes, self.watch, settings)
+        self.outputs = Outputs(client, database, self.jobs, self.indexes, self.watch, settings)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)

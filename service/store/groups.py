@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,10 +20,9 @@ _BATCH = 500
 # A group with its days as JSON, roughly.
 _GROUP_BYTES = 2000
 _COLLECTIONS = ("groups", "jobs", "days")
-_FIELDS = (
-    *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days"),
-    *("day", "past", "pending_jobs", "moving"),
-)
+_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "day", "past")
+# Whether counts of jobs are on their way, not the counts: they may be 64 KB per group.
+_FIELDS: dict[str, Any] = {**dict.fromkeys(_NAMES, 1), "moving.number": 1, "pending": {"$gt": ["$pending_jobs", None]}}
 
 
 class Groups:
@@ -46,7 +45,7 @@ class Groups:
                 next_key = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
         return Listing(self._batches(organization_id, since, limit, cursor), next_key)
 
-    def _found(self, organization_id: int, fields: tuple[str, ...], cursor: Key | None) -> Any:
+    def _found(self, organization_id: int, fields: Iterable[str] | dict[str, Any], cursor: Key | None) -> Any:
         where: dict[str, Any] = {"organization_id": organization_id, "last_change": {"$exists": True}}
         if cursor is not None:
             date = datetime.fromtimestamp(cursor[0] / 1000, UTC)
@@ -117,7 +116,7 @@ class Groups:
 
     async def _gathered(self, organization_id: int, group: dict[str, Any]) -> dict[str, Any]:
         """Return a group with the number of its jobs up to date."""
-        if "pending_jobs" in group or "moving" in group:
+        if group["pending"] or "moving" in group:
             await self._jobs.gather(organization_id, group["group_id"])
             where = {"organization_id": organization_id, "group_id": group["group_id"]}
             found = await self._groups.find_one(where, ["jobs"]) or {}

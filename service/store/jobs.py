@@ -58,9 +58,11 @@ class Jobs:
             if move is None:
                 return
             await self._apply(owner, move)
-            count = await self._jobs.count_documents(owner)
+            # Those that this move made, whoever did it: counting all jobs would take longer with each one.
+            names = {"$in": [_job_id(name) for name in move["jobs"]]}
+            new = await self._jobs.count_documents({**owner, "job_id": names, "first_move": move["number"]})
             await self._groups.update_one(
-                {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$set": {"jobs": count}}
+                {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$inc": {"jobs": new}}
             )
 
     async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
@@ -84,7 +86,11 @@ class Jobs:
     async def _apply(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
         number, operations = move["number"], []
         for name, counts in move["jobs"].items():
-            update: dict[str, Any] = {"$set": {"move": number}, "$inc": {k: counts.get(k, 0) for k in _COUNTS}}
+            update: dict[str, Any] = {
+                "$set": {"move": number},
+                "$setOnInsert": {"first_move": number},
+                "$inc": {k: counts.get(k, 0) for k in _COUNTS},
+            }
             if "first_write" in counts:
                 update["$min"] = {"first_write": counts["first_write"]}
                 update["$max"] = {"last_write": counts["last_write"]}

@@ -156,6 +156,7 @@ class Layout:
                 "open": [],
                 "last_id": newest["id"] if newest else 0,
                 "last_change": newest["update_date"] if newest else organization["now"],
+                "jobs": await jobs.count_documents(owner),
                 "tombstones": await outputs.count_documents({**owner, "tombstone": {"$exists": True}}),
                 "recount": True,
                 "due": organization["now"],

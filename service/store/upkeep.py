@@ -35,6 +35,8 @@ _REMOVED_AT_ONCE = 1000
 # notice, and a group that gets 500 items per second does not grow for ever.
 _EXPIRED_AT_ONCE = 200
 _EXPIRING_SECONDS = 3.0
+# Counts of jobs that one pass corrects: they wait in the group's document.
+_CORRECTED_AT_ONCE = 500
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
@@ -171,17 +173,18 @@ class Upkeep:
             )
         }
         kept = {job["job_id"]: job.get("items", 0) async for job in self._jobs_of(owner)}
-        wrong = {
-            f"pending_jobs.{job_field(id)}.items": difference
-            for id in {*found, *kept}
-            if (difference := found.get(id, _NOTHING)["items"] - kept.get(id, 0))
-        }
+        differences = {id: found.get(id, _NOTHING)["items"] - kept.get(id, 0) for id in {*found, *kept}}
+        wrong = [id for id, difference in differences.items() if difference]
+        some = {f"pending_jobs.{job_field(id)}.items": differences[id] for id in wrong[:_CORRECTED_AT_ONCE]}
         counts = {name: sum(job[name] for job in found.values()) for name in ("items", "approved", "deleted")}
+        counts["jobs"] = len(kept)
         counts["tombstones"] = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}})
         # Whoever writes takes ids first: the same `next` and nothing in flight is the same state.
-        update: dict[str, Any] = {"$set": counts, "$unset": {"recount": ""}}
-        if wrong:
-            update["$inc"] = wrong
+        update: dict[str, Any] = {"$set": counts}
+        if some:
+            update["$inc"] = some
+        if len(some) == len(wrong):
+            update["$unset"] = {"recount": ""}
         quiet["next"] = before["next"]
         done = await self._groups.update_one(quiet, update)
         return None if done.matched_count and not wrong else now + timedelta(seconds=5)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.store import Patch, Store, StoreUnavailable
+from service.store import Patch, Store, StoreError, StoreUnavailable
+from service.store import upkeep as upkeep_module
 from tests.support.api import make_output
 from tests.support.groups import (
     Group,
@@ -213,6 +214,63 @@ async def test_a_move_that_broke_off_is_done_again_and_counts_once(store: Store,
     await group.assert_counts_are_exact(other)
     await store.jobs._apply(group.owner, move)  # and comes back late
     await group.assert_counts_are_exact(other)
+
+
+async def test_thousands_of_new_jobs_do_not_make_the_document_of_the_group_grow(
+    store: Store, other: Store, group: Group
+) -> None:
+    largest, stop = 0, asyncio.Event()
+
+    async def watch() -> None:
+        nonlocal largest
+        pipeline: list[dict[str, Any]] = [{"$match": group.owner}, {"$project": {"size": {"$bsonSize": "$$ROOT"}}}]
+        while not stop.is_set():
+            for found in await store.database["groups"].aggregate(pipeline).to_list(1):
+                largest = max(largest, found["size"])
+
+    watching = asyncio.ensure_future(watch())
+    # Names of the largest size that there is, 768 bytes each as a field; 100 jobs per round, two processes.
+    names = [f"{n:06}{'$' * 250}" for n in range(3000)]
+    outputs = [make_output(n, root_job_id=name) for n, name in enumerate(names)]
+    rounds = [outputs[start : start + 100] for start in range(0, len(outputs), 100)]
+    for start in range(0, len(rounds), 6):
+        some = rounds[start : start + 6]
+        await asyncio.gather(*(group.write(each, *items) for each, items in zip((store, other) * 3, some, strict=True)))
+    stop.set()
+    await watching
+    # What waits, what one round of joined writes adds to it, and both once more while they are moved.
+    assert 64 * 1024 < largest < 2 * (64 * 1024 + 1000 * 900)
+    assert (await group.stats(store))["jobs"] == len(names)
+    assert (await group.stats(store))["items"] == len(names)
+    assert {job["items"] for job in (await group.jobs(store)).values()} == {1}
+
+
+async def test_a_batch_ends_even_when_the_counts_of_jobs_cannot_be_moved(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*args: Any) -> None:
+        raise StoreError("injected")
+
+    monkeypatch.setattr(store.jobs, "gather", refused)
+    for start in (0, 1000, 2000):
+        await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(start, start + 1000)))
+    monkeypatch.undo()
+    assert not await group.in_flight(store)
+    assert (await group.stats(store))["jobs"] == 3000
+
+
+async def test_a_recount_of_many_jobs_corrects_some_at_a_time(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep_module, "_CORRECTED_AT_ONCE", 3)
+    await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(8)))
+    await store.jobs.gather(**group.owner)
+    await store.database["jobs"].update_many(group.owner, {"$set": {"items": 7}})
+    await group.set(store, recount=True, jobs=99)
+    await look_after(store, group)
+    await group.assert_counts_are_exact(store)
+    assert (await group.stats(store))["jobs"] == 8
+    assert "recount" not in await group.document(store)
 
 
 # -- days -----------------------------------------------------------------------------------------

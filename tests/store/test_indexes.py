@@ -103,7 +103,10 @@ def test_an_index_build_longer_than_the_time_limit_is_done_once_and_for_all_proc
             assert status(service, "/v1/outputs/g", token, [make_output(1)]) == 200
             # Nothing went wrong but the requests above, which were refused.
             assert {line["event"] for line in errors(service)} <= {"request failed"}
-    assert set(client[name]["outputs"].index_information()) == {"_id_", *(i.document["name"] for i in INDEXES["outputs"])}
+    assert set(client[name]["outputs"].index_information()) == {
+        "_id_",
+        *(i.document["name"] for i in INDEXES["outputs"]),
+    }
     assert len(set(builds(client, f"{name}.outputs"))) == 1
     client.drop_database(name)
 

@@ -11,6 +11,7 @@ from service.settings import Settings
 from service.store.connection import DURABLE, Client, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.indexes import Indexes
+from service.store.jobs import Jobs
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.items import prepare
@@ -35,13 +36,15 @@ RESTORED_GAP = 1_000_000_000
 class Outputs:
     """Reads and writes outputs; every method takes the organization and the group."""
 
-    def __init__(self, client: Client, database: Database, indexes: Indexes, watch: Watch, settings: Settings) -> None:
+    def __init__(
+        self, client: Client, database: Database, jobs: Jobs, indexes: Indexes, watch: Watch, settings: Settings
+    ) -> None:
         self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
         self._deleting: dict[tuple[int, str, Query], int] = {}
-        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
+        self.ids = Ids(database, jobs, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
         self._writing = Writing(database, self.ids, self.recovery, settings)
         self._reading = Reading(database, self.ids, watch, settings)

@@ -29,6 +29,7 @@ Every step is a majority write, so no failover takes back what a reader or write
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import logging
 import uuid
@@ -43,7 +44,8 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
-from service.store.errors import StoreUnavailable
+from service.store.errors import StoreError, StoreUnavailable
+from service.store.jobs import Jobs
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -54,6 +56,11 @@ UPKEEP_DELAY = timedelta(seconds=10)
 _MAX_REMEMBERED = 10_000
 # A database clock that is further ahead than this would date everything after it wrongly, for good.
 _MAX_CLOCK_SKEW = timedelta(days=1)
+# Counts of jobs that wait in the group's document, about 600 jobs: every round rewrites it, and it may be 16 MB at most.
+MAX_PENDING_BYTES = 64 * 1024
+_HAS_ROOM = {"$expr": {"$lte": [{"$bsonSize": {"$ifNull": ["$pending_jobs", {"$literal": {}}]}}, MAX_PENDING_BYTES]}}
+# Others may fill the room that a gathering makes, each time with the jobs of one round.
+_MAX_GATHERINGS = 10
 
 GroupKey = tuple[int, str]
 
@@ -134,8 +141,8 @@ async def _no_step(name: str) -> None:
 class Ids:
     """Hands out the ids of a group, and tells readers how far they may go."""
 
-    def __init__(self, database: Database, lease_seconds: float, timeout: float) -> None:
-        self._database = database
+    def __init__(self, database: Database, jobs: Jobs, lease_seconds: float, timeout: float) -> None:
+        self._database, self._jobs = database, jobs
         self._timeout = timeout
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._finished: Collection = database.get_collection("groups", write_concern=COMMITTED)
@@ -201,8 +208,15 @@ class Ids:
         update = _counted(change, batch.date)
         update["$pull"] = {"open": {"token": batch.token}}
         update["$inc"]["rounds"] = 1  # tells `watch.py` that something may have become readable
-        done = await self._finished.update_one({**batch.owner, "open.token": batch.token}, update)
-        return bool(done.matched_count)
+        where = {**batch.owner, "open.token": batch.token}
+        for _ in range(_MAX_GATHERINGS if change.jobs else 0):
+            if (await self._finished.update_one({**where, **_HAS_ROOM}, update)).matched_count:
+                return True
+            if await self._finished.find_one(where, {"_id": 1}) is None:
+                return False
+            with contextlib.suppress(StoreError):  # nothing but the database may keep a batch open
+                await self._jobs.gather(batch.organization_id, batch.group_id)
+        return bool((await self._finished.update_one(where, update)).matched_count)
 
     @stored
     async def watermark(self, organization_id: int, group_id: str) -> Watermark:
