@@ -83,7 +83,7 @@ class Settings(_Loaded):
     max_page_bytes: int = _setting(
         64 * 1024 * 1024, "Bytes of items after which a page of outputs ends early; next_cursor continues it."
     )
-    max_depth: int = _setting(64, "Maximum nesting of a field's value.")
+    max_depth: int = _setting(64, "Maximum nesting of a field's value; at most 150.")
     max_values: int = _setting(1_500_000, "Maximum number of values in one body, nested ones included.")
     max_files: int = _setting(10_000, "Maximum number of files of all output items in one body.")
     max_in_flight: int = _setting(
@@ -142,6 +142,8 @@ class Settings(_Loaded):
                 raise SettingsError(f"{item.name.upper()} must be at least {least}.")
         if self.port > 65535:
             raise SettingsError("PORT must be at most 65535.")
+        if self.max_depth > _MAX_DEPTH:
+            raise SettingsError(f"MAX_DEPTH must be at most {_MAX_DEPTH}: the database holds 180 levels.")
         if self.lease_seconds <= self.mongo_timeout:
             raise SettingsError("LEASE_SECONDS must be greater than MONGO_TIMEOUT.")
         if not 0 < self.token_cache_seconds <= 4:
@@ -169,6 +171,7 @@ class Settings(_Loaded):
 
 # The least value of a number: counts from 1, times and rates from a millisecond or one in a thousand seconds.
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
+_MAX_DEPTH = 150
 _MAY_BE_ZERO = {"port", "rate_limit", "drain_seconds"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMATS = ("auto", "json", "text")

@@ -11,6 +11,7 @@ from pymongo.errors import (
     BulkWriteError,
     ConnectionFailure,
     ExecutionTimeout,
+    OperationFailure,
     PyMongoError,
     WTimeoutError,
 )
@@ -22,7 +23,8 @@ _PASSING_CODES = {
     *(6, 7, 43, 50, 64, 89, 91, 100, 133, 134, 189, 202, 211, 262, 365),
     *(9001, 10107, 11600, 11601, 11602, 13435, 13436),
 }
-
+# Server codes of a message that cannot be read, as one document in it is too deep, too large or malformed.
+_REFUSING_CODES = {2, 9, 15, 22, 10334}
 
 # Server codes of a wrong configuration -> what the operator has to fix.
 _FIXES = {
@@ -65,8 +67,15 @@ def driver_errors() -> Iterator[None]:
         if error.timeout or code in _PASSING_CODES or passing:
             raise StoreUnavailable(type(error).__name__) from None
         raise StoreError(f"{type(error).__name__} {code}") from None
-    except BSONError as error:
+    except (BSONError, OverflowError, UnicodeEncodeError) as error:
         raise StoreError(type(error).__name__) from None
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether a whole message failed because of one document in it, before any of it was written."""
+    if isinstance(error, PyMongoError):
+        return isinstance(error, OperationFailure) and error.code in _REFUSING_CODES
+    return isinstance(error, (BSONError, OverflowError, UnicodeEncodeError, RecursionError))
 
 
 def is_passing(error: BulkWriteError) -> bool:

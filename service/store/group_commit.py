@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, KeysView
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
+from service.store.errors import StoreUnavailable
+
 GroupKey = tuple[int, str]
 
 # Waiting writes that are looked at to fill one round: each costs a comparison of its keys.
@@ -145,8 +147,14 @@ class GroupCommit(Generic[W]):
         try:
             await self.commit(key, writes)
         except Exception as error:
-            for write in writes:
-                fail(write.done, error)
+            left = [write for write in writes if not write.done.done()]
+            if len(left) < 2 or isinstance(error, StoreUnavailable):
+                for write in left:
+                    fail(write.done, error)
+                return
+            # One of them may be to blame, and only its own client is to have the error.
+            for write in left:
+                await self._run(key, [write])
         finally:
             for write in writes:
                 write.done.cancel()  # no effect on what is done

@@ -109,6 +109,7 @@ def test_settings_pass_to_another_process_through_its_environment() -> None:
         ("max_body_bytes", "16M"),
         ("max_records", "0"),
         ("max_depth", "0"),
+        ("max_depth", "151"),
         ("rate_limit", "-1"),
         ("shutdown_timeout", "nan"),
         ("group_commit", "yes"),

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+import copy
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from schemas.outputs import OutputInput
 from service.settings import Settings
-from service.store import Store, StoreError, StoreUnavailable
+from service.store import ItemTooLarge, Store, StoreError, StoreUnavailable
 from service.store.group_commit import GroupCommit
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
@@ -142,6 +144,93 @@ async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_on
     assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-2", "key-4"]
     assert not await group.in_flight(store)
     await group.assert_counts_are_exact(store)
+    await store.close()
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+# What the schemas and the limits of the service keep out, so that nothing but the round itself is in the way.
+BAD = {
+    "too deep for a message": nested(250),
+    "too deep for a document": nested(185),
+    "too large": {"numbers": [0] * 2_000_000},
+    "a number of more than 64 bits": {"number": 2**63},
+    "half a character": {"text": "\ud800"},
+    "a name with a zero byte": {"a\0b": 1},
+}
+
+
+async def joined(store: Store, group: Group, *bodies: list[dict[str, Any]]) -> list[Any]:
+    """Write several bodies in one round, each for a client of its own; return their results or errors."""
+
+    async def write(items: list[dict[str, Any]]) -> Any:
+        return await store.outputs.write(group.organization, group.group_id, items)
+
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        store.outputs._writing._commits.max_rounds = 1  # these wait for it, and share the next
+        writes = [asyncio.ensure_future(write(items)) for items in bodies]
+        await asyncio.sleep(0)
+    return await asyncio.gather(*writes, return_exceptions=True)
+
+
+def prepared(store: Store, *items: dict[str, Any], **last: Any) -> list[dict[str, Any]]:
+    """Return items as a handler hands them on, the last one with something that no handler lets through."""
+    loaded = store.outputs.prepare(OutputInput(many=True).load(copy.deepcopy(list(items))))
+    loaded[-1] |= last
+    return loaded
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["insert", "update"])
+@pytest.mark.parametrize("bad", BAD.values(), ids=BAD)
+async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_only(
+    store: Store, group: Group, bad: dict[str, Any], known: bool
+) -> None:
+    if known:
+        await group.write(store, *(make_output(n, data={"version": 1}) for n in (1, 2, 3, 4, 5)))
+    first, failed, last = await joined(
+        store,
+        group,
+        prepared(store, make_output(1), make_output(2)),
+        prepared(store, make_output(3), make_output(4), data=bad),
+        prepared(store, make_output(5)),
+    )
+    assert isinstance(failed, StoreError) and not isinstance(failed, StoreUnavailable)
+    result = "updated" if known else "created"
+    assert [r["result"] for r in [*first, *last]] == [result] * 3
+    there = {item["key_hash"]: item["data"] for item in await group.read(store)}
+    assert set(there) == {"key-0", "key-1", "key-2", "key-3", "key-5"} | ({"key-4"} if known else set())
+    assert all(data != {"version": 1} for key, data in there.items() if key != "key-4")
+    assert not await group.in_flight(store)
+    await group.assert_counts_are_exact(store)
+
+
+async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(store: Store, group: Group) -> None:
+    first, failed, last = await joined(
+        store,
+        group,
+        prepared(store, make_output(1)),
+        prepared(store, make_output(2), tags=None),  # no schema lets this through
+        prepared(store, make_output(3)),
+    )
+    assert isinstance(failed, AttributeError)
+    assert [r["result"] for r in [*first, *last]] == ["created"] * 2
+    await store.outputs.close()
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-3"]
+    assert not await group.in_flight(store)
+
+
+async def test_an_item_that_would_be_too_large_in_the_database_is_refused_before(mongo_url: str) -> None:
+    store = Store.connect(Settings(max_item_bytes=32 * 1024 * 1024), mongo_url)
+    small, large = make_output(1), make_output(2, data={"numbers": [0] * 1_300_000})
+    with pytest.raises(ItemTooLarge) as refused:
+        prepared(store, small, large)
+    assert refused.value.index == 1
+    prepared(store, make_output(3, data={"text": "x" * 13_000_000}))
     await store.close()
 
 

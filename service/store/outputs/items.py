@@ -9,6 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+import bson
 from pymongo import InsertOne, UpdateOne
 
 from service.store.outputs import documents
@@ -51,6 +52,10 @@ KNOWN_FIELDS = {
 _MESSAGE_BYTES = 1024 * 1024
 # What a file takes in a message beyond its JSON: its id and its date.
 _FILE_BYTES = 100
+# No JSON of fewer bytes has a BSON document that is too large: `1,` in an array becomes 13 bytes.
+_SURELY_FITS = 1_200_000
+# Of a document with its own fields; the database holds 16 MiB, and an update of more than 14 MB may not fit its cache.
+_MAX_BSON_BYTES = 14_000_000
 # Hex digits of each part of `content_hash`: 128 bits.
 _PART = 32
 
@@ -117,7 +122,7 @@ def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, 
         data, tags = documents.canonical(item["data"]), documents.canonical(item["tags"])
         files = documents.canonical(item["files"]) if item["files"] else b"[]"
         item["size"] = len(data) + len(tags) + len(files) + len(item["source_url"])
-        if item["size"] > max_item_bytes:
+        if item["size"] > max_item_bytes or (item["size"] > _SURELY_FITS and not _fits(item)):
             raise ItemTooLarge(index)
         source_url, digest = item["source_url"].encode(), documents.sha256(data)
         item.setdefault("value_hash", digest)
@@ -126,6 +131,11 @@ def prepare(items: list[dict[str, Any]], max_item_bytes: int) -> list[dict[str, 
         item["content_hash"] = content_hash(digest, tags, (source_url, item["value_hash"].encode(), files))
         _give_file_ids(item["key_hash"], item["files"])
     return items
+
+
+def _fits(item: dict[str, Any]) -> bool:
+    content = {name: item[name] for name in ("data", "tags", "files")}
+    return len(bson.encode(content)) <= _MAX_BSON_BYTES
 
 
 def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:

@@ -17,7 +17,7 @@ from pymongo.errors import BulkWriteError
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
-from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing, is_refusal
 from service.store.group_commit import GroupCommit, GroupKey, fail
 from service.store.outputs.ids import Batch, Change, Ids, new_token
 from service.store.outputs.items import (
@@ -361,6 +361,11 @@ class _Round:
                 else:
                     log.error("the database refused an item", extra={"code": failed["code"]})
                     self.errors[key] = StoreError(f"write error {failed['code']}")
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            await self._write_halves(part, places, error)
+            return
         updates = [row for row in part if row.known is not None]
         kept = [row for row in updates if row.key not in lost and row.key not in self.errors]
         if matched < len(kept):
@@ -369,6 +374,16 @@ class _Round:
             part if not (lost or self.errors) else [r for r in part if r.key not in lost and r.key not in self.errors]
         )
         self.results |= {row.key: _result(row.id, row.output_id, row.key_hash, row.result) for row in made}
+
+    async def _write_halves(self, part: list[Row], places: asyncio.Semaphore, refused: Exception) -> None:
+        """Find the row that no message can hold: its error is for the client that sent it alone."""
+        if len(part) == 1:
+            log.error("an item cannot be sent to the database", extra={"error": type(refused).__name__})
+            self.errors[part[0].key] = StoreError(type(refused).__name__)
+            return
+        middle = len(part) // 2
+        await self._write_part(part[:middle], places)
+        await self._write_part(part[middle:], places)
 
     async def _lost(self, rows: list[Row], count: int) -> set[str]:
         """Return which rows, `count` of them, had another id than when they were looked up."""
