@@ -2,6 +2,9 @@
 
 A group is read from one snapshot: its ids, its counts and its outputs belong together. Values that are sealed stay
 sealed. The first line says what the file is, the last one how many documents it holds.
+
+Dates and the like are MongoDB Extended JSON: `{"$date": …}`. What scrapers sent may look like that, so every name that
+begins with a dollar has one more in the file.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from typing import Any
 from bson import json_util
 from pymongo.errors import OperationFailure
 
-from service.store.connection import DURABLE, Client, Database
+from service.store.connection import DURABLE, Client, Collection, Database
 from service.store.contract import stored, without_time_limit
+from service.store.decoding import AWARE, RAW, decode, encoded
 from service.store.errors import StoreError
 from service.store.layout import VERSION
 
@@ -51,10 +55,10 @@ class Backup:
         def line(value: dict[str, Any]) -> None:
             write(json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS).encode() + b"\n")
 
-        line({"format": _FORMAT, "layout": VERSION, "organization": organization})
+        line({"format": _FORMAT, "layout": VERSION, "organization": organization, "escaped": True})
         try:
             async for collection, document in self._documents(organization):
-                line({"c": collection, "d": document})
+                line({"c": collection, "d": _escaped(document)})
                 documents += 1
                 progress(documents)
         except OperationFailure as error:
@@ -70,11 +74,11 @@ class Backup:
     async def _documents(self, organization: int | None) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         mine: dict[str, Any] = {} if organization is None else {"organization_id": organization}
         counters = {} if organization is None else {"_id": organization}
-        async for document in self._database[COUNTERS].find(counters):
-            yield COUNTERS, document
+        async for document in self._raw(COUNTERS).find(counters):
+            yield COUNTERS, _decoded(document)
         for collection in ORGANIZATION_COLLECTIONS:
-            async for document in self._database[collection].find(mine):
-                yield collection, document
+            async for document in self._raw(collection).find(mine):
+                yield collection, _decoded(document)
         names = {"organization_id": 1, "group_id": 1, "_id": 0}
         groups: dict[tuple[int, str], dict[str, Any]] = {}
         for collection in ("groups", "reviews"):  # a group may have reviews only
@@ -87,8 +91,12 @@ class Backup:
     async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         async with await self._client.start_session(snapshot=True) as session:
             for collection in GROUP_COLLECTIONS:
-                async for document in self._database[collection].find(name, session=session):
-                    yield collection, document
+                async for document in self._raw(collection).find(name, session=session):
+                    yield collection, _decoded(document)
+
+    def _raw(self, collection: str) -> Collection:
+        found: Collection = self._database[collection].with_options(codec_options=RAW)
+        return found
 
     @stored
     @without_time_limit
@@ -104,12 +112,12 @@ class Backup:
                 "version that made it, then run `python -m service upgrade`"
             )
         await self._check_empty(header.get("organization"))
-        documents = 0
+        documents, escaped = 0, header.get("escaped") is True
         for collection, batch in _batches(rest):
             if collection not in COLLECTIONS:
                 raise BackupError("the file is not a backup of this service")
             target = self._database.get_collection(collection, write_concern=DURABLE)
-            await target.insert_many(batch, ordered=False)
+            await target.insert_many(map(_unescaped, batch) if escaped else batch, ordered=False)
             documents += len(batch)
             progress(documents)
         return documents
@@ -121,6 +129,23 @@ class Backup:
             if await self._database[collection].find_one(mine, {"_id": 1}) is not None:
                 whose = "" if organization is None else f" of organization {organization}"
                 raise BackupError(f"the database has records{whose} already: restore into an empty one")
+
+
+def _decoded(document: Any) -> dict[str, Any]:
+    return decode(encoded(document), AWARE)
+
+
+def _escaped(value: Any) -> Any:
+    """Return a value with one more dollar before each name that begins with one."""
+    if isinstance(value, dict):
+        return {f"${name}" if name.startswith("$") else name: _escaped(member) for name, member in value.items()}
+    return list(map(_escaped, value)) if isinstance(value, list) else value
+
+
+def _unescaped(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name[1:] if name.startswith("$") else name: _unescaped(member) for name, member in value.items()}
+    return list(map(_unescaped, value)) if isinstance(value, list) else value
 
 
 def _parse(line: bytes) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
+from service.store.decoding import AWARE, RAW, decode, encoded
 from service.store.errors import DUPLICATE_KEY, CursorExpired
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
@@ -92,6 +93,8 @@ class BrowserState:
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
+        # `extra` may hold anything: see `decoding.py`.
+        self._raw: Collection = self._records.with_options(codec_options=RAW)
         self._vault, self._indexes = vault, indexes
 
     # -- reading -----------------------------------------------------------------------------
@@ -123,12 +126,12 @@ class BrowserState:
         async def read(key: Key | None, count: int) -> list[Record]:
             # A negative limit is one reply of the server, which ends at 16 MB.
             where = self._where(organization_id, selection, key)
-            records: list[Record] = await self._sorted(
-                self._records.find(where, limit=-count, batch_size=count)
-            ).to_list(count)
+            records: list[Record] = await self._sorted(self._raw.find(where, limit=-count, batch_size=count)).to_list(
+                count
+            )
             return records
 
-        async for size, records in by_bytes(read, self._position, _size, begin):
+        async for size, records in by_bytes(read, self._position, _stored_size, begin):
             if end is not None and self._position(records[-1]) > end:
                 # Set between the look at the keys and now: the next page begins with it.
                 records = [record for record in records if self._position(record) <= end]
@@ -183,7 +186,7 @@ class BrowserState:
 
     def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
         served = []
-        for record in records:
+        for record in map(_decoded, records):
             opened = self._open(record)
             served.append(self._served(record, opened))
             if extra:
@@ -240,10 +243,10 @@ class BrowserState:
         Services may go on writing meanwhile, and it may be stopped and started again at any point.
         """
         seen = resealed = unreadable = 0
-        found = self._records.find({}, batch_size=CHUNK)
+        found = self._raw.find({}, batch_size=CHUNK)
         while records := await found.to_list(CHUNK):
             operations = []
-            for record in records:
+            for record in map(_decoded, records):
                 if self._vault.is_current(record["value"]):
                     continue
                 try:
@@ -312,6 +315,14 @@ class BrowserState:
 
 def _size(record: Record) -> int:
     return len(record["value"]) + _OVERHEAD
+
+
+def _stored_size(record: Record) -> int:
+    return len(encoded(record))
+
+
+def _decoded(record: Record) -> Record:
+    return decode(encoded(record), AWARE)
 
 
 def _text(value: Any) -> str:

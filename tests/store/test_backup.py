@@ -24,6 +24,16 @@ from tests.support.processes import ServiceProcess, make_token, run_command
 KEYS = Vault.new_key("k1")
 # Of this process alone: others may use the same server.
 PREFIX = f"backup-{os.getpid()}-"
+# Data that is like MongoDB Extended JSON, also like such as cannot be read.
+LOOK_ALIKES: list[Any] = [
+    {"$oid": "0123456789abcdef01234567"},
+    {"$oid": "nonsense"},
+    {"$numberInt": "many"},
+    {"$date": "2026-01-01"},
+    {"$ref": "outputs", "$id": 1, "$db": None},
+    {"$$ref": 1, "$": 2, "deep": [{"$uuid": "x"}]},
+    {"$binary": {"base64": "AA==", "subType": "00"}},
+]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 Token = Callable[..., str]
 
@@ -91,6 +101,7 @@ def fill(service: Caller) -> None:
     service.call("/v1/outputs/g", [make_output(n) for n in range(10)])
     service.call("/v1/outputs/g", [make_output(1, data={"title": "changed"})])
     service.call("/v1/outputs/other", [make_output(n) for n in range(3)])
+    service.call("/v1/outputs/other", [make_output(n, data={"x": value}) for n, value in enumerate(LOOK_ALIKES, 10)])
     service.call("/v1/reviews/g", [make_review()])
     service.call("/v1/reviews/only-reviews", [make_review()])
     service.call("/v1/cookies", [make_cookie(value="c00kie-value")])

@@ -176,6 +176,7 @@ async def test_a_value_under_a_key_that_is_not_there_says_which_setting_to_look_
 ) -> None:
     await fill(api)
     other = Store.connect(replace(settings, secret_keys=keys), mongo_url)
+    await other.ensure_indexes()
     with pytest.raises(VaultError):
         (await anext(other.cookies.records(api.organization_id))).open()
     await other.close()

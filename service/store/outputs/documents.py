@@ -7,16 +7,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
-import bson
 import orjson
-from bson.codec_options import CodecOptions
-from bson.dbref import DBRef
 from bson.raw_bson import RawBSONDocument
 
-# Naive datetimes are UTC here; making them aware costs 10 % of the decoding.
-NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
-# The documents of a large reply stay encoded: decoding 16 MB of them at once holds the interpreter lock for 250 ms.
-RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+from service.store.decoding import RAW, Document, decode, encoded
 
 _DATES = ("create_date", "update_date", "last_scraped_date")
 
@@ -24,8 +18,6 @@ _DATES = ("create_date", "update_date", "last_scraped_date")
 _CHUNK_BYTES = 128 * 1024
 # A reply up to this is decoded at once, in 2 ms: for 10 items that takes half as long as one by one.
 _WHOLE_BYTES = 64 * 1024
-# As it came over the wire, or decoded by the driver.
-Document = bytes | dict[str, Any]
 
 
 def render_date(moment: datetime) -> str:
@@ -41,8 +33,6 @@ def dump(value: Any) -> bytes:
 def _default(value: Any) -> Any:
     if isinstance(value, datetime):
         return render_date(value)
-    if isinstance(value, DBRef):  # what the driver makes of {"$ref": "x", "$id": 1} in somebody's data
-        return value.as_doc()
     return str(value)  # an ObjectId or the like, put there by hand in Mongo
 
 
@@ -57,16 +47,11 @@ class Reply(NamedTuple):
 def read_reply(reply: RawBSONDocument) -> Reply:
     """Return what a reply holds that was read with RAW."""
     if len(reply.raw) <= _WHOLE_BYTES:
-        cursor = bson.decode(reply.raw, NAIVE)["cursor"]
+        cursor = decode(encoded(reply))["cursor"]
         return Reply(cursor["firstBatch"], len(reply.raw), cursor["id"])
     cursor = reply["cursor"]
-    documents: list[Document] = [bytes(document.raw) for document in cursor["firstBatch"]]
+    documents: list[Document] = [encoded(document) for document in cursor["firstBatch"]]
     return Reply(documents, len(reply.raw), cursor["id"])
-
-
-def decode(document: Document) -> dict[str, Any]:
-    """Return one document decoded, its dates naive UTC."""
-    return document if isinstance(document, dict) else bson.decode(document, NAIVE)
 
 
 def id_of(document: Document) -> int:

@@ -56,7 +56,7 @@ UPKEEP_DELAY = timedelta(seconds=10)
 _MAX_REMEMBERED = 10_000
 # A database clock that is further ahead than this would date everything after it wrongly, for good.
 _MAX_CLOCK_SKEW = timedelta(days=1)
-# Counts of jobs that wait in the group's document, about 600 jobs: every round rewrites it, and it may be 16 MB at most.
+# Counts of jobs that wait in the group's document, about 600 jobs: every round rewrites it, and it may have 16 MB.
 MAX_PENDING_BYTES = 64 * 1024
 _HAS_ROOM = {"$expr": {"$lte": [{"$bsonSize": {"$ifNull": ["$pending_jobs", {"$literal": {}}]}}, MAX_PENDING_BYTES]}}
 # Others may fill the room that a gathering makes, each time with the jobs of one round.

@@ -14,9 +14,10 @@ from schemas.base import INT64_MAX
 from service.settings import Settings
 from service.store.connection import Database
 from service.store.contract import stored, streamed
+from service.store.decoding import RAW, Document, decode
 from service.store.errors import CursorExpired, StoreUnavailable
 from service.store.outputs import documents
-from service.store.outputs.documents import Document, Page
+from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.items import SERVED
 from service.store.watch import Watch
@@ -206,7 +207,7 @@ class Reading:
                 "hint": "output_id",
             },
             watermark.time,
-            codec_options=documents.RAW,
+            codec_options=RAW,
         )
         found = documents.read_reply(reply)
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
@@ -220,7 +221,7 @@ class Reading:
         owner = (organization_id, group_id)
         watermark = (await self._ids.watermark(*owner))._replace(end=INT64_MAX)
         found = await self._range(owner, query._replace(fields=("key_hash",)), watermark)
-        keys = [(item["key_hash"], item["id"]) for item in map(documents.decode, found.documents)]
+        keys = [(item["key_hash"], item["id"]) for item in map(decode, found.documents)]
         return keys, found.next
 
     @staticmethod
@@ -282,7 +283,7 @@ class Reading:
             "limit": query.limit + 1,  # one more tells whether there is a further page
         }
         reply = await self._ids.command(
-            {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, watermark.time, codec_options=documents.RAW
+            {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, watermark.time, codec_options=RAW
         )
         found = documents.read_reply(reply)
         if not found.cursor:
@@ -329,7 +330,7 @@ class Reading:
                     "hint": selection.hint,
                 },
                 watermark.time,
-                codec_options=documents.RAW,
+                codec_options=RAW,
             )
             part = documents.read_reply(reply)
             found += part.documents

@@ -17,6 +17,7 @@ from pymongo.errors import BulkWriteError
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
+from service.store.decoding import AWARE, RAW, decode, encoded
 from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing, is_refusal
 from service.store.group_commit import GroupCommit, GroupKey, fail
 from service.store.outputs.ids import Batch, Change, Ids, new_token
@@ -244,13 +245,17 @@ class _Round:
 
     async def _find(self, by: str, with_tags: bool, values: list[str]) -> dict[str, Known]:
         fields = {**KNOWN_FIELDS, "tags": 1} if with_tags else KNOWN_FIELDS
-        found = self._outputs.find(
+        outputs = self._outputs.with_options(codec_options=RAW) if with_tags else self._outputs
+        cursor = outputs.find(
             {**self._owner, by: {"$in": values}},
             fields,
             hint="key" if by == "key_hash" else by,
             batch_size=len(values) + 1,
         )
-        return {f"{by}:{document[by]}": Known.of(document) for document in await found.to_list(None)}
+        found = await cursor.to_list(None)
+        if with_tags:  # up to a megabyte each
+            found = await asyncio.to_thread(lambda: [decode(encoded(document), AWARE) for document in found])
+        return {f"{by}:{document[by]}": Known.of(document) for document in found}
 
     async def _file_dates(self, keys: list[str]) -> dict[str, datetime]:
         """Return the dates of the stored files of some items."""

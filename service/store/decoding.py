@@ -1,0 +1,49 @@
+"""From BSON to Python values, exactly as they were stored.
+
+The driver takes a sub-document with `$ref` and `$id` for a reference, moves its members and drops a `$db` that is
+null. What scrapers send may look like one and is data like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+
+# Naive datetimes are UTC here; making them aware costs 10 % of the decoding.
+NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
+AWARE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
+# The documents of a large reply stay encoded: decoding 16 MB of them at once holds the interpreter lock for 250 ms.
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+
+# As it came over the wire, or decoded by the driver.
+Document = bytes | dict[str, Any]
+
+_REFERENCE = b"$ref\0"
+
+
+def decode(document: Document, options: CodecOptions[dict[str, Any]] = NAIVE) -> dict[str, Any]:
+    """Return one document decoded, its dates naive UTC unless other options are given."""
+    if isinstance(document, dict):
+        return document
+    if _REFERENCE in document:
+        raw = RAW.with_options(tz_aware=options.tz_aware)
+        decoded: dict[str, Any] = _plain(RawBSONDocument(document, raw))
+        return decoded
+    return bson.decode(document, options)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without raw documents in it; the driver makes no references of those."""
+    if isinstance(value, RawBSONDocument):
+        return {name: _plain(member) for name, member in value.items()}
+    if isinstance(value, list):
+        return [_plain(member) for member in value]
+    return value
+
+
+def encoded(document: RawBSONDocument | dict[str, Any]) -> Document:
+    """Return the bytes of a document that was read with RAW; one that was decoded stays as it is."""
+    return bytes(document.raw) if isinstance(document, RawBSONDocument) else document
