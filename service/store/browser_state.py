@@ -17,7 +17,7 @@ from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
-from service.store.decoding import AWARE, RAW, decode, encoded
+from service.store.decoding import AWARE, RAW, decode, decoded_batches, encoded
 from service.store.errors import DUPLICATE_KEY, CursorExpired
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
@@ -243,10 +243,9 @@ class BrowserState:
         Services may go on writing meanwhile, and it may be stopped and started again at any point.
         """
         seen = resealed = unreadable = 0
-        found = self._raw.find({}, batch_size=CHUNK)
-        while records := await found.to_list(CHUNK):
+        async for records in decoded_batches(self._raw.find({}, batch_size=CHUNK), CHUNK):
             operations = []
-            for record in map(_decoded, records):
+            for record in records:
                 if self._vault.is_current(record["value"]):
                     continue
                 try:

@@ -6,6 +6,7 @@ null. What scrapers send may look like one and is data like any other.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import bson
@@ -20,6 +21,9 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 
 # As it came over the wire, or decoded by the driver.
 Document = bytes | dict[str, Any]
+
+# Of documents that are read to be changed, at once.
+_BATCH_BYTES = 8 * 1024 * 1024
 
 _REFERENCE = b"$ref\0"
 
@@ -47,3 +51,18 @@ def _plain(value: Any) -> Any:
 def encoded(document: RawBSONDocument | dict[str, Any]) -> Document:
     """Return the bytes of a document that was read with RAW; one that was decoded stays as it is."""
     return bytes(document.raw) if isinstance(document, RawBSONDocument) else document
+
+
+async def decoded_batches(found: AsyncIterator[Any], max_documents: int) -> AsyncIterator[list[dict[str, Any]]]:
+    """Yield the documents of a cursor that reads RAW, their dates aware: so many at once, or about 8 MB of them."""
+    batch: list[dict[str, Any]] = []
+    size = 0
+    async for document in found:
+        raw = encoded(document)
+        batch.append(decode(raw, AWARE))
+        size += len(raw)
+        if len(batch) >= max_documents or size > _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

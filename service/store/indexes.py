@@ -97,17 +97,25 @@ class Indexes:
     @stored
     @without_time_limit
     async def ensure(self) -> None:
-        """Make all indexes, each collection's in one command; costs little where they are there."""
-        for name, models in INDEXES.items():
-            try:
-                await self._database[name].create_indexes(models)
-                self._ready.add(name)
-            except OperationFailure as error:
-                if error.code in _CONFLICTS:
-                    self._ready.discard(name)
-                    log.error(
-                        "indexes cannot be made: remove records that are stored twice, or the index that differs",
-                        extra={"collection": name, "code": error.code},
-                    )
-                raise
+        """Make all indexes, each collection's in one command; costs little where they are there.
+
+        One collection does not wait for another, which may take hours or fail.
+        """
+        done = await asyncio.gather(*map(self._make, INDEXES), return_exceptions=True)
+        for error in done:
+            if error is not None:
+                raise error
         self._all_ready.set()
+
+    async def _make(self, name: str) -> None:
+        try:
+            await self._database[name].create_indexes(INDEXES[name])
+            self._ready.add(name)
+        except OperationFailure as error:
+            if error.code in _CONFLICTS:
+                self._ready.discard(name)
+                log.error(
+                    "indexes cannot be made: remove records that are stored twice, or the index that differs",
+                    extra={"collection": name, "code": error.code},
+                )
+            raise

@@ -50,20 +50,26 @@ class Jobs:
 
     @stored
     async def gather(self, organization_id: int, group_id: str) -> None:
-        """Move the counts that wait in the group's document to the jobs' documents."""
+        """Move the counts that wait in the group's document now to the jobs' documents."""
         self._indexes.require("groups", "jobs")
         owner = {"organization_id": organization_id, "group_id": group_id}
-        while True:
-            move = await self._begun(owner) or await self._begin(owner)
-            if move is None:
-                return
-            await self._apply(owner, move)
-            # Those that this move made, whoever did it: counting all jobs would take longer with each one.
-            names = {"$in": [_job_id(name) for name in move["jobs"]]}
-            new = await self._jobs.count_documents({**owner, "job_id": names, "first_move": move["number"]})
-            await self._groups.update_one(
-                {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$inc": {"jobs": new}}
-            )
+        before = await self._begun(owner)
+        if before is not None:
+            await self._move(owner, before)
+        # One more, begun by this call or meanwhile by another, has all that waited. Not until nothing waits: while
+        # somebody writes, something always does.
+        move = await self._begin(owner) or await self._begun(owner)
+        if move is not None:
+            await self._move(owner, move)
+
+    async def _move(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
+        await self._apply(owner, move)
+        # Those that this move made, whoever did it: counting all jobs would take longer with each one.
+        names = {"$in": [_job_id(name) for name in move["jobs"]]}
+        new = await self._jobs.count_documents({**owner, "job_id": names, "first_move": move["number"]})
+        await self._groups.update_one(
+            {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$inc": {"jobs": new}}
+        )
 
     async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
         found = await self._groups.find_one({**owner, "moving": {"$exists": True}}, {"moving": 1})

@@ -14,7 +14,7 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, without_time_limit
-from service.store.decoding import RAW, decode, encoded
+from service.store.decoding import RAW, decoded_batches
 from service.store.errors import DUPLICATE_KEY, LayoutError
 from service.store.indexes import Indexes
 from service.store.outputs import documents
@@ -174,8 +174,8 @@ class Layout:
         total, done = await outputs.estimated_document_count(), 0
         old = {"$expr": {"$eq": [{"$strLenCP": {"$ifNull": ["$content_hash", ""]}}, _OLD_HASH]}}
         found = outputs.with_options(codec_options=RAW).find(old, batch_size=_BATCH)
-        while items := await found.to_list(_BATCH):
-            await outputs.bulk_write([_upgraded(decode(encoded(item))) for item in items], ordered=False)
+        async for items in decoded_batches(found, _BATCH):
+            await outputs.bulk_write([_upgraded(item) for item in items], ordered=False)
             done += len(items)
             progress(done, max(total, done))
 

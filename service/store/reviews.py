@@ -65,7 +65,7 @@ class Reviews:
         if limit is None:
             return Listing(self._batches(pipeline))
         ends = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}, {"$project": {"_id": 0, **dict.fromkeys(_ORDER, 1)}}]
-        found = await self._reviews.aggregate(ends).to_list(2)
+        found = await self._reviews.aggregate(ends, allowDiskUse=True).to_list(2)
         next_key = None
         if len(found) > 1:
             next_key = (found[0]["review_date"].isoformat(), found[0]["order"])
@@ -86,7 +86,7 @@ class Reviews:
 
     @streamed
     async def _batches(self, pipeline: list[Record]) -> AsyncIterator[Batch]:
-        found = self._reviews.aggregate([*pipeline, {"$project": _SERVED}], batchSize=_READ)
+        found = self._reviews.aggregate([*pipeline, {"$project": _SERVED}], batchSize=_READ, allowDiskUse=True)
         while reviews := await found.to_list(_READ):
             for size, part in split(reviews, _size):
                 yield Batch(size, partial(list, part))

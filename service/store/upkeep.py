@@ -169,7 +169,7 @@ class Upkeep:
         found = {
             job["_id"]: job
             async for job in self._outputs.aggregate(
-                [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB], hint="job"
+                [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB], hint="job", allowDiskUse=True
             )
         }
         kept = {job["job_id"]: job.get("items", 0) async for job in self._jobs_of(owner)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -214,6 +215,27 @@ async def test_a_move_that_broke_off_is_done_again_and_counts_once(store: Store,
     await group.assert_counts_are_exact(other)
     await store.jobs._apply(group.owner, move)  # and comes back late
     await group.assert_counts_are_exact(other)
+
+
+async def test_the_counts_of_jobs_are_gathered_while_others_write_without_a_pause(
+    store: Store, other: Store, group: Group
+) -> None:
+    numbers, stop = itertools.count(), False
+
+    async def write(each: Store) -> None:
+        while not stop:
+            await group.write(each, make_output(next(numbers), root_job_id="busy"))
+
+    writing = [asyncio.ensure_future(write(each)) for each in (store, other) * 4]
+    try:
+        for _ in range(5):
+            acknowledged = (await group.document(store)).get("items", 0)
+            jobs = await asyncio.wait_for(group.jobs(store), 5)
+            assert jobs.get("busy", {"items": 0})["items"] >= acknowledged
+    finally:
+        stop = True
+        await asyncio.gather(*writing)
+    await group.assert_counts_are_exact(store)
 
 
 async def test_thousands_of_new_jobs_do_not_make_the_document_of_the_group_grow(

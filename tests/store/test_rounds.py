@@ -12,7 +12,7 @@ import pytest
 
 from schemas.outputs import OutputInput
 from service.settings import Settings
-from service.store import ItemTooLarge, Store, StoreError, StoreUnavailable
+from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
 from service.store.group_commit import GroupCommit
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
@@ -207,6 +207,29 @@ async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_onl
     assert all(data != {"version": 1} for key, data in there.items() if key != "key-4")
     assert not await group.in_flight(store)
     await group.assert_counts_are_exact(store)
+
+
+async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(store: Store, group: Group) -> None:
+    """The tags that they are merged with may be a megabyte each."""
+    items = await group.write(store, *(make_output(n) for n in range(1, 121)))
+    sizes: list[int] = []
+    allocate = store.outputs.ids.allocate
+
+    async def counted(organization_id: int, group_id: str, count: int, token: str = "") -> Any:
+        sizes.append(count)
+        return await allocate(organization_id, group_id, count, token)
+
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        store.outputs._writing._commits.max_rounds = 1
+        store.outputs.ids.allocate = counted  # type: ignore[method-assign]
+        patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
+        clients = [
+            asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)
+        ]
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*clients)
+    assert {r["result"] for done in results for r in done} == {"updated"}
+    assert sum(sizes) == 120 and max(sizes) <= 50
 
 
 async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(store: Store, group: Group) -> None:

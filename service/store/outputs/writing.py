@@ -53,6 +53,9 @@ _ON_LOOP_BYTES = 256 * 1024
 # thread that waits for the lock keeps the event loop waiting longer.
 _MESSAGES_AT_ONCE = 2
 
+# What a patch of tags counts for in a round: those that it is merged with may be 1 MiB, and 50 are looked up at once.
+_TAGS_BYTES = 16 * 1024 * 1024 // 50
+
 Result = dict[str, Any]
 
 
@@ -79,11 +82,14 @@ class Patch:
     is_approved: bool | None = None
     tags: dict[str, Any] | None = None
     if_ids: frozenset[int] | None = None
-    size: int = 0
 
     @property
     def key(self) -> str:
         return f"{self.by}:{self.value}"
+
+    @property
+    def size(self) -> int:
+        return 0 if self.tags is None else _TAGS_BYTES
 
 
 @dataclass(frozen=True)
