@@ -93,9 +93,12 @@ class BrowserState:
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
-        # `extra` may hold anything: see `decoding.py`.
-        self._raw: Collection = self._records.with_options(codec_options=RAW)
         self._vault, self._indexes = vault, indexes
+
+    @property
+    def _raw(self) -> Collection:
+        """The records as they are encoded: `extra` may hold anything, see `decoding.py`."""
+        return self._records.with_options(codec_options=RAW)
 
     # -- reading -----------------------------------------------------------------------------
 
