@@ -32,9 +32,7 @@ def parse(description: str) -> argparse.Namespace:
     )
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
-    parser.add_argument(
-        "--long", action="store_true", help="1,000,000 versions, for an hour at most, 4 plain readers"
-    )
+    parser.add_argument("--long", action="store_true", help="1,000,000 versions, for an hour at most, 4 plain readers")
     options = parser.parse_args()
     if options.long:
         options.versions, options.largest, options.readers = 1_000_000, 300, 4
