@@ -207,6 +207,7 @@ async def test_items_that_were_not_scraped_for_the_retention_are_deleted(store: 
 
 async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set_retention(*group.owner.values(), 1)
     left = []

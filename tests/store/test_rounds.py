@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import time
 import copy
+import time
 from types import SimpleNamespace
 from typing import Any
 
