@@ -20,7 +20,10 @@ _LISTENING = "0A"
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """Return a socket for each address of `host`; `shared` ones may be bound again by other processes of this user."""
+    """Return a socket for each address of `host`, all on one port: with 0, on one that the system chooses.
+
+    `shared` ones may be bound again by other processes of this user.
+    """
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -31,7 +34,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
                 bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             if shared:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            bound.bind(address)
+            bound.bind((address[0], port))
+            port = address_of(bound)[1]
     except OSError as error:
         close(sockets)
         reason = (error.strerror or str(error)).lower()

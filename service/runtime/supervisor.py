@@ -50,10 +50,14 @@ class Supervisor:
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
-        sockets = bind(settings.host, settings.port)  # not shared: fails where another service listens
+        # Not shared: fails where another service listens. A port that the system chose is nobody's, and is kept.
+        sockets = bind(settings.host, settings.port, shared=not settings.port)
         self._settings = dataclasses.replace(settings, port=address_of(sockets[0])[1])
-        close(sockets)
         self._listeners: dict[int, list[socket.socket]] = {}
+        if settings.port:
+            close(sockets)
+        else:
+            self._listeners[0] = sockets
         self._environ = {**os.environ, **self._settings.environ(), "MONGO_URL": url}
         self._workers: dict[int, _Worker] = {}
         self._due: dict[int, tuple[float, float]] = {}  # the dead: when each starts again, and its pause

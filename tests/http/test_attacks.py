@@ -12,7 +12,7 @@ from scripts.attack.attacks import ATTACKS, Caller, Target
 from tests.support.processes import ServiceProcess, make_token
 
 # The probe comes late itself where others compete for the cores.
-pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.alone
 
 # `python -m scripts.attack --all` runs them in full size.
 SCALE = 0.1

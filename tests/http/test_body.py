@@ -37,19 +37,19 @@ def test_a_body_that_is_cut_off_is_refused(end: int) -> None:
 def test_a_body_of_many_tiny_members_is_refused_at_once() -> None:
     """Two megabytes took three seconds each when every member copied the rest."""
     body = MEMBER * (2 * 2**20 // len(MEMBER))
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(ApiError) as refused:
         inflate(body, 16 * 2**20, GZIP)
-    assert time.perf_counter() - began < 0.2
+    assert time.thread_time() - began < 0.2
     assert refused.value.problems[0]["type"] == "encoding_invalid"
     assert "gzip members" in refused.value.problems[0]["msg"]
 
 
 def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
     body = gzip.compress(b"x" * 2000) * 1024
-    began = time.perf_counter()
+    began = time.thread_time()
     assert len(inflate(body, 16 * 2**20, GZIP)) == 2000 * 1024
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

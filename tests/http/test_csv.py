@@ -75,9 +75,9 @@ def test_an_item_of_20000_keys_and_100_fields_takes_milliseconds() -> None:
     """It took 8 to 13 seconds with 700 to 1000 fields, each compared with each column."""
     item = {"id": 1, "data": {f"k{n}": n for n in range(20_000)}}
     fields = [f"data.k{n}" for n in range(100)]
-    began = time.perf_counter()
+    began = time.thread_time()
     rows([item], *fields)
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])

@@ -6,7 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 
 import pytest
 
@@ -15,6 +15,7 @@ from service.http.offload import TENANT
 from service.http.responses import STREAM_BYTES
 from service.http.slow_readers import unsent
 from service.settings import Settings
+from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api
 from tests.support.raw import Connection, connect
@@ -57,7 +58,7 @@ async def test_a_gate_lets_organizations_in_by_turns() -> None:
     go.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order[0] == "a0" and order.index("b") <= 2 and sorted(order) == ["a0", "a2", "a3", "a4", "b"]
-    async with asyncio.timeout(1), gate:
+    async with asyncio.timeout(60), gate:
         pass
 
 
@@ -75,7 +76,7 @@ async def send_slowly(api: Api, stack: AsyncExitStack, count: int) -> list[Conne
 class TestReceiving:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_in_flight=8, max_receiving=8, receive_timeout=20)
+        return Settings(mongo_database="test", max_in_flight=8, max_receiving=8, receive_timeout=120)
 
     async def test_requests_that_send_one_byte_keep_nobody_from_reading_or_writing(
         self, api: Api, make_api: MakeApi
@@ -83,7 +84,7 @@ class TestReceiving:
         other = await make_api()
         async with AsyncExitStack() as stack:
             await send_slowly(api, stack, 20)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while api.client.app[LIMITS].receiving.used < 6:
                     await asyncio.sleep(0.01)
             for _ in range(5):
@@ -93,7 +94,7 @@ class TestReceiving:
             assert await api.ok("/v1/cookies") == []
             refused = await api.post("/v1/cookies", [])
             assert (refused.status, refused.problems()) == (503, [([], "unavailable")])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while api.client.app[LIMITS].receiving.used:
                 await asyncio.sleep(0.01)
         assert (await api.post("/v1/cookies", [])).status == 200
@@ -102,7 +103,7 @@ class TestReceiving:
 class TestBytes:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_bytes_in_flight=32 * MEGABYTE, receive_timeout=20)
+        return Settings(mongo_database="test", max_bytes_in_flight=32 * MEGABYTE, receive_timeout=120)
 
     @pytest.fixture
     async def filled(self, api: Api) -> Api:
@@ -128,13 +129,13 @@ class TestBytes:
         async with AsyncExitStack() as stack:
             async for _ in self.readers(filled, stack, 6):
                 pass
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while budget.used + STREAM_BYTES <= budget.share:
                     await asyncio.sleep(0.01)
             refused = await filled.get("/v1/local-storage")
             assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
             assert len(await other.ok("/v1/local-storage")) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while budget.used:
                 await asyncio.sleep(0.01)
         assert len(await filled.ok("/v1/local-storage")) == 3
@@ -147,12 +148,12 @@ class TestBytes:
                 connection = await stack.enter_async_context(connect(api))
                 head = f"POST /v1/cookies HTTP/1.1\r\n{HEAD}Content-Length: {6 * MEGABYTE}\r\n\r\n"
                 await connection.send(head.replace("{token}", api.token).encode() + b" " * 5 * MEGABYTE)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while budget.used < 20 * MEGABYTE:
                     await asyncio.sleep(0.01)
             assert budget.used <= budget.share
             assert (await other.post("/v1/cookies", [])).status == 200
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while budget.used:
                 await asyncio.sleep(0.01)
 
@@ -163,13 +164,14 @@ class TestBytes:
 class TestSlowReaders:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", receive_timeout=0.5, min_send_rate=20_000)
+        return Settings(mongo_database="test", receive_timeout=0.5, min_send_rate=2_000)
 
     @pytest.fixture
-    async def filled(self, api: Api) -> Api:
+    async def filled(self, api: Api, store: Store) -> Api:
         """A caller with 40 MB of local storage: more than the kernel keeps for a connection."""
         for n in range(10):
-            await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4 * MEGABYTE}])
+            entry = {"domain": "a", "key": str(n), "path": "/", "value": "x" * 4 * MEGABYTE, "expires": None}
+            await store.local_storage.set(api.organization_id, [entry])
         return api
 
     def open(self, api: Api) -> socket.socket:
@@ -185,20 +187,21 @@ class TestSlowReaders:
         """Read at a rate; return whether the response still goes on after some seconds."""
         loop, end = asyncio.get_running_loop(), time.monotonic() + seconds
         budget = api.client.app[LIMITS].bytes
-        await loop.sock_recv(connection, 1)
-        while time.monotonic() < end and budget.used:
-            await loop.sock_recv(connection, rate // 20)
-            await asyncio.sleep(0.05)
+        with suppress(ConnectionError):
+            await loop.sock_recv(connection, 1)
+            while time.monotonic() < end and budget.used:
+                await loop.sock_recv(connection, rate // 20)
+                await asyncio.sleep(0.05)
         return budget.used > 0
 
     async def test_a_steady_slow_reader_is_waited_for(self, filled: Api) -> None:
         with self.open(filled) as connection:
             # Nothing leaves the service's own buffer meanwhile: only the kernel's gets shorter.
-            assert await self.take(filled, connection, 100_000, 5)
+            assert await self.take(filled, connection, 100_000, 3.5)
 
     async def test_a_reader_slower_than_the_minimum_is_cut(self, filled: Api) -> None:
         with self.open(filled) as connection:
-            assert not await self.take(filled, connection, 2_000, 8)
+            assert not await self.take(filled, connection, 200, 30)
 
     async def test_what_the_kernel_has_not_sent_counts(self) -> None:
         done = asyncio.Event()
@@ -215,7 +218,7 @@ class TestSlowReaders:
         with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             client.connect(server.sockets[0].getsockname())
-            await asyncio.wait_for(done.wait(), 5)
+            await asyncio.wait_for(done.wait(), 60)
             assert unsent(transports[0]) > 50_000
         transports[0].abort()
         server.close()

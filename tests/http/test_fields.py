@@ -16,9 +16,9 @@ FIELD = OutputsQuery().fields["kept"]
 def test_as_many_deep_paths_as_fit_into_8_kb_take_milliseconds() -> None:
     """They took half a second when each was compared with each."""
     deep = ",".join(f"data.{n:02}." + ".".join("x" * 30) for n in range(100))[:8192]
-    began = time.perf_counter()
+    began = time.thread_time()
     FIELD.deserialize(deep.rpartition(",")[0])
-    assert time.perf_counter() - began < 0.05
+    assert time.thread_time() - began < 0.05
 
 
 def test_more_than_100_paths_are_refused() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from service.http import limits
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
@@ -15,6 +17,15 @@ from tests.support.api import Api, make_cookie
 READ = "/v1/cookies"
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The clock of the rates, which goes on only when a test says so."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+@pytest.mark.usefixtures("clock")
 class TestRate:
     @pytest.fixture
     def settings(self) -> Settings:
@@ -23,15 +34,15 @@ class TestRate:
     async def test_more_requests_a_second_than_allowed_are_429(self, api: Api) -> None:
         answers = [await api.get(READ) for _ in range(10)]
         refused = [answer for answer in answers if answer.status == 429]
-        assert 3 <= len(refused) <= 5
+        assert len(refused) == 5
         for answer in refused:
             assert answer.problems() == [([], "rate_limited")]
             assert int(answer.headers["Retry-After"]) >= 1
 
-    async def test_after_the_time_it_was_told_to_wait_a_client_gets_in(self, api: Api) -> None:
+    async def test_after_the_time_it_was_told_to_wait_a_client_gets_in(self, api: Api, clock: SimpleNamespace) -> None:
         while (answer := await api.get(READ)).status == 200:
             pass
-        await asyncio.sleep(int(answer.headers["Retry-After"]))
+        clock.now += int(answer.headers["Retry-After"])
         assert (await api.get(READ)).status == 200
 
     async def test_each_token_has_a_rate_of_its_own(self, make_api: MakeApi) -> None:
@@ -48,10 +59,10 @@ class TestRate:
 
     async def test_requests_that_are_refused_still_count(self, api: Api) -> None:
         statuses = [(await api.post(READ, [{}])).status for _ in range(8)]
-        assert statuses[0] == 422
-        assert statuses[-1] == 429
+        assert statuses == [422] * 5 + [429] * 3
 
 
+@pytest.mark.usefixtures("clock")
 class TestSlowRate:
     @pytest.fixture
     def settings(self) -> Settings:
@@ -89,11 +100,11 @@ class TestInFlight:
 
         monkeypatch.setattr(store.reviews, "latest", slow)
         accepted = [asyncio.create_task(api.get("/v1/reviews/g")) for _ in range(3)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while waiting < 3:
                 await asyncio.sleep(0.01)
         for _ in range(5):
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 answer = await api.get("/v1/reviews/g")
             assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
             assert int(answer.headers["Retry-After"]) >= 1

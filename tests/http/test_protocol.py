@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from service.http.limits import LIMITS
 from service.http.security_headers import SECURITY_HEADERS
 from service.settings import Settings
+from service.store import Store
 from tests.support.api import Api, make_cookie, make_output
 from tests.support.raw import RawAnswer, connect, exchange
 
 RECEIVE_TIMEOUT = 1.0
+IN_TIME = RECEIVE_TIMEOUT + 10  # the rest is for the machine; what is not cut goes on for a minute
 
 
 @pytest.fixture
@@ -259,14 +263,14 @@ async def test_a_client_that_closes_its_side_gets_its_answer(api: Api, version: 
         await connection.send(get.replace(b"{token}", api.token.encode()))
         connection.writer.write_eof()
         assert (await connection.answer()).json == []
-        assert await connection.closed(5)
+        assert await connection.closed()
 
 
 async def test_a_client_that_leaves_inside_its_body_stores_nothing(api: Api) -> None:
     async with connect(api) as connection:
         data = COOKIES.replace(b"{token}", api.token.encode()) + b"Content-Length: 5000\r\n\r\n" + BODY
         await connection.send(data)
-    await asyncio.sleep(0.1)
+    await until(lambda: not api.client.app[LIMITS].receiving.used)
     assert await api.ok("/v1/cookies") == []
 
 
@@ -304,14 +308,14 @@ async def drip(connection: Any, data: bytes, pause: float) -> None:
 
 @pytest.mark.parametrize("pause", [0.1, 0.4])
 async def test_a_head_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, pause: float) -> None:
+    started = time.monotonic()
     async with connect(api) as connection:
-        started = time.monotonic()
         dripping = asyncio.create_task(drip(connection, b"GET /healthz HTTP/1.1\r\n" + b"X: 1\r\n" * 100, pause))
         answer = await connection.answer()
         assert (answer.status, answer.problems()) == (408, [([], "timeout")])
         check_headers(answer)
         assert await connection.closed()
-        assert RECEIVE_TIMEOUT - 0.1 < time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        assert RECEIVE_TIMEOUT - 0.1 < time.monotonic() - started < IN_TIME
         dripping.cancel()
 
 
@@ -320,14 +324,13 @@ async def test_a_body_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, l
     async with connect(api) as connection:
         await connection.send(COOKIES.replace(b"{token}", api.token.encode()) + length + b"\r\n\r\n")
         started = time.monotonic()
-        dripping = asyncio.create_task(drip(connection, b"1\r\n \r\n" * 200, 0.1))
+        dripping = asyncio.create_task(drip(connection, b"1\r\n \r\n" * 100, 0.1))
         answer = await connection.answer()
         assert (answer.status, answer.problems()) == (408, [([], "timeout")])
         assert answer.headers["connection"] == "close"
         check_headers(answer)
-        assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
         assert await connection.closed()
-        assert time.monotonic() - started < 2 * RECEIVE_TIMEOUT + 3
+        assert time.monotonic() - started < IN_TIME + RECEIVE_TIMEOUT
         dripping.cancel()
     assert await api.ok("/v1/cookies") == []
 
@@ -335,38 +338,58 @@ async def test_a_body_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, l
 async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -> None:
     async with connect(api) as connection:
         await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Content-Length: 1000\r\n\r\n")
-        dripping = asyncio.create_task(drip(connection, b" " * 200, 0.1))
+        dripping = asyncio.create_task(drip(connection, b" " * 600, 0.1))
         assert (await connection.answer()).status == 401
         started = time.monotonic()
         assert await connection.closed()
-        assert time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        assert time.monotonic() - started < IN_TIME
         dripping.cancel()
 
 
-async def test_a_refused_body_without_a_length_ends_the_connection_at_once(api: Api) -> None:
-    async with connect(api) as connection:
-        await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n")
-        started = time.monotonic()
-        answer = await connection.answer()
-        assert (answer.status, answer.headers["connection"]) == (401, "close")
-        assert await connection.closed()
-        assert time.monotonic() - started < RECEIVE_TIMEOUT / 2
+class TestPatience:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(mongo_database="test", receive_timeout=120)
+
+    async def test_a_refused_body_without_a_length_ends_the_connection_at_once(self, api: Api) -> None:
+        async with connect(api) as connection:
+            head = COOKIES.replace(b"{token}", b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
+            await connection.send(head)
+            answer = await connection.answer()
+            assert (answer.status, answer.headers["connection"]) == (401, "close")
+            assert await connection.closed(60)  # and not after the time it has to send its request
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api) -> None:
-    await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4_000_000} for n in range(3)])
+async def fill(api: Api, store: Store, size: int) -> None:
+    """Give a caller three entries of a size, past the limits of receiving them."""
+    for n in range(3):
+        entry = {"domain": "a", "key": str(n), "path": "/", "value": "x" * size, "expires": None}
+        await store.local_storage.set(api.organization_id, [entry])
+
+
+def open_connections(api: Api) -> int:
+    return len(api.client.server.runner.server.connections)  # type: ignore[attr-defined]
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
+async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api, store: Store) -> None:
+    await fill(api, store, 4_000_000)
+    before = open_connections(api)
     async with connect(api) as connection:
         connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
         get = b"GET /v1/local-storage HTTP/1.1\r\n" + AUTH + b"\r\n"
         await connection.send(get.replace(b"{token}", api.token.encode()))
-        open_before = len(api.client.server.runner.server.connections)  # type: ignore[attr-defined]
-        async with asyncio.timeout(RECEIVE_TIMEOUT + 10):
-            while len(api.client.server.runner.server.connections) >= max(open_before, 1):  # type: ignore[attr-defined]
-                await asyncio.sleep(0.05)
+        await until(lambda: open_connections(api) > before)
+        await until(lambda: open_connections(api) <= before)
 
 
-async def test_a_client_that_reads_slowly_gets_it_all(api: Api) -> None:
-    await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 1_000_000} for n in range(3)])
+async def test_a_client_that_reads_slowly_gets_it_all(api: Api, store: Store) -> None:
+    await fill(api, store, 1_000_000)
     async with connect(api) as connection:
         get = b"GET /v1/local-storage HTTP/1.0\r\n" + AUTH + b"\r\n"
         await connection.send(get.replace(b"{token}", api.token.encode()))
@@ -388,11 +411,10 @@ async def test_2000_idle_connections_do_not_keep_others_out(api: Api) -> None:
             )
         for half in idle[:1000]:  # and half of them in the middle of a request's head
             half[1].write(b"GET /healthz HTTP/1.1\r\nHost: x")
-        assert len(api.client.server.runner.server.connections) >= 2000  # type: ignore[attr-defined]
-        started = time.monotonic()
-        for _ in range(20):
-            assert await api.ok("/v1/cookies") == []
-        assert time.monotonic() - started < 10
+        await until(lambda: open_connections(api) >= 2000)
+        async with asyncio.timeout(60):
+            for _ in range(20):
+                assert await api.ok("/v1/cookies") == []
     finally:
         for _, writer in idle:
             writer.transport.abort()
@@ -407,8 +429,8 @@ class TestImpatience:
         async with connect(api) as silent, connect(api) as used:
             await used.send(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
             assert (await used.answer()).status == 200
-            assert await silent.closed(5)
-            assert await used.closed(5)
+            assert await silent.closed()
+            assert await used.closed()
 
 
 # -- next_url ------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class Walk(RuleBasedStateMachine):
 @pytest.fixture
 def service(mongo_url: str) -> Iterator[ServiceProcess]:
     with ServiceProcess(mongo_url, log_level="INFO", secret_keys="") as service:
-        yield service.wait_until_ready(60)
+        yield service.wait_until_ready()
 
 
 def new_tokens(mongo_url: str) -> Iterator[str]:

@@ -14,7 +14,7 @@ import pytest
 from service.cli import main
 from service.settings import Settings
 from service.store.tokens import is_token
-from tests.support.processes import ServiceProcess, free_port, run_command
+from tests.support.processes import ServiceProcess, refused_port, run_command, wait_until
 
 
 @pytest.fixture
@@ -96,22 +96,20 @@ def test_a_token_is_revoked_by_its_id_or_its_text_once(capsys: pytest.CaptureFix
 def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
     mongo_url: str, database: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ServiceProcess(mongo_url) as service:
+    # At most 4: the rest of the promised 5 seconds is for the machine.
+    with ServiceProcess(mongo_url, token_cache_seconds=1) as service:
         service.wait_until_ready()
-        create("--expires", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 4)))
+        expires = int(time.time()) + 3
+        create("--expires", time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(expires)))
         create()
         short, token = re.findall(r"^sds_\w+$", capsys.readouterr().out, re.MULTILINE)
         url = f"{service.url}/v1/cookies"
-        assert [status(url, each) for each in (short, token)] == [200, 200]
+        assert status(url, short) == 200 or time.time() >= expires
+        assert status(url, token) == 200
         main(["token", "revoke", token])
-        revoked = time.monotonic()
-        while status(url, token) == 200:
-            assert time.monotonic() - revoked < 5
-            time.sleep(0.1)
-        assert status(url, token) == 401
-        while status(url, short) == 200:
-            assert time.monotonic() - revoked < 10
-            time.sleep(0.1)
+        wait_until(lambda: status(url, token) == 401, seconds=5)
+        wait_until(lambda: status(url, short) == 401)
+        assert time.time() >= expires
         assert not any(text in service.log() for text in (short, token))
 
 
@@ -196,13 +194,14 @@ def test_a_port_in_use_ends_the_service_with_one_clear_line(mongo_url: str, work
 def test_a_database_that_does_not_answer_is_one_clear_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MONGO_URL", f"mongodb://127.0.0.1:{free_port()}")
     monkeypatch.setenv("MONGO_TIMEOUT", "0.3")
-    for arguments in (["token", "list"], ["token", "revoke", "x"]):
-        assert main(arguments) == 1
-        said = capsys.readouterr().err
-        assert said.startswith("error: the database does not answer")
-        assert said.count("\n") == 1
+    with refused_port() as port:
+        monkeypatch.setenv("MONGO_URL", f"mongodb://127.0.0.1:{port}")
+        for arguments in (["token", "list"], ["token", "revoke", "x"]):
+            assert main(arguments) == 1
+            said = capsys.readouterr().err
+            assert said.startswith("error: the database does not answer")
+            assert said.count("\n") == 1
 
 
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,13 +228,11 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], arguments: l
 
 
 def test_flags_of_serve_override_the_environment(mongo_url: str) -> None:
-    port = free_port()
     entry = ["env", "PORT=1", "LOG_LEVEL=ERROR", "HOST=192.0.2.1"]
     with ServiceProcess(
         mongo_url,
         entry=[*entry, sys.executable, "-m", "service"],
-        port=port,
-        flags=["--port", str(port), "--host", "127.0.0.1", "--log-level", "INFO"],
+        flags=["--port", "0", "--host", "127.0.0.1", "--log-level", "INFO"],
     ) as service:
         service.wait_until_ready()
         assert status(f"{service.url}/healthz", "") == 200

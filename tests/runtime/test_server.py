@@ -15,7 +15,7 @@ from aiohttp import web
 import service
 from service.runtime.server import Protocol, Runner, Server
 from service.settings import Settings
-from tests.support.processes import ServiceProcess
+from tests.support.processes import SECONDS, ServiceProcess
 
 # Private parts of aiohttp that `service/runtime/server.py` uses, and what it needs of each.
 PRIVATE = {"_make_server": web.AppRunner}
@@ -57,7 +57,7 @@ def test_the_soft_limit_of_files_is_raised_and_logged(mongo_url: str) -> None:
 
 
 def ask(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
         connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n")
         return connection.recv(100)
 
@@ -71,11 +71,11 @@ def test_more_connections_than_files_keep_nobody_out(mongo_url: str, sent: bytes
         held = []
         try:
             for _ in range(400):
-                held.append(connection := socket.create_connection(("127.0.0.1", service.port), timeout=10))
+                held.append(connection := socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS))
                 connection.sendall(sent)
             for _ in range(20):
                 assert b" 200 " in ask(service.port)
-            assert service.events("too many connections")
+            service.wait_for("too many connections")
         finally:
             for connection in held:
                 connection.close()

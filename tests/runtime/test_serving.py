@@ -22,11 +22,10 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from service.settings import Settings
 from tests.support.api import make_cookie, make_output
-from tests.support.processes import ServiceProcess, make_token, run_command
+from tests.support.processes import SECONDS, ServiceProcess, make_token, run_command, wait_until
 from tests.support.tls import make_certificate
-
-SECONDS = 60  # for what takes one or two on a quiet machine
 
 
 def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, **options: Any) -> Any:
@@ -69,7 +68,7 @@ def test_workers_share_the_port_and_the_database(mongo_url: str, organization: i
         for n in range(20):
             call(service, "/v1/outputs/shared", token, [make_output(n)])
             assert len(call(service, "/v1/outputs/shared?limit=100", token)["items"]) == n + 1
-        assert len(service.events("request")) >= 40
+        service.wait_for("request", 40)
         assert service.stop() == 0
         assert not any(alive(pid) for pid in pids)
         assert {line["pid"] for line in service.events("stopping")} == pids
@@ -88,10 +87,7 @@ def test_workers_end_with_a_supervisor_that_is_killed(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2) as service:
         pids = [line["pid"] for line in service.wait_for("listening", 2)]
         service.kill()
-        deadline = time.monotonic() + SECONDS
-        while any(alive(pid) for pid in pids):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not any(alive(pid) for pid in pids))
 
 
 # -- TLS ---------------------------------------------------------------------------------------
@@ -111,13 +107,13 @@ def test_tls_is_served_directly(
     context = ssl.create_default_context(cafile=str(cert))
     with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key, workers=workers) as service:
         service.wait_for("listening", workers)
-        deadline = time.monotonic() + SECONDS
-        while True:  # until the indexes are there
+
+        def ready() -> bool:
             with contextlib.suppress(urllib.error.HTTPError):
-                call(service, "/readyz", context=context)
-                break
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+                return bool(call(service, "/readyz", context=context))
+            return False
+
+        wait_until(ready, service.log)
         call(service, "/v1/outputs/tls", token, [make_output(1), make_output(2)], context=context)
         page = call(service, "/v1/outputs/tls?limit=1", token, context=context)
         assert page["metadata"]["next_url"].startswith(f"{service.url}/v1/outputs/tls?")
@@ -133,6 +129,30 @@ def test_tls_is_served_directly(
 # -- stopping ----------------------------------------------------------------------------------
 
 
+def begin_post(service: ServiceProcess, token: str, path: str, length: int) -> socket.socket:
+    """Send the head of a request with a body; return when the service is at work on it and waits for the body."""
+    connection = socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS)
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n\r\n"
+    )
+    connection.sendall(head.encode())
+    assert connection.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    return connection
+
+
+def is_refused(port: int) -> bool:
+    """Return whether nobody listens on a port any more."""
+    try:
+        # A connection in the middle of the close is neither made nor refused: the next one is.
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
 @pytest.mark.parametrize(("workers", "number"), [(1, signal.SIGTERM), (2, signal.SIGTERM), (1, signal.SIGINT)])
 def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
     mongo_url: str, organization: int, workers: int, number: signal.Signals
@@ -141,16 +161,11 @@ def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
     with ServiceProcess(mongo_url, workers=workers) as service:
         service.wait_until_ready()
         body = json.dumps([make_output(n) for n in range(10)]).encode()
-        with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
-            head = (
-                f"POST /v1/outputs/g HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
-                f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            )
-            connection.sendall(head.encode() + body[:100])
-            time.sleep(0.5)
+        with begin_post(service, token, "/v1/outputs/g", len(body)) as connection:
+            connection.sendall(body[:100])
             service.process.send_signal(number)
-            service.wait_for("stopping")
-            time.sleep(0.3)
+            service.wait_for("stopping", workers)
+            wait_until(lambda: is_refused(service.port))
             connection.sendall(body[100:])
             answer = b""
             while b"}]}" not in answer:
@@ -159,26 +174,18 @@ def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
                 answer += piece
         assert b"200 OK" in answer
         assert b'"created":10' in answer
-        started = time.monotonic()
         assert service.process.wait(SECONDS) == 0
-        assert time.monotonic() - started < 30
 
 
 def test_a_stopping_service_takes_no_new_connection(mongo_url: str, organization: int) -> None:
     token = make_token(mongo_url, organization)
     with ServiceProcess(mongo_url) as service:
         service.wait_until_ready()
-        with socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS) as connection:
-            connection.sendall(
-                f"POST /v1/cookies HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
-                "Content-Type: application/json\r\nContent-Length: 2\r\n\r\n[".encode()
-            )
-            time.sleep(0.5)
+        with begin_post(service, token, "/v1/cookies", 2) as connection:
+            connection.sendall(b"[")
             service.process.terminate()
-            service.wait_for("stopping")
-            time.sleep(0.3)
-            with pytest.raises(OSError):
-                socket.create_connection(("127.0.0.1", service.port), timeout=SECONDS).close()
+            wait_until(lambda: is_refused(service.port))
+            assert service.process.poll() is None
             connection.sendall(b"]")
             assert b"200 OK" in connection.recv(65536)
         assert service.process.wait(SECONDS) == 0
@@ -192,7 +199,7 @@ def test_an_idle_connection_does_not_hold_up_a_stop(mongo_url: str) -> None:
         connection.getresponse().read()
         started = time.monotonic()
         assert service.stop() == 0
-        assert time.monotonic() - started < 15
+        assert time.monotonic() - started < Settings().shutdown_timeout  # which a request that never ends gets
         connection.close()
 
 
@@ -213,11 +220,13 @@ class Demo:
 
     def welcome(self) -> str:
         """Return what is printed for people, once all of it is there."""
-        deadline = time.monotonic() + SECONDS
-        while "Try:" not in self.service.log() or "\n  mongosh " not in self.service.log():
+
+        def said() -> bool:
             assert self.service.process.poll() is None, self.service.log()
-            assert time.monotonic() < deadline, self.service.log()
-            time.sleep(0.05)
+            log = self.service.log().rpartition("\n")[0]
+            return "Try:" in log and "\n  mongosh " in log
+
+        wait_until(said, self.service.log)
         return "\n".join(line for line in self.service.log().splitlines() if not line.startswith("{"))
 
     def token(self) -> str:
@@ -291,10 +300,7 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         assert demo.service.stop() == 0
 
     with Demo(tmp_path) as demo:
-        deadline = time.monotonic() + SECONDS
-        while "token create" not in demo.service.log():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: "token create" in demo.service.log(), demo.service.log)
         assert token not in demo.service.log()
         assert "curl" not in demo.service.log()
         assert "mongodb://" not in demo.service.log()
@@ -338,8 +344,8 @@ def test_every_line_of_the_log_is_json_and_a_request_has_exactly_these_members(
         )
         with urllib.request.urlopen(request, timeout=SECONDS) as response:
             assert response.headers["X-Request-ID"] == "id-1"
-        (line,) = (line for line in service.events("request") if line["request_id"] == "id-1")
         assert service.stop() == 0
+        (line,) = service.wait_for("request", request_id="id-1")
         log = service.log()
     members = ["time", "level", "event", "method", "route", "status", "ms", "organization", "request_id"]
     assert list(line) == members

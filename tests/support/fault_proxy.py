@@ -71,15 +71,19 @@ class FaultProxy:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[FaultProxy]:
-        await self._listen()
-        try:
-            yield self
-        finally:
-            self._stop_listening()
-            tasks = list(self._connections)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        with socket.socket() as kept:  # nobody else can take the port while connections to it are refused
+            kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            kept.bind(("127.0.0.1", 0))
+            self.port = kept.getsockname()[1]
+            await self._listen()
+            try:
+                yield self
+            finally:
+                self._stop_listening()
+                tasks = list(self._connections)
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
 
     async def start(self, fault: Fault, which: Which = lambda _: True, latency: float = 0.0) -> None:
         """Begin a fault, of the commands that `which` says."""
@@ -107,7 +111,6 @@ class FaultProxy:
 
     async def _listen(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     def _stop_listening(self) -> None:
         if self._server is not None:

@@ -3,29 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
-import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from service.settings import Settings
 from service.store import Store
 
+SECONDS = 60  # for what takes one or two on a quiet machine
+
+
+@contextmanager
+def refused_port() -> Iterator[int]:
+    """Yield a port that refuses connections, and that nobody else can get meanwhile."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])
+
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """Return a port for a program that cannot be told to choose one itself: another may take it first."""
+    with refused_port() as port:
+        return port
+
+
+def wait_until(holds: Callable[[], bool], told: Callable[[], object] = lambda: "", seconds: float = SECONDS) -> None:
+    """Wait until something holds; `told` says what to show where it never does."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, told()
+        time.sleep(0.02)
 
 
 def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -35,7 +53,7 @@ def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.C
         env={**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": "test", **environ},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=SECONDS,
     )
 
 
@@ -58,7 +76,7 @@ class ServiceProcess:
     def __init__(
         self, mongo_url: str, *, entry: list[str] | None = None, flags: Sequence[str] = (), **settings: Any
     ) -> None:
-        self.port = settings.pop("port", None) or free_port()
+        self._port = settings.pop("port", 0)  # without one, the system chooses
         environ = {name.upper(): str(value) for name, value in settings.items()}
         self._log = Path(tempfile.mkstemp(prefix="service-", suffix=".log")[1])
         self.process = subprocess.Popen(
@@ -67,53 +85,65 @@ class ServiceProcess:
                 **os.environ,
                 "MONGO_URL": mongo_url,
                 "MONGO_DATABASE": "test",
-                "PORT": str(self.port),
+                "PORT": str(self._port),
                 **environ,
             },
             stdout=self._log.open("ab"),
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        self.url = f"{'https' if 'TLS_CERT' in environ else 'http'}://127.0.0.1:{self.port}"
+        self._scheme = "https" if "TLS_CERT" in environ else "http"
+
+    @property
+    def port(self) -> int:
+        """Return the port, once the service listens on it."""
+        if not self._port:
+            self._port = self.wait_for("listening")[0]["port"]
+        return int(self._port)
+
+    @property
+    def url(self) -> str:
+        return f"{self._scheme}://127.0.0.1:{self.port}"
 
     def log(self) -> str:
         return self._log.read_text()
 
     def events(self, event: str) -> list[dict[str, Any]]:
         """Return the log lines of one event."""
-        lines = [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
+        # What follows the last line break is a line that is still being written.
+        whole = self.log().rpartition("\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in lines if line["event"] == event]
 
-    def wait_for(self, event: str, count: int = 1, seconds: float = 60) -> list[dict[str, Any]]:
-        """Wait until the log has this many lines of one event, and return them."""
-        deadline = time.monotonic() + seconds
-        while len(found := self.events(event)) < count:
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.05)
+    def wait_for(self, event: str, count: int = 1, **members: Any) -> list[dict[str, Any]]:
+        """Wait until the log has this many lines of one event, with these members, and return them."""
+        found: list[dict[str, Any]] = []
+
+        def logged() -> bool:
+            ended = self.process.poll() is not None  # before the log is read: what it wrote last is in it
+            found[:] = [line for line in self.events(event) if members.items() <= line.items()]
+            assert len(found) >= count or not ended, self.log()
+            return len(found) >= count
+
+        wait_until(logged, self.log)
         return found
 
-    def wait_until_listening(self, seconds: float = 20) -> ServiceProcess:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            assert self.process.poll() is None, self.log()
-            # With several workers: until one of them answers.
-            if re.search('"event":"listening"', self.log()):
-                return self
-            time.sleep(0.05)
-        raise AssertionError(f"does not listen: {self.log()}")
+    def wait_until_listening(self) -> ServiceProcess:
+        """Wait until it listens; with several workers, until one of them does."""
+        self.wait_for("listening")
+        return self
 
-    def wait_until_ready(self, seconds: float = 20) -> ServiceProcess:
-        self.wait_until_listening(seconds)
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=2):
-                    return self
-            except (urllib.error.URLError, ConnectionError):
-                time.sleep(0.05)
-        raise AssertionError(f"is not ready: {self.log()}")
+    def wait_until_ready(self) -> ServiceProcess:
+        """Wait until it says that it is ready; with several workers, until one of them does."""
+        wait_until(self._is_ready, self.log)
+        return self
 
-    def stop(self, seconds: float = 35) -> int:
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=SECONDS):
+            return True
+        return False
+
+    def stop(self, seconds: float = SECONDS) -> int:
         """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
