@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -97,10 +97,9 @@ async def test_a_token_works_until_it_expires(make_api: MakeApi) -> None:
 async def test_a_revoked_token_stops_working_within_five_seconds(api: Api, store: Store) -> None:
     assert (await api.get(READ)).status != 401
     assert await store.tokens.revoke(api.token)
-    revoked = time.monotonic()
-    while (await api.get(READ)).status != 401:
-        assert time.monotonic() - revoked < 5
-        time.sleep(0.1)
+    async with asyncio.timeout(5):
+        while (await api.get(READ)).status != 401:
+            await asyncio.sleep(0.1)
 
 
 async def test_a_token_can_be_revoked_by_its_id(api: Api, store: Store) -> None:

@@ -115,11 +115,12 @@ async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: st
 
 async def until_waiting(store: Store, readers: int = 1) -> None:
     """Return when so many readers of this process wait for a change."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while store.watch.readers < readers:
             await asyncio.sleep(0.005)
 
 
+@pytest.mark.alone
 async def test_waiting_ends_as_soon_as_something_is_written(twenty: Api, store: Store) -> None:
     last = (await twenty.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
     delays = []
@@ -141,14 +142,13 @@ async def test_waiting_for_nothing_ends_with_the_empty_page(twenty: Api) -> None
     for path in (f"/v1/outputs/shop?wait=1&cursor={last}", "/v1/outputs/nothing?wait=1"):
         begun = time.monotonic()
         page = await twenty.ok(path)
-        assert 0.95 < time.monotonic() - begun < 5
+        assert 0.95 < time.monotonic() - begun < 30
         assert page == {"metadata": {"next_url": None, "next_cursor": None}, "items": []}
 
 
 async def test_a_page_with_something_in_it_does_not_wait(twenty: Api) -> None:
-    begun = time.monotonic()
-    assert len((await twenty.ok("/v1/outputs/shop?wait=60"))["items"]) == 10
-    assert time.monotonic() - begun < 5
+    async with asyncio.timeout(30):
+        assert len((await twenty.ok("/v1/outputs/shop?wait=60"))["items"]) == 10
 
 
 async def test_a_filtered_reader_waits_for_what_it_asked_for(twenty: Api, store: Store) -> None:
@@ -192,7 +192,7 @@ async def test_waiting_readers_hold_no_place_among_the_requests_in_flight(
     last = (await twenty.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
     tasks = [asyncio.create_task(twenty.ok(f"/v1/outputs/shop?wait=30&cursor={last}")) for _ in range(5)]
     await until_waiting(store, 5)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while app[LIMITS].working.used:
             await asyncio.sleep(0.005)
     await twenty.ok("/v1/outputs/shop", [make_output(99)])

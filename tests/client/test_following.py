@@ -116,10 +116,10 @@ async def test_a_follower_at_the_end_asks_the_service_to_wait() -> None:
 
 async def test_waiting_longer_than_the_timeout_is_no_failure() -> None:
     async def late() -> web.Response:
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5)
         return web.json_response(page([item(2)]))
 
-    async with peer(page([item(1)]), late) as service, AsyncClient(service.url, "t", timeout=0.2) as client:
+    async with peer(page([item(1)]), late) as service, AsyncClient(service.url, "t", timeout=1) as client:
         following = client.follow("group")
         assert [(await anext(following))["id"] for _ in range(2)] == [1, 2]
         await following.aclose()
@@ -159,5 +159,5 @@ async def test_a_cursor_that_expired_says_what_to_do(tmp_path: Path) -> None:
 async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_pause() -> None:
     async with peer(*[page([])] * 100) as service, AsyncClient(service.url, "t") as client:
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(anext(client.follow("group")), 0.6)
-    assert 2 <= len(service.requests) <= 5
+            await asyncio.wait_for(anext(client.follow("group")), 1.5)
+    assert 2 <= len(service.requests) <= 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -66,8 +67,9 @@ async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: S
 async def test_readiness_is_asked_once_per_second_however_many_want_to_know(store: Store) -> None:
     readiness, probes = Readiness(store.database), Unwritable()
     readiness._probes = probes
+    started = time.monotonic()
     assert not any([await readiness.check() for _ in range(50)])
-    assert probes.asked <= 2
+    assert probes.asked <= 1 + (time.monotonic() - started)
 
 
 async def test_a_login_that_is_refused_is_503(settings: Settings, mongo_url: str) -> None:

@@ -72,7 +72,7 @@ class Failover:
         )
 
     def wait_until_held(self) -> None:
-        self.old.command("waitForFailPoint", "failCommand", timesEntered=self._entered + 1, maxTimeMS=5000)
+        self.old.command("waitForFailPoint", "failCommand", timesEntered=self._entered + 1, maxTimeMS=30_000)
 
     def wait_until_something_waits(self) -> None:
         """Wait until a command of the service waits on the next primary, for its snapshot or its write concern."""
@@ -82,7 +82,7 @@ class Failover:
             "command.getMore": {"$exists": False},
             "microsecs_running": {"$gt": 300_000},
         }
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + RETRY_SECONDS
         while not self.new.command("currentOp", **waiting)["inprog"]:
             assert time.monotonic() < deadline, "nothing waits"
             time.sleep(0.05)

@@ -48,7 +48,7 @@ def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() ->
 
 
 def test_the_checker_reports_misses_when_there_is_no_mark(mongo_url: str) -> None:
-    code, output = check("--seconds 3 --kill-every 0 --no-mark", MONGO_URL=mongo_url)
+    code, output = check("--versions 3000 --kill-every 0 --no-mark", MONGO_URL=mongo_url)
     assert code == 1, output
     assert number("missed", output) > 0
     assert number("lost", output) == number("duplicated", output) == 0

@@ -234,7 +234,7 @@ async def test_an_export_waits_for_what_was_in_flight_when_it_began(store: Store
         export = asyncio.ensure_future(everything(other, group))
         await asyncio.wait([export], timeout=0.1)
         assert not export.done()
-    assert await asyncio.wait_for(export, 5) == ["key-1", "key-2", "key-3"]
+    assert await asyncio.wait_for(export, 60) == ["key-1", "key-2", "key-3"]
 
 
 async def test_an_export_ends_when_what_was_in_flight_leaves_its_ids_unused(
@@ -245,7 +245,7 @@ async def test_an_export_ends_when_what_was_in_flight_leaves_its_ids_unused(
         export = asyncio.ensure_future(everything(other, group))
         await asyncio.wait([export], timeout=0.1)
         assert not export.done()
-    assert await asyncio.wait_for(export, 3) == ["key-1", "key-2"]
+    assert await asyncio.wait_for(export, 60) == ["key-1", "key-2"]
 
 
 async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store, other: Store, group: Group) -> None:

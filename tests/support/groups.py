@@ -135,12 +135,12 @@ async def stopped_at(store: Store, step: str, work: Awaitable[Any]) -> AsyncIter
 
     store.outputs.ids.step = at(step, stop)
     task = asyncio.ensure_future(work)
-    await asyncio.wait_for(there.wait(), 5)
+    await asyncio.wait_for(there.wait(), 60)
     try:
         yield task
     finally:
         go_on.set()
-        await asyncio.wait([task], timeout=5)
+        await asyncio.wait([task], timeout=60)
 
 
 def die(store: Store) -> None:
@@ -160,7 +160,7 @@ async def race(group: Group, stores: list[Store], items: list[dict[str, Any]]) -
 
 async def lease_over(store: Store, group: Group) -> None:
     """Wait until the lease of every batch of a group is over, by the database's own clock."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while True:
             now = await server_time(store.database)
             if all(batch["deadline"] < now for batch in await group.in_flight(store)):
