@@ -72,7 +72,7 @@ def measure(times: int) -> int:
             return database.enter_context(local_mongo(Path(folder), lambda line: None))
 
         mongo = start()
-        with ServiceProcess(mongo.url).wait_until_ready(RECOVERY_SECONDS) as service:
+        with ServiceProcess(mongo.url).wait_until_ready() as service:
             token = make_token(mongo.url, 1)
             expected: dict[str, dict[str, int]] = {}
             for number in range(times):

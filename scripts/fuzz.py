@@ -28,7 +28,7 @@ def fuzz(
     scopes = [option for scope in SCOPES for option in ("--scope", scope)]
     made = run_command(mongo_url, "token", "create", "--organization", "1", *scopes)
     with ServiceProcess(mongo_url) as service:
-        service.wait_until_ready(60)
+        service.wait_until_ready()
         return subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"),

@@ -11,7 +11,7 @@ _IN_PLACE = {("follow", "true"): "false", ("format", "sse"): "ndjson"}
 _MAX_WAIT_SECONDS = 60
 
 
-@schemathesis.hook  # type: ignore[untyped-decorator]
+@schemathesis.hook
 def map_case(context: Any, case: Any) -> Any:
     """Return a case without following and with a wait of at most one second; everything else stays as generated."""
     if case.method == "GET" and isinstance(case.query, dict):

@@ -134,16 +134,15 @@ class Soak:
         return await self._ask(session, "POST", "/v1/reviews/soak", json=[review])
 
     async def _wrong(self, session: aiohttp.ClientSession) -> int:
-        method, path, options = random.choice(
-            [
-                ("GET", "/nothing", {}),
-                ("POST", "/v1/cookies", {"data": b"{", "headers": {"Content-Type": "application/json"}}),
-                ("POST", "/v1/outputs/soak-1", {"json": [{"data": 1}] * 200}),
-                ("GET", "/v1/outputs/soak-1?limit=x", {}),
-                ("GET", "/v1/cookies", {"headers": {"Authorization": "Bearer wrong"}}),
-                ("DELETE", "/v1/cookies", {}),
-            ]
-        )
+        wrong: list[tuple[str, str, dict[str, Any]]] = [
+            ("GET", "/nothing", {}),
+            ("POST", "/v1/cookies", {"data": b"{", "headers": {"Content-Type": "application/json"}}),
+            ("POST", "/v1/outputs/soak-1", {"json": [{"data": 1}] * 200}),
+            ("GET", "/v1/outputs/soak-1?limit=x", {}),
+            ("GET", "/v1/cookies", {"headers": {"Authorization": "Bearer wrong"}}),
+            ("DELETE", "/v1/cookies", {}),
+        ]
+        method, path, options = random.choice(wrong)
         return await self._ask(session, method, path, **options)
 
     async def _export(self, session: aiohttp.ClientSession) -> int:

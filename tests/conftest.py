@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import TestServer
+from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from mongomock_motor import AsyncMongoMockClient
@@ -96,7 +96,7 @@ class Server(TestServer):
 @pytest.fixture
 async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpClient) -> MakeApi:
     """Return a function that makes a caller with a token of its own: `make_api(scopes=["read"])`."""
-    client = await aiohttp_client(Server(app))
+    client: TestClient[Any, Any] = await aiohttp_client(Server(app))
 
     async def make(organization_id: int | None = None, scopes: list[str] | None = None, **token: Any) -> Api:
         organization_id = next(_organizations) if organization_id is None else organization_id

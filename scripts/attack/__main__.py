@@ -19,8 +19,8 @@ async def run(options: argparse.Namespace) -> int:
     async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(300)) as session:
         for name in ATTACKS if options.all else options.names:
             title, attack = ATTACKS[name]
-            callers = (Caller(session, options.url, token) for token in (options.token, options.other_token))
-            target = Target(options.url, options.pid, *callers, scale=options.scale)
+            attacker, other = (Caller(session, options.url, token) for token in (options.token, options.other_token))
+            target = Target(options.url, options.pid, attacker, other, options.scale)
             await attack(target)
             assert target.probe is not None
             stall, growth = target.probe.stall, target.probe.growth

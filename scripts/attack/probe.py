@@ -51,7 +51,7 @@ class Probe:
         assert self._asking.stdout.readline() == "ready\n"
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         printed, _ = self._asking.communicate("\n", timeout=90)
         self.growth = max(0, self._memory("VmHWM") - self._before)
         if kind is None:

@@ -13,7 +13,7 @@ import bson
 import orjson
 
 from scripts.bench.machine import DATABASE, Engine
-from service.runtime import demo
+from service.runtime.demo_items import item
 from service.settings import Settings
 from service.store import Store
 
@@ -45,7 +45,7 @@ class Loaded:
 def templates(count: int) -> list[str]:
     """Return the JSON of items with `@@` where each has its number."""
     dice = random.Random(7)
-    made = [orjson.dumps(demo.item(dice, _PLACE, f"job-{n % JOBS}")).decode() for n in range(count)]
+    made = [orjson.dumps(item(dice, _PLACE, f"job-{n % JOBS}")).decode() for n in range(count)]
     return [text.replace(str(_PLACE), "@@") for text in made]
 
 

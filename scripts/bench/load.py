@@ -183,7 +183,7 @@ def template_file(templates: list[str]) -> Iterator[Path]:
 
 
 if __name__ == "__main__":
-    _headers, _url, _connections, _count, *_post = sys.argv[1:]
-    _headers = json.loads(_headers) | ({"Content-Type": "application/json"} if _post else {})
-    _groups = int(_post.pop()) if _post else 1
-    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_post), _groups))))
+    _given, _url, _connections, _count, *_rest = sys.argv[1:]
+    _headers = json.loads(_given) | ({"Content-Type": "application/json"} if _rest else {})
+    _groups = int(_rest.pop()) if _rest else 1
+    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_rest), _groups))))

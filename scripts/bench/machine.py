@@ -175,7 +175,7 @@ class Server:
 
 
 # The peers have no time limit either, so that on a busy machine all are slow and none fails.
-PATIENT = {"mongo_timeout": 60, "lease_seconds": 100}
+PATIENT: dict[str, Any] = {"mongo_timeout": 60, "lease_seconds": 100}
 
 
 def service(mongo_url: str, cpus: set[int] = SERVER_CPUS, **settings: Any) -> Server:

@@ -17,7 +17,6 @@ from typing import Any
 from scripts.checker.services import mongo
 from service.settings import Settings
 from service.store import Query, Store
-from service.store.outputs.documents import decode
 
 ORGANIZATION, GROUP = 1, "lamps"
 
@@ -54,7 +53,7 @@ async def measure(store: Store, name: str, query: Query) -> list[dict[str, Any]]
     keys, documents = (b - a for a, b in zip(before, after, strict=True))
     count = len(page.documents)
     print(f"{name}: {count} items, {documents} documents and {keys} keys examined, {1000 * seconds:.1f} ms")
-    return [decode(document) for document in page.documents]
+    return page.items()
 
 
 async def run(url: str, items: int, changed: int) -> int:

@@ -34,7 +34,7 @@ from service.store.outputs.items import ItemTooLarge
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.time_budget import in_time, time_budget
-from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token
+from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
 from service.store.upkeep import Upkeep
 from service.store.vault import Vault
 from service.store.watch import Watch
@@ -66,6 +66,7 @@ __all__ = [
     "hash_token",
     "in_time",
     "is_token",
+    "new_secret",
     "now",
     "render_json",
     "time_budget",

@@ -7,8 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from service.store import Store
-from service.store.tokens import TOKEN_PREFIX, is_token, new_secret
+from service.store import TOKEN_PREFIX, Store, is_token, new_secret
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie
 

@@ -114,7 +114,8 @@ async def test_anything_but_an_array_is_refused(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", POSTS)
 async def test_a_record_that_is_not_an_object_is_refused(api: Api, path: str) -> None:
-    for element in (None, 1, True, "x", [], [{}]):
+    elements: list[Any] = [None, 1, True, "x", [], [{}]]
+    for element in elements:
         await refused(api, path, bodies([POSTS[path](), element]), (["body", "1"], "dict_type"))
 
 
@@ -555,7 +556,8 @@ async def test_unknown_fields_are_refused(api: Api, field: str) -> None:
     ("path", "field"), [("/v1/cookies", "secure"), ("/v1/cookies", "http_only"), ("/v1/outputs/g", "is_approved")]
 )
 async def test_only_true_and_false_are_booleans(api: Api, path: str, field: str) -> None:
-    for value in ("yes", "true", "", 1, 0, 1.0, None, [], {}):
+    values: list[Any] = ["yes", "true", "", 1, 0, 1.0, None, [], {}]
+    for value in values:
         await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], "bool_type"))
 
 

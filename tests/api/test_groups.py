@@ -89,7 +89,8 @@ async def test_a_day_that_is_over_keeps_its_counts(api: Api, store: Store) -> No
             break
     assert await store.database["days"].count_documents({**owner, "date": "2026-01-31", "created": 3}) == 1
     assert (await stats(api))["days"] == expected
-    assert not (await store.database["groups"].find_one(owner)).get("past")
+    group = await store.database["groups"].find_one(owner)
+    assert group is not None and not group.get("past")
 
 
 async def test_deletions_take_from_the_items_and_not_from_the_days(admin: Api) -> None:

@@ -38,7 +38,8 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
     for scopes in ([others[0]], [others[1]], others):
         caller = await make_api(owner.organization_id, scopes)
         # Refused before anything is read: also where the body is wrong.
-        for body in ({}, {"json": {}}) if route.method in ("POST", "PATCH", "PUT") else ({},):
+        bodies: list[dict[str, Any]] = [{}, {"json": {}}] if route.method in ("POST", "PATCH", "PUT") else [{}]
+        for body in bodies:
             response = await caller.request(route.method, path, **body)
             assert response.status == 403
             assert response.problems() == [(["header", "Authorization"], "scope_missing")]

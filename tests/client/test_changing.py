@@ -204,5 +204,7 @@ def test_browser_state_is_not_deleted_without_a_filter(filters: dict[str, Any]) 
 
 
 def test_both_clients_have_the_same_methods() -> None:
-    methods = lambda kind: {name for name in dir(kind) if not name.startswith("_")}
+    def methods(kind: type) -> set[str]:
+        return {name for name in dir(kind) if not name.startswith("_")}
+
     assert methods(AsyncClient) == methods(Client)

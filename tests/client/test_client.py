@@ -85,7 +85,7 @@ def test_filters_and_fields_reach_the_service(client: Client) -> None:
     assert [item["key_hash"] for item in client.outputs("group", country="Japan")] == ["key-2"]
     assert [set(item) for item in client.outputs("group", fields=["data.title"])] == [{"id", "data"}] * 2
     with pytest.raises(TypeError, match="job"):
-        list(client.outputs("group", job="job-2"))
+        list(client.outputs("group", job="job-2"))  # type: ignore[call-arg]
 
 
 def test_a_group_with_any_name_is_one_path_segment(client: Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from service.client.formats import FORMATS, FormatError, read, write
 
-PLAYWRIGHT = {
+PLAYWRIGHT: dict[str, Any] = {
     "cookies": [
         {
             "name": "sid",
@@ -160,7 +160,8 @@ shop.example\tTRUE\t/\tTRUE\t1893456000\tsid\t4f1c9a
 
 
 def of(text: Any) -> list[dict[str, Any]]:
-    return read(text if isinstance(text, (str, bytes)) else json.dumps(text))["cookies"]
+    cookies: list[dict[str, Any]] = read(text if isinstance(text, (str, bytes)) else json.dumps(text))["cookies"]
+    return cookies
 
 
 def facts(cookies: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -330,7 +331,7 @@ def test_a_refusal_does_not_tell_the_value() -> None:
 @pytest.mark.parametrize("format", FORMATS)
 def test_what_is_written_is_read_back(format: str) -> None:
     again = read(write(PLAYWRIGHT, format))
-    assert facts(again["cookies"]) == facts(PLAYWRIGHT["cookies"])  # type: ignore[arg-type]
+    assert facts(again["cookies"]) == facts(PLAYWRIGHT["cookies"])
     assert [c["value"] for c in again["cookies"]] == ["4f1c9a", "", "p"]
     if format in ("playwright", "cdp"):
         assert again["cookies"] == PLAYWRIGHT["cookies"]
@@ -347,6 +348,6 @@ def test_every_dialect_can_be_turned_into_every_other(source: Any, format: str) 
 
 
 def test_what_cookies_txt_cannot_hold_is_refused() -> None:
-    state = {"cookies": [{**PLAYWRIGHT["cookies"][0], "value": "a\tb"}], "origins": []}  # type: ignore[index]
+    state = {"cookies": [{**PLAYWRIGHT["cookies"][0], "value": "a\tb"}], "origins": []}
     with pytest.raises(FormatError, match="tab"):
         write(state, "netscape")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import statistics
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,11 @@ def test_a_token_without_the_scope_delete_cannot_delete(
 ) -> None:
     client.push("group", make_outputs(1))
     with Client(running.url, make_token(mongo_url, organization, "read", "write")) as writer:
-        for attempt in (lambda: writer.delete_many("group", all=True), lambda: writer.delete_group("group")):
+        attempts: list[Callable[[], object]] = [
+            lambda: writer.delete_many("group", all=True),
+            lambda: writer.delete_group("group"),
+        ]
+        for attempt in attempts:
             with pytest.raises(ClientError) as caught:
                 attempt()
             assert caught.value.status == 403

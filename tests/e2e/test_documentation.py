@@ -108,8 +108,8 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
         printed = [text.replace(found["ADDRESS"], ADDRESS) for text in done.stdout.split(END)]
         assert done.returncode == 0, f"line {parts[len(printed) - 1].line}: {printed[-1]} {done.stderr}"
     problems = [
-        f"line {block.line}: {found}"
+        f"line {block.line}: {differs}"
         for block, text in zip(parts, printed, strict=False)
-        if (found := difference(block, text)) is not None
+        if (differs := difference(block, text)) is not None
     ]
     assert problems == []

@@ -183,7 +183,7 @@ def test_a_python_client_is_generated_without_a_warning_and_reads(shop: Caller, 
     # Without its formatters, which need not be here.
     (tmp_path / "config.json").write_text(json.dumps({"post_hooks": [], "package_name_override": "client"}))
     generator = Path(sys.executable).with_name("openapi-python-client")
-    options = ["--meta", "none", "--output-path", tmp_path / "client", "--config", tmp_path / "config.json"]
+    options = ("--meta", "none", "--output-path", tmp_path / "client", "--config", tmp_path / "config.json")
     printed = run(generator, "generate", "--path", document, *options, "--fail-on-warning", cwd=tmp_path)
     assert "warning" not in printed.lower()
     found = json.loads(run(sys.executable, "-c", PYTHON, shop.address, shop.token, cwd=tmp_path))

@@ -192,7 +192,7 @@ async def test_one_of_several_etags_is_enough_and_is_named(api: Api) -> None:
 )
 async def test_creating_and_changing_change_the_etag_of_every_page(api: Api, query: str) -> None:
     path = PAGE + query
-    seen = []
+    seen: list[str] = []
     for changes in (
         {"number": 1},
         {"number": 2},

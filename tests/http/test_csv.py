@@ -52,7 +52,8 @@ def test_no_value_is_lost_however_keys_are_named(data: dict[str, Any]) -> None:
     def count(value: Any) -> int:
         return sum(map(count, value.values())) if isinstance(value, dict) else 1
 
-    for known in ([{"data": data}], [{"data": {}}]):
+    cases: list[list[dict[str, Any]]] = [[{"data": data}], [{"data": {}}]]
+    for known in cases:
         table = Table()
         text = (table.header(known) + table.render([{"data": data}])).decode()
         (row,) = csv.DictReader(io.StringIO(text, newline=""))

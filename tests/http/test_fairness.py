@@ -192,7 +192,7 @@ class TestSlowReaders:
             while time.monotonic() < end and budget.used:
                 await loop.sock_recv(connection, rate // 20)
                 await asyncio.sleep(0.05)
-        return budget.used > 0
+        return bool(budget.used)
 
     async def test_a_steady_slow_reader_is_waited_for(self, filled: Api) -> None:
         with self.open(filled) as connection:

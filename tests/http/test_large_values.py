@@ -12,8 +12,7 @@ import pytest
 
 from scripts.attack.probe import Probe
 from service.settings import Settings
-from service.store import Store
-from service.store.vault import Vault
+from service.store import Store, Vault
 from tests.support.processes import ServiceProcess, make_token
 
 # The probe comes late itself where others compete for the cores.

@@ -66,7 +66,7 @@ def test_every_route_is_in_the_document() -> None:
 def test_routes_with_a_scope_need_the_bearer_scheme_and_the_others_nothing() -> None:
     assert document()["components"]["securitySchemes"] == {"bearer": {"type": "http", "scheme": "bearer"}}
     for method, path, scope, _ in API_ROUTES:
-        expected = [] if scope == "public" else [{"bearer": []}]
+        expected: list[Any] = [] if scope == "public" else [{"bearer": []}]
         assert operations()[method, path]["security"] == expected, (method, path)
 
 

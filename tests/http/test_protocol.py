@@ -12,6 +12,7 @@ import pytest
 
 from service.http.limits import LIMITS
 from service.http.security_headers import SECURITY_HEADERS
+from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api, make_cookie, make_output
@@ -368,7 +369,9 @@ async def fill(api: Api, store: Store, size: int) -> None:
 
 
 def open_connections(api: Api) -> int:
-    return len(api.client.server.runner.server.connections)  # type: ignore[attr-defined]
+    runner = api.client.server.runner
+    assert isinstance(runner, Runner) and runner.server is not None
+    return len(runner.server.connections)
 
 
 async def until(holds: Callable[[], bool]) -> None:

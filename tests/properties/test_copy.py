@@ -230,7 +230,7 @@ def client(mongo_url: str, organization: int) -> Iterator[Client]:
 
 def test_every_copy_equals_the_group(client: Client) -> None:
     machine = type("LifeOfThis", (Life,), {"client": client})
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         machine,
         settings=hypothesis_settings(
             max_examples=int(os.environ.get("WALKS", "40")),

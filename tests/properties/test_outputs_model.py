@@ -184,7 +184,7 @@ on_the_engine = settings(
     limit=st.integers(1, 4),
 )
 def test_any_writes_leave_what_a_dict_would_hold(
-    runner: asyncio.Runner, model_store: Store, bodies: list[Any], query: dict[str, str], limit: int
+    runner: asyncio.Runner, model_store: Store, bodies: list[Any], query: dict[str, Any], limit: int
 ) -> None:
     async def check() -> None:
         group, model = Group(model_store), Model()

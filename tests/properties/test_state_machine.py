@@ -241,7 +241,7 @@ def new_tokens(mongo_url: str) -> Iterator[str]:
 def test_every_walk_ends_where_the_models_say(mongo_url: str, service: ServiceProcess) -> None:
     walks = int(os.environ.get("WALKS", "60"))
     Walk.url, Walk.tokens = service.url, new_tokens(mongo_url)
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Walk,
         settings=hypothesis_settings(
             max_examples=walks,

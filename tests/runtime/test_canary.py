@@ -23,13 +23,10 @@ from pymongo.errors import AutoReconnect, BulkWriteError, DuplicateKeyError, Inv
 from service.runtime import logging as logs
 from service.runtime.process import _log_unhandled
 from service.settings import Settings
-from service.store import Store, StoreError
+from service.store import Batch, Store, StoreError, Vault, new_secret
 from service.store.errors import driver_errors
-from service.store.listing import Batch
-from service.store.tokens import new_secret
-from service.store.vault import Vault
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
-from tests.support.fault_proxy import FaultProxy, until_ready
+from tests.support.fault_proxy import Fault, FaultProxy, until_ready
 from tests.support.routes import API_ROUTES
 
 VALUE = "canary" + os.urandom(12).hex()
@@ -166,8 +163,8 @@ async def send_everything_wrong(canaries: Canaries) -> None:
                 await send("POST", path, json=[record | {field: wrong}])
             await send("POST", path, json=[record | {field: VALUE * 100_000}])
     for part in ("cookies", "origins"):
-        for wrong in (VALUE, [VALUE], [{VALUE: VALUE}], {VALUE: VALUE}):
-            assert await send("POST", "/v1/storage-state", json=STATE | {part: wrong}) == 422
+        for broken in (VALUE, [VALUE], [{VALUE: VALUE}], {VALUE: VALUE}):
+            assert await send("POST", "/v1/storage-state", json=STATE | {part: broken}) == 422
     for method, path, _, _ in API_ROUTES:
         path = path.format(group_id=token, output_id=VALUE)
         await send(method, path)
@@ -196,8 +193,9 @@ async def test_database_faults_show_nothing_of_what_was_sent(api: Api, log: io.S
     canaries = Canaries(api)
     for path, body in GOOD.items():
         assert await canaries.send("POST", path, json=body) == 200
-    for fault in ("cut", "reset", "hang"):
-        async with proxy.faulty(fault):  # type: ignore[arg-type]
+    faults: tuple[Fault, ...] = ("cut", "reset", "hang")
+    for fault in faults:
+        async with proxy.faulty(fault):
             sent = [canaries.send("POST", path, json=body) for path, body in GOOD.items()]
             sent += [canaries.send("GET", path) for path in GOOD]
             sent += [canaries.send("GET", path, token=UNKNOWN) for path in GOOD]
@@ -327,7 +325,8 @@ async def test_what_nobody_caught_is_logged_by_its_class_alone(log: io.StringIO)
     del task  # asyncio says now that its exception was never retrieved
     loop.call_soon(lambda secret: 1 / 0, VALUE)
     await asyncio.sleep(0.01)
-    thread = threading.Thread(target=lambda: {}[VALUE])
+    nothing: dict[str, str] = {}
+    thread = threading.Thread(target=lambda: nothing[VALUE])
     thread.start()
     thread.join()
     logging.getLogger("pymongo.command").debug("Command %s", VALUE)

@@ -13,7 +13,7 @@ import pytest
 
 from service.cli import main
 from service.settings import Settings
-from service.store.tokens import is_token
+from service.store import is_token
 from tests.support.processes import ServiceProcess, refused_port, run_command, wait_until
 
 

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from service.app import create_app
 from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
-from service.store import Store
-from service.store.tokens import new_secret
+from service.store import Store, new_secret
 from tests.conftest import MakeApi, Server
 from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
 from tests.support.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
@@ -440,7 +440,7 @@ async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_lo
         mongo = await asyncio.to_thread(engines.enter_context, local_mongo(tmp_path))
         store = Store.connect(settings, mongo.url)
         await until_ready(store)
-        client = await aiohttp_client(Server(create_app(settings, store)))
+        client: TestClient[Any, Any] = await aiohttp_client(Server(create_app(settings, store)))
         api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
         work = [asyncio.create_task(write(api, number)) for number in range(6)]
         work.append(asyncio.create_task(follow(api)))

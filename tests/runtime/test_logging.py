@@ -14,7 +14,7 @@ import pytest
 
 from service.runtime.logging import JsonFormatter, TextFormatter
 
-REQUEST = {
+REQUEST: dict[str, Any] = {
     "method": "GET",
     "route": "/v1/outputs/{group_id}",
     "status": 200,

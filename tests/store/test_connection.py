@@ -57,7 +57,7 @@ async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: S
     from service.http.keys import READINESS
 
     assert (await api.get("/readyz")).status == 200
-    readiness: Readiness = api.client.app[READINESS]
+    readiness: Any = api.client.app[READINESS]
     readiness._probes, readiness._asked = Unwritable(), 0.0
     answer = await api.get("/readyz")
     assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
@@ -65,7 +65,8 @@ async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: S
 
 
 async def test_readiness_is_asked_once_per_second_however_many_want_to_know(store: Store) -> None:
-    readiness, probes = Readiness(store.database), Unwritable()
+    probes = Unwritable()
+    readiness: Any = Readiness(store.database)
     readiness._probes = probes
     started = time.monotonic()
     assert not any([await readiness.check() for _ in range(50)])

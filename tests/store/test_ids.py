@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime, timedelta
+import time
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 
@@ -164,8 +165,8 @@ async def test_ids_are_refused_while_the_database_clock_is_a_day_ahead(
 
     class Behind(datetime):
         @classmethod
-        def now(cls, tz: object = None) -> datetime:
-            return datetime.now(UTC) - timedelta(days=1, minutes=1)
+        def now(cls, tz: tzinfo | None = None) -> Behind:
+            return cls.fromtimestamp(time.time() - 86_460, UTC)
 
     monkeypatch.setattr("service.store.outputs.ids.datetime", Behind)
     with pytest.raises(StoreUnavailable):

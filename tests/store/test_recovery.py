@@ -203,7 +203,7 @@ async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store
 
 
 async def test_a_batch_within_its_lease_is_left_alone(store: Store, patient: Store, group: Group) -> None:
-    await patient.outputs.ids.allocate(*group.owner.values(), 3, new_token())
+    await patient.outputs.ids.allocate(*group.key, 3, new_token())
     await store.outputs.recovery.reap()
     assert len(await group.in_flight(store)) == 1
 
@@ -213,7 +213,7 @@ async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(
 ) -> None:
     groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
     for group in groups:
-        await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
+        await store.outputs.ids.allocate(*group.key, 2, new_token())
     for group in groups:
         await lease_over(store, group)
     recovery, real = store.outputs.recovery, store.outputs.recovery.fence
@@ -238,7 +238,7 @@ async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
     monkeypatch.setattr(store.upkeep, "run", asyncio.Event().wait)
     store.start_upkeep()
     for _ in range(2):
-        await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
+        await store.outputs.ids.allocate(*group.key, 2, new_token())
         async with asyncio.timeout(60):
             while await group.in_flight(store):
                 await asyncio.sleep(0.02)
@@ -249,7 +249,7 @@ async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
 
 async def test_tombstones_are_in_no_response_and_recognisable(store: Store, group: Group) -> None:
     await group.write(store, make_output(1))
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 3, new_token())
+    batch = await store.outputs.ids.allocate(*group.key, 3, new_token())
     await reap(store, group)
     await group.write(store, make_output(2))
     filters: list[dict[str, Any]] = [
@@ -271,7 +271,7 @@ async def test_tombstones_are_in_no_response_and_recognisable(store: Store, grou
 
 
 async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group: Group) -> None:
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 2, new_token())
+    batch = await store.outputs.ids.allocate(*group.key, 2, new_token())
     await reap(store, group)
     old = datetime.now(UTC) - timedelta(days=7, minutes=1)
     await store.database["outputs"].update_one({**group.owner, "id": batch.first}, {"$set": {"tombstone": old}})
@@ -283,7 +283,7 @@ async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group:
 
 async def test_tombstones_are_dated_by_when_they_are_placed(store: Store, group: Group) -> None:
     """A database clock that was days ahead must not let them go early, nor one behind."""
-    batch = await store.outputs.ids.allocate(*group.owner.values(), 1, new_token())
+    batch = await store.outputs.ids.allocate(*group.key, 1, new_token())
     ahead = Batch(*batch[:5], date=datetime(2030, 1, 1, tzinfo=UTC))
     await store.outputs.recovery.end(ahead)
     (tombstone,) = await group.stored(store)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from service.app import create_app
@@ -30,7 +32,7 @@ async def store(settings: Settings, tmp_path: Path, request: pytest.FixtureReque
 async def test_a_standalone_server_keeps_the_contract(
     store: Store, settings: Settings, aiohttp_client: AiohttpClient
 ) -> None:
-    client = await aiohttp_client(Server(create_app(settings, store)))
+    client: TestClient[Any, Any] = await aiohttp_client(Server(create_app(settings, store)))
     api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
     outputs = "/v1/outputs/group"
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from pymongo.errors import PyMongoError
 
 from service.store import Store
 from service.store import watch as watching
@@ -19,7 +20,7 @@ SOON = 30  # seconds: well before a reader who is not woken gives up, also on a 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:
     """Wait for something after a cursor; return how long it took."""
     started = time.monotonic()
-    await store.outputs.wait(*group.owner.values(), cursor, seconds)
+    await store.outputs.wait(*group.key, cursor, seconds)
     return time.monotonic() - started
 
 
@@ -55,7 +56,7 @@ async def test_one_write_wakes_the_readers_of_its_group_only(store: Store, other
     store.watch._wake = lambda key: (woken.append(key), real(key))  # type: ignore[assignment, func-returns-value]
     await group.write(other, make_output(1))
     await asyncio.gather(*ours)
-    assert not theirs.done() and tuple(elsewhere.owner.values()) not in woken
+    assert not theirs.done() and elsewhere.key not in woken
     theirs.cancel()
     await asyncio.wait([theirs])
 
@@ -102,7 +103,7 @@ async def test_a_stream_that_breaks_is_opened_again(
         nonlocal breaks
         if not breaks:
             breaks += 1
-            raise watching.PyMongoError("injected")
+            raise PyMongoError("injected")
         return await real(event)
 
     monkeypatch.setattr(store.watch, "_key_of", key_of)

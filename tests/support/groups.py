@@ -25,7 +25,8 @@ class Group:
 
     def __init__(self, organization: int, group_id: str = "lamps") -> None:
         self.organization, self.group_id = organization, group_id
-        self.owner = {"organization_id": organization, "group_id": group_id}
+        self.key = organization, group_id
+        self.owner: dict[str, Any] = {"organization_id": organization, "group_id": group_id}
 
     # -- what a client does -------------------------------------------------------------------
 

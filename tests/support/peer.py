@@ -16,7 +16,9 @@ class Peer:
     """Sends the next of its responses to each request: JSON, a response, a function, "lost" or "silent"."""
 
     def __init__(self, *responses: Any) -> None:
-        self.responses, self.requests, self.bodies = list(responses), [], []
+        self.responses = list(responses)
+        self.requests: list[web.Request] = []
+        self.bodies: list[bytes] = []
         self.url = ""
 
     async def handle(self, request: web.Request) -> web.StreamResponse:

@@ -85,7 +85,7 @@ class Written(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> Any:
-    client = AsyncMongoClient(os.environ["MONGO_URL"])
+    client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(os.environ["MONGO_URL"])
     database = client[os.environ["MONGO_DATABASE"]]
     await init_beanie(database=database, document_models=[Stored])
     majority = WriteConcern("majority")

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import uuid
+from typing import Any
 
 import orjson
 from aiohttp import web
@@ -43,7 +44,8 @@ async def post(request: web.Request) -> web.Response:
 
 
 async def serve() -> None:
-    database = AsyncIOMotorClient(os.environ["MONGO_URL"])[os.environ["MONGO_DATABASE"]]
+    client: AsyncIOMotorClient[dict[str, Any]] = AsyncIOMotorClient(os.environ["MONGO_URL"])
+    database = client[os.environ["MONGO_DATABASE"]]
     app = web.Application(client_max_size=16 * 1024 * 1024)
     majority = WriteConcern("majority")
     app["outputs"] = database["outputs"]
