@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -215,7 +216,7 @@ async def rate_limit(request: web.Request, handler: Any) -> web.StreamResponse:
     if limits.rate > 0 and TOKEN in request:
         seconds = limits.wait_for(request[TOKEN].id)
         if seconds:
-            raise http_error(429, {"Retry-After": str(int(seconds) + 1)})
+            raise http_error(429, {"Retry-After": str(math.ceil(seconds))})
     return await handler(request)  # type: ignore[no-any-return]
 
 

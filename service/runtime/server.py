@@ -6,6 +6,7 @@ The only module that uses a private part of aiohttp, `AppRunner._make_server`; `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from typing import Any
 
@@ -223,7 +224,12 @@ class Runner(web.AppRunner):
                 if expect is not None and expect.lower() != "100-continue":
                     response = _bare_error(http_error(417))
                 else:
-                    response = await respond(request if expect is None else _without_expect(request))
+                    known = request if expect is None else _without_expect(request)
+                    response = await respond(known)
+                    if known is not request:
+                        # What the application adds to each response is added for the request that it knows.
+                        with contextlib.suppress(ConnectionError):
+                            await response.prepare(known)
                 return response
             finally:
                 connection.end(response)

@@ -275,6 +275,23 @@ async def test_a_client_that_leaves_inside_its_body_stores_nothing(api: Api) -> 
     assert await api.ok("/v1/cookies") == []
 
 
+@pytest.mark.parametrize("token", [b"{token}", b"wrong"])
+async def test_a_response_to_a_request_that_asked_before_it_sent_its_body_has_every_header(
+    api: Api, token: bytes
+) -> None:
+    async with connect(api) as connection:
+        head = COOKIES.replace(b"{token}", token) + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(BODY)
+        await connection.send(head.replace(b"{token}", api.token.encode()))
+        answer = await connection.answer()
+        if token != b"wrong":
+            assert answer.status == 100
+            await connection.send(BODY)
+            answer = await connection.answer()
+        assert answer.status == (401 if token == b"wrong" else 200)
+        check_headers(answer)
+        assert answer.headers["x-request-id"]
+
+
 async def test_http_1_0_without_a_host_is_fine(api: Api) -> None:
     answer = await exchange(api, b"GET /healthz HTTP/1.0\r\n\r\n")
     assert answer.json == {"status": "ok"}
