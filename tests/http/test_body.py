@@ -129,6 +129,7 @@ class TestFiles:
         assert "at most 10 files" in answer.json["detail"][0]["msg"]
 
 
+@pytest.mark.alone
 async def test_700_items_of_1000_empty_files_hold_nobody_up(api: Api) -> None:
     import json
 

@@ -193,12 +193,13 @@ async def test_one_of_several_etags_is_enough_and_is_named(api: Api) -> None:
 async def test_creating_and_changing_change_the_etag_of_every_page(api: Api, query: str) -> None:
     path = PAGE + query
     seen: list[str] = []
-    for changes in (
+    steps: list[dict[str, Any]] = [
         {"number": 1},
         {"number": 2},
         {"number": 2, "data": {"price": 2}},
         {"number": 1, "is_approved": True},
-    ):
+    ]
+    for changes in steps:
         await api.ok(PAGE, [make_output(**changes)])
         page = await api.get(path)
         if seen:

@@ -109,7 +109,7 @@ def make_file(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
-def make_output(number: int = 1, /, **changes: Any) -> dict[str, Any]:
+def make_output(number: int = 1, **changes: Any) -> dict[str, Any]:
     return {
         "source_url": f"https://shop.example/p/{number}",
         "data": {"title": f"Lamp {number}", "price": {"amount": 19.99, "currency": "EUR"}, "sizes": [1, 2]},

@@ -1,0 +1,179 @@
+"""How much a body may hold, and how deep; no body stalls the event loop."""
+
+from __future__ import annotations
+
+import gc
+import gzip
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from service.runtime.tuning import tune_collector
+from service.settings import Settings
+from tests.support.api import Api, make_cookie, make_entry, make_file, make_output
+from tests.support.bad_input import MIB, POSTS, bodies, nested, refused, send
+from tests.support.stall import without_stall
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tuned() -> Iterator[None]:
+    """Collect garbage as the service does: a full collection is a stall of its own."""
+    before = gc.get_threshold()
+    tune_collector()
+    yield
+    gc.set_threshold(*before)
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("path", POSTS)
+async def test_1001_records_are_refused(api: Api, path: str) -> None:
+    await refused(api, path, bodies([POSTS[path]()] * 1001), (["body"], "too_many"))
+
+
+async def test_1000_records_all_wrong_are_answered_with_the_first_100_problems(api: Api) -> None:
+    wrong = [{"domain": 1, "nam": "x", "expires": "never"}] * 1000
+    answer = await without_stall(lambda: send(api, "/v1/cookies", bodies(wrong)))
+    assert answer.status == 422
+    assert len(answer.problems()) == 100
+    assert answer.problems()[0] == (["body", "0", "domain"], "string_type")
+    assert await api.ok("/v1/cookies") == []
+
+
+async def test_all_problems_of_a_body_are_reported_at_once(api: Api) -> None:
+    body = bodies([make_cookie(), {"domain": "", "value": None, "secure": 1}, make_cookie(expires="soon")])
+    answer = await send(api, "/v1/cookies", body)
+    assert sorted(answer.problems()) == [
+        (["body", "1", "domain"], "string_too_short"),
+        (["body", "1", "name"], "missing"),
+        (["body", "1", "secure"], "bool_type"),
+        (["body", "1", "value"], "string_type"),
+        (["body", "2", "expires"], "datetime_invalid"),
+    ]
+
+
+@pytest.mark.parametrize("field", ["data", "tags"])
+async def test_values_are_kept_up_to_64_levels_deep(api: Api, field: str) -> None:
+    value: Any = {"deep": nested(63)}
+    await api.ok("/v1/outputs/g", [make_output(**{field: value})])
+    (item,) = (await api.ok("/v1/outputs/g"))["items"]
+    assert item[field] == value
+
+
+@pytest.mark.parametrize("field", ["data", "tags"])
+@pytest.mark.parametrize("depth", [64, 150, 500])
+async def test_values_over_64_levels_deep_are_refused(api: Api, field: str, depth: int) -> None:
+    value: Any = {"deep": nested(depth)}
+    answer = await send(api, "/v1/outputs/g", bodies([make_output(**{field: value})]))
+    assert answer.status == 422
+    assert [kind for _, kind in answer.problems()] == ["too_deep"]
+
+
+async def test_file_metadata_over_the_depth_is_refused(api: Api) -> None:
+    file = make_file(file_metadata={"deep": nested(64)})
+    answer = await send(api, "/v1/outputs/g", bodies([make_output(files=[file])]))
+    assert [kind for _, kind in answer.problems()] == ["too_deep"]
+
+
+async def test_an_item_over_1_mib_is_refused_and_named(api: Api) -> None:
+    large = make_output(2, data={"text": "x" * MIB})
+    await refused(api, "/v1/outputs/g", bodies([make_output(1), large]), (["body", "1"], "too_large"))
+
+
+async def test_an_item_just_under_1_mib_is_taken(api: Api) -> None:
+    data = {"text": "x" * (MIB - 2000)}
+    await api.ok("/v1/outputs/g", [make_output(data=data)])
+    assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == data
+
+
+@pytest.mark.alone
+class TestLargeBodies:
+    @pytest.fixture
+    def settings(self) -> Settings:
+        # Time for a busy machine to write 16 MiB durably.
+        return Settings(mongo_database="test", mongo_timeout=60, receive_timeout=60, lease_seconds=90)
+
+    async def test_16_mib_of_valid_items_are_taken_without_a_stall(self, api: Api) -> None:
+        rows = [{"name": f"row {n}", "price": n + 0.5, "stock": {"berlin": n}, "tags": ["a", "b"]} for n in range(150)]
+        items = [make_output(n, data={"rows": rows, "text": "x" * 4000}) for n in range(1000)]
+        body = bodies(items)
+        assert 14 * MIB < len(body) < 16 * MIB
+        answer = await without_stall(lambda: send(api, "/v1/outputs/g", body))
+        assert len(answer.json["items"]) == 1000
+
+
+HEAVY = {
+    "a million empty arrays": b"[" + b",".join([b"[]"] * 1_000_000) + b"]",
+    "8 million numbers": b"[" + b"1," * 8_000_000 + b"1]",
+    "a million unknown fields": b"[{" + b",".join(b'"k%d":1' % n for n in range(1_000_000)) + b"}]",
+    "700,000 unknown fields in many records": b"["
+    + b",".join(b"{" + b",".join(b'"k%d":1' % n for n in range(700)) + b"}" for _ in range(1000))
+    + b"]",
+    "1,000 records of 1,000 wrong files": b"["
+    + b",".join([b'{"files":[' + b",".join([b'{"x":1}'] * 700) + b"]}"] * 1000)
+    + b"]",
+    "16 MB of spaces": b" " * (16 * MIB - 1),
+    "16 MB of text": b'[{"data":{"text":"' + b"x" * (16 * MIB - 50) + b'"}}]',
+    "16 MB of escapes": b'[{"data":{"text":"' + b"\\u00e9" * (2 * MIB) + b'"}}]',
+    "a large array 60 levels down": b"[" * 60 + b"[" + b",".join([b"[]"] * 600_000) + b"]" + b"]" * 60,
+}
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("case", HEAVY)
+async def test_a_body_made_to_be_heavy_is_refused_without_a_stall(api: Api, case: str) -> None:
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", HEAVY[case]))
+    assert answer.status == 422
+    assert answer.problems()
+
+
+@pytest.mark.alone
+async def test_64_kb_of_wrong_records_do_not_stall_the_loop(api: Api) -> None:
+    files = b'{"source_url":"u","root_job_id":"j","data":{},"files":[' + b",".join([b'{"x":1}'] * 7900) + b"]}"
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", b"[" + files + b"]"))
+    assert answer.status == 422
+
+
+# -- settings --------------------------------------------------------------------------------------------
+
+
+class TestSmallLimits:
+    """Every size is a setting."""
+
+    @pytest.fixture
+    def settings(self) -> Settings:
+        return Settings(
+            mongo_database="test",
+            max_body_bytes=1000,
+            max_records=2,
+            max_item_bytes=300,
+            max_depth=3,
+            max_values=20,
+        )
+
+    async def test_the_body(self, api: Api) -> None:
+        assert (await send(api, "/v1/cookies", b" " * 1001)).status == 413
+        assert (await send(api, "/v1/cookies", gzip.compress(b" " * 1001), Content_Encoding="gzip")).status == 413
+        assert (await send(api, "/v1/cookies", b" " * 998 + b"[]")).status == 200
+
+    async def test_the_records(self, api: Api) -> None:
+        assert (await api.post("/v1/cookies", [make_cookie()] * 2)).status == 200
+        await refused(api, "/v1/local-storage", bodies([make_entry()] * 3), (["body"], "too_many"))
+
+    async def test_the_item(self, api: Api) -> None:
+        small = {"source_url": "u", "root_job_id": "j", "data": {"a": "x" * 200}}
+        assert (await api.post("/v1/outputs/h", [small])).status == 200
+        large = {**small, "data": {"a": "x" * 300}}
+        await refused(api, "/v1/outputs/g", bodies([large]), (["body", "0"], "too_large"))
+
+    async def test_the_depth(self, api: Api) -> None:
+        item = {"source_url": "u", "root_job_id": "j", "data": {"a": [[1]]}}
+        assert (await api.post("/v1/outputs/h", [item])).status == 200
+        item["data"] = {"a": [[[1]]]}
+        assert (await api.post("/v1/outputs/g", [item])).problems()[0][1] == "too_deep"
+
+    async def test_the_values(self, api: Api) -> None:
+        item = {"source_url": "u", "root_job_id": "j", "data": {"a": [1] * 10}}
+        assert (await api.post("/v1/outputs/h", [item])).status == 200
+        item["data"] = {"a": [1] * 30}
+        await refused(api, "/v1/outputs/g", bodies([item]), (["body"], "too_many"))

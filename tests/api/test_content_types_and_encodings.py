@@ -1,0 +1,121 @@
+"""How a body is sent: its content type, its compression, its length."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from typing import Any
+
+import pytest
+
+from tests.support.api import Api, make_cookie
+from tests.support.bad_input import JSON, MIB, POSTS, bodies, send
+from tests.support.stall import without_stall
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "text/plain",
+        "text/json",
+        "application/xml",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/json; charset=utf-16",
+        "application/json; charset=latin-1",
+        "application/json; charset=nonsense",
+        "application/vnd.api+json",
+        "application/jsonx",
+        "application",
+        "*/*",
+        "",
+        ";",
+    ],
+)
+async def test_content_types_other_than_json_are_refused(api: Api, content_type: str) -> None:
+    for path, make in POSTS.items():
+        answer = await send(api, path, bodies([make()]), Content_Type=content_type)
+        assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "application/json",
+        "application/json; charset=utf-8",
+        'application/json;charset="UTF-8"',
+        "Application/JSON",
+        "application/json; charset=utf8",
+        "application/json; profile=x",
+    ],
+)
+async def test_json_may_be_named_in_several_ways(api: Api, content_type: str) -> None:
+    assert (await send(api, "/v1/cookies", bodies([make_cookie()]), Content_Type=content_type)).status == 200
+
+
+@pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "gzip;q=1", "nonsense", "ｇｚｉｐ"])
+async def test_an_unknown_content_encoding_is_refused(api: Api, encoding: str) -> None:
+    answer = await send(api, "/v1/cookies", gzip.compress(bodies([make_cookie()])), Content_Encoding=encoding)
+    assert (answer.status, answer.problems()) == (415, [(["header", "Content-Encoding"], "unsupported_encoding")])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "compress"),
+    [
+        ("gzip", gzip.compress),
+        ("GZIP", gzip.compress),
+        ("deflate", zlib.compress),
+        ("identity", bytes),
+        ("gzip", lambda text: gzip.compress(text[:5]) + gzip.compress(text[5:])),
+    ],
+    ids=["gzip", "capitals", "deflate", "identity", "gzip in two members"],
+)
+async def test_a_body_may_be_compressed(api: Api, encoding: str, compress: Any) -> None:
+    answer = await send(api, "/v1/cookies", compress(bodies([make_cookie()])), Content_Encoding=encoding)
+    assert answer.json == {"created": 1, "updated": 0}
+
+
+COMPRESSED = gzip.compress(bodies([make_cookie(value="x" * 1000)]), mtime=0)
+CORRUPT = {
+    "not gzip at all": bodies([make_cookie()]),
+    "cut in the middle": COMPRESSED[: len(COMPRESSED) // 2],
+    "without its checksum": COMPRESSED[:-8],
+    "with another checksum": COMPRESSED[:-8] + bytes(8),
+    "with a flipped bit": COMPRESSED[:40] + bytes([COMPRESSED[40] ^ 0xFF]) + COMPRESSED[41:],
+    "only a header": COMPRESSED[:10],
+    "with something else behind it": COMPRESSED + b"[]",
+}
+
+
+@pytest.mark.parametrize("case", CORRUPT)
+async def test_a_corrupt_gzip_body_is_refused(api: Api, case: str) -> None:
+    answer = await send(api, "/v1/cookies", CORRUPT[case], Content_Encoding="gzip")
+    assert (answer.status, answer.problems()) == (400, [(["body"], "encoding_invalid")])
+    assert await api.ok("/v1/cookies") == []
+
+
+async def test_a_gzip_bomb_of_200_mb_is_refused_without_being_unpacked(api: Api) -> None:
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(b" " * MIB) for _ in range(200)) + packer.flush()
+    assert len(bomb) < MIB
+    answer = await without_stall(lambda: send(api, "/v1/outputs/g", bomb, Content_Encoding="gzip"))
+    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+
+
+async def test_a_body_over_the_limit_is_refused_by_its_length(api: Api) -> None:
+    answer = await send(api, "/v1/cookies", b" " * (16 * MIB + 1))
+    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+
+
+async def test_a_body_over_the_limit_is_refused_without_a_length(api: Api) -> None:
+    async def pieces() -> Any:
+        for _ in range(17):
+            yield b" " * MIB
+
+    answer = await api.request("POST", "/v1/cookies", data=pieces(), headers=JSON)
+    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+
+
+async def test_a_body_of_exactly_the_limit_is_taken(api: Api) -> None:
+    body = bodies([make_cookie()])
+    assert (await send(api, "/v1/cookies", body + b" " * (16 * MIB - len(body)))).status == 200
