@@ -179,7 +179,7 @@ class Store:
                     await task
         await self.watch.close()
         await self.outputs.close()
-        self.client.close()
+        await asyncio.to_thread(self.client.close)  # tells the server about its sessions: a round trip
 
     def _look_after_groups(self) -> None:
         """Look at the groups that are due beside the reaper: a large one must not hold up those of dead writers."""
