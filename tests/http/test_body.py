@@ -40,7 +40,7 @@ def test_a_body_of_many_tiny_members_is_refused_at_once() -> None:
     began = time.thread_time()
     with pytest.raises(ApiError) as refused:
         inflate(body, 16 * 2**20, GZIP)
-    assert time.thread_time() - began < 0.2
+    assert time.thread_time() - began < 0.5
     assert refused.value.problems[0]["type"] == "encoding_invalid"
     assert "gzip members" in refused.value.problems[0]["msg"]
 

@@ -18,7 +18,7 @@ def test_as_many_deep_paths_as_fit_into_8_kb_take_milliseconds() -> None:
     deep = ",".join(f"data.{n:02}." + ".".join("x" * 30) for n in range(100))[:8192]
     began = time.thread_time()
     FIELD.deserialize(deep.rpartition(",")[0])
-    assert time.thread_time() - began < 0.05
+    assert time.thread_time() - began < 0.2
 
 
 def test_more_than_100_paths_are_refused() -> None:
