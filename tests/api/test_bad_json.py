@@ -73,12 +73,6 @@ async def test_a_record_that_is_not_an_object_is_refused(api: Api, path: str) ->
         await refused(api, path, bodies([POSTS[path](), element]), (["body", "1"], "dict_type"))
 
 
-@pytest.mark.parametrize("path", POSTS)
-async def test_an_empty_array_stores_nothing(api: Api, path: str) -> None:
-    answer = await api.ok(path, [])
-    assert answer["created"] == 0
-
-
 async def test_of_two_equal_keys_the_last_one_counts(api: Api) -> None:
     body = b'[{"domain": "a.example", "name": "n", "value": "1", "value": "2"}]'
     assert (await send(api, "/v1/cookies", body)).status == 200

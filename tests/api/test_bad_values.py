@@ -163,21 +163,6 @@ async def test_anything_else_where_a_string_belongs_is_refused(api: Api, path: s
         await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], kind))
 
 
-REQUIRED = {
-    "/v1/cookies": ["domain", "name", "value"],
-    "/v1/local-storage": ["domain", "key", "value"],
-    "/v1/reviews/g": ["job_id", "status"],
-    "/v1/outputs/g": ["source_url", "data", "root_job_id"],
-}
-
-
-@pytest.mark.parametrize(("path", "field"), [(path, name) for path in REQUIRED for name in REQUIRED[path]])
-async def test_a_missing_required_field_is_named(api: Api, path: str, field: str) -> None:
-    record = POSTS[path]()
-    del record[field]
-    await refused(api, path, bodies([record]), (["body", "0", field], "missing"))
-
-
 @pytest.mark.parametrize(("path", "field"), STRINGS)
 async def test_an_empty_string_is_taken_or_refused_but_never_fails(api: Api, path: str, field: str) -> None:
     answer = await send(api, path, bodies([POSTS[path](**{field: ""})]))

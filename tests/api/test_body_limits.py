@@ -12,7 +12,7 @@ import pytest
 from service.runtime.tuning import tune_collector
 from service.settings import Settings
 from tests.support.api import Api, make_cookie, make_entry, make_file, make_output
-from tests.support.bad_input import MIB, POSTS, bodies, nested, refused, send
+from tests.support.bad_input import MIB, bodies, nested, refused, send
 from tests.support.stall import without_stall
 
 
@@ -24,11 +24,6 @@ def tuned() -> Iterator[None]:
     yield
     gc.set_threshold(*before)
     gc.unfreeze()
-
-
-@pytest.mark.parametrize("path", POSTS)
-async def test_1001_records_are_refused(api: Api, path: str) -> None:
-    await refused(api, path, bodies([POSTS[path]()] * 1001), (["body"], "too_many"))
 
 
 async def test_1000_records_all_wrong_are_answered_with_the_first_100_problems(api: Api) -> None:

@@ -48,7 +48,7 @@ async def test_next_url_starts_with_base_url_where_set(
     client = await aiohttp_client(create_app(given, store))
     api = Api(client, await store.tokens.create(organization, ["read", "write"]), organization)
     await api.ok(PATH, [make_output(n) for n in range(2)])
-    page = await api.ok(f"{PATH}?limit=1", headers={"Host": "elsewhere.example"})
+    page = await api.ok(f"{PATH}?limit=1", headers={"Host": "elsewhere.example", "X-Forwarded-Host": "evil"})
     assert page["metadata"]["next_url"] == f"{base.rstrip('/')}{PATH}?limit=1&cursor={page['metadata']['next_cursor']}"
 
 
