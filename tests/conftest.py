@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,14 @@ def mock_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Store:
     store = Store(settings, AsyncMongoMockClient(tz_aware=True))
     monkeypatch.setattr(store.indexes, "require", lambda *collections: None)  # mongomock knows no partial ones
     return store
+
+
+@pytest.fixture
+def one_day() -> None:
+    """Begin no test shortly before midnight UTC that holds counts against today's date."""
+    left = 86_400 - time.time() % 86_400
+    if left < 15:
+        time.sleep(left)
 
 
 @pytest.fixture

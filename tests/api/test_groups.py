@@ -5,8 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
+
 from service.store import Store
 from tests.support.api import Api, make_output
+
+pytestmark = pytest.mark.usefixtures("one_day")
 
 
 def today() -> str:

@@ -40,7 +40,7 @@ def test_a_deletion_is_confirmed_on_the_terminal(client: Client, reply: str, cod
     command = [sys.executable, "-m", "service.client", "outputs", "delete", "group", "--job-id", "job-1"]
     process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     os.write(ours, reply.encode())
-    out, error = process.communicate(timeout=30)
+    out, error = process.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
     assert "Delete the outputs with job_id=job-1 of group group? [y/N]" in out

@@ -40,7 +40,7 @@ def record(event: str, level: int = logging.INFO, name: str = "service", **extra
 def lines_on_a_terminal(log_format: str) -> list[str]:
     """Return what a process writes to a terminal that is its standard error."""
     ours, its = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", PROGRAM, log_format], stderr=its, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, log_format], stderr=its, check=True, timeout=60)
     os.close(its)
     assert done.returncode == 0
     with os.fdopen(ours, "rb", buffering=0) as terminal:

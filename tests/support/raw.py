@@ -41,7 +41,7 @@ class Connection:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self, seconds: float = 20, head_only: bool = False) -> RawAnswer:
+    async def answer(self, seconds: float = 60, head_only: bool = False) -> RawAnswer:
         """Return the next answer."""
         async with asyncio.timeout(seconds):
             try:
@@ -64,7 +64,7 @@ class Connection:
                 body = await self.reader.read()
             return RawAnswer(int(first.split(" ")[1]), headers, body)
 
-    async def closed(self, seconds: float = 20) -> bool:
+    async def closed(self, seconds: float = 60) -> bool:
         """Wait until the service closes, and return whether it did so without a further byte."""
         async with asyncio.timeout(seconds):
             try:
