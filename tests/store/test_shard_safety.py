@@ -16,7 +16,7 @@ from tests.support.api import make_output
 from tests.support.commands import Command, Commands, listening_store
 from tests.support.groups import Group, at, fail, groups_of, look_after, reap, version
 
-DELAY = 0.1
+DELAY = 0.3  # seconds: many times what lies between two commands that are sent together
 GROUP_KEY = ("organization_id", "group_id")
 SHARD_KEYS = {
     **dict.fromkeys(("outputs", "groups", "jobs", "days", "reviews"), GROUP_KEY),
@@ -166,9 +166,16 @@ async def test_the_test_sees_a_command_without_its_shard_key(store: Store, comma
 # -- round trips ----------------------------------------------------------------------------------
 
 
+async def slow_down(store: Store, commands: Commands) -> None:
+    """Let each command take its time, on connections that are there: to make one takes long on a busy machine."""
+    commands.delay = DELAY
+    await asyncio.gather(*(store.database["meta"].find_one({"_id": n}) for n in range(4)))
+    commands.clear()
+
+
 async def test_new_and_unchanged_items_take_three_round_trips(store: Store, group: Group, commands: Commands) -> None:
     await group.write(store, make_output(0))
-    commands.delay = DELAY
+    await slow_down(store, commands)
     for _ in ("new", "unchanged"):
         commands.clear()
         await group.write(store, *(make_output(n) for n in range(1, 101)))
@@ -180,7 +187,7 @@ async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
     store: Store, other: Store, group: Group, commands: Commands
 ) -> None:
     await group.write(other, *(make_output(n) for n in range(30)))
-    commands.delay = DELAY
+    await slow_down(store, commands)
     for expected in (2, 1):
         commands.clear()
         assert len(await group.read(store, limit=10)) == 10
@@ -190,8 +197,7 @@ async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
 @pytest.mark.parametrize("of_tags", [False, True])
 async def test_a_patch_takes_three_round_trips(store: Store, group: Group, commands: Commands, of_tags: bool) -> None:
     await group.write(store, *(make_output(n) for n in range(20)))
-    commands.clear()
-    commands.delay = DELAY
+    await slow_down(store, commands)
     patch: dict[str, Any] = {"tags": {"a": 1}} if of_tags else {"is_approved": True}
     await group.patch(store, *(Patch("key_hash", f"key-{n}", **patch) for n in range(20)))
     assert commands.rounds() == 3

@@ -55,7 +55,8 @@ class Commands(CommandListener):
     def __init__(self) -> None:
         self.sent: list[Command] = []
         self.delay = 0.0  # seconds that each command takes longer, so that what is sent together overlaps for sure
-        self._lock, self._under_way = Lock(), {}  # type: ignore[var-annotated]
+        self._lock = Lock()
+        self._under_way: dict[int, Command] = {}
 
     def started(self, event: CommandStartedEvent) -> None:
         if event.command_name in _DATA:
