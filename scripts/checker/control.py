@@ -12,6 +12,7 @@ import io
 import json
 import multiprocessing
 import random
+import socket
 import sys
 import tempfile
 import time
@@ -19,6 +20,7 @@ import urllib.request
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from scripts.checker.reader import Reader
 from scripts.checker.report import Report
 from scripts.checker.services import responds
 from scripts.checker.writer import Writer
-from scripts.processes import die_with_parent, free_port
+from scripts.processes import die_with_parent
 
 # Broken promise -> what the report must say of it.
 PROMISES = {
@@ -45,6 +47,7 @@ PROMISES = {
 # Enough for some deletions of each kind, whose readers have seen the item before.
 # Long enough for readers to come by several times: who reads only at the end sees no change that has no id.
 VERSIONS, MIN_SECONDS, MAX_SECONDS = 1000, 4.0, 30.0
+AT_ONCE = 3  # runs; each has to wait for its readers most of the time
 WRITERS, READERS = 2, ("plain", "country", "copy")
 _CHANCE = 0.5
 _CONTENT = ("source_url", "data", "tags", "is_approved")
@@ -171,7 +174,7 @@ class Model:
     async def dump(self, _: web.Request) -> web.Response:
         return web.json_response([item for group in self.groups.values() for item in group.values()])
 
-    def serve(self, port: int) -> None:
+    def serve(self, listener: socket.socket) -> None:
         die_with_parent()
         app = web.Application(client_max_size=1 << 26)
         outputs = "/v1/outputs/{group_id}"
@@ -187,15 +190,17 @@ class Model:
                 web.get("/dump", self.dump),
             ]
         )
-        web.run_app(app, host="127.0.0.1", port=port, print=None)
+        web.run_app(app, sock=listener, print=None)
 
 
 def run(broken: str, folder: Path) -> str:
     """Return the report of a run against a model that breaks one promise, or none."""
-    fork, port = multiprocessing.get_context("fork"), free_port()
+    fork, listener = multiprocessing.get_context("fork"), socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
     plan = Plan([port], "token", folder, 20, cut=0, seed=random.randrange(10**6), mix=frozenset(MIX))
-    service = fork.Process(target=Model(broken).serve, args=(port,), daemon=True)
+    service = fork.Process(target=Model(broken).serve, args=(listener,), daemon=True)
     service.start()
+    listener.close()
     stop, writing, end, total = fork.Event(), fork.Event(), fork.Event(), fork.Value("q")
     writing.set()
     writers = [Writer(plan, number, total, stop) for number in range(WRITERS)]
@@ -229,16 +234,22 @@ def run(broken: str, folder: Path) -> str:
                 process.kill()
 
 
+def check(broken: str) -> tuple[bool, str]:
+    """Return whether the report of a run says what it must, and the report."""
+    with tempfile.TemporaryDirectory(prefix="checker-") as folder:
+        report = run(broken, Path(folder))
+    return f"{PROMISES[broken]}: 0" not in report if broken else report.endswith("ok\n"), report
+
+
 def main() -> int:
     failed = 0
-    for broken in ("", *PROMISES):
-        with tempfile.TemporaryDirectory(prefix="checker-") as folder:
-            report = run(broken, Path(folder))
-        reported = f"{PROMISES[broken]}: 0" not in report if broken else report.endswith("ok\n")
-        print(f"{'ok    ' if reported else 'FAILED'} {broken or 'every promise is kept'}", flush=True)
-        if not reported:
-            failed += 1
-            print(report)
+    names = ("", *PROMISES)
+    with ProcessPoolExecutor(AT_ONCE, multiprocessing.get_context("fork")) as pool:
+        for broken, (reported, report) in zip(names, pool.map(check, names), strict=True):
+            print(f"{'ok    ' if reported else 'FAILED'} {broken or 'every promise is kept'}", flush=True)
+            if not reported:
+                failed += 1
+                print(report)
     return 1 if failed else 0
 
 
