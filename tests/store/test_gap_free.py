@@ -25,7 +25,7 @@ def check(options: str, **environ: str) -> tuple[int, str]:
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=400,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -44,7 +44,7 @@ def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() ->
     assert number("missed", output) == number("lost", output) == number("duplicated", output) == 0
     assert number("versions acknowledged", output) > 100
     assert "kill -9 of a service" in output and "delay written" in output
-    assert all(f"1 {kind}" in output for kind in KINDS), output
+    assert all(re.search(rf"[1-9]\d* {kind}", output) for kind in KINDS), output
 
 
 def test_the_checker_reports_misses_when_there_is_no_mark(mongo_url: str) -> None:
