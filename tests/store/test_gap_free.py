@@ -38,7 +38,7 @@ def number(name: str, output: str) -> int:
 
 def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() -> None:
     code, output = check(
-        f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 6 --kill-every 3 --versions 100"
+        f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 4 --kill-every 3 --versions 100"
     )
     assert code == 0, output
     assert number("missed", output) == number("lost", output) == number("duplicated", output) == 0
@@ -48,7 +48,7 @@ def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() ->
 
 
 def test_the_checker_reports_misses_when_there_is_no_mark(mongo_url: str) -> None:
-    code, output = check("--versions 3000 --kill-every 0 --no-mark", MONGO_URL=mongo_url)
+    code, output = check("--versions 1500 --kill-every 0 --no-mark", MONGO_URL=mongo_url)
     assert code == 1, output
     assert number("missed", output) > 0
     assert number("lost", output) == number("duplicated", output) == 0
