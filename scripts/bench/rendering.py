@@ -80,7 +80,7 @@ def _split(raw: bytes) -> list[bytes]:
 
 def _render(raw: bytes) -> bytes:
     """Return the JSON of the items, the service's way."""
-    return Page(list(_split(raw)), None, 0).array()
+    return Page(list(_split(raw)), len(raw), None, 0).array()
 
 
 def _iso(value: Any) -> Any:

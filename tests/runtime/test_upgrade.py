@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from pymongo import MongoClient
 
 from service.client import AsyncClient
 from tests.support import database_v1
 from tests.support.api import make_output
-from tests.support.processes import ServiceProcess, make_token, run_command
+from tests.support.processes import ServiceProcess, make_token, run_command, wait_until
 
 
 async def test_a_consumer_that_follows_across_the_upgrade_misses_nothing(mongo_url: str) -> None:
     database = "test_upgrade"
-    with MongoClient(mongo_url, tz_aware=True) as client:
-        client.drop_database(database)
-        old = database_v1.restore(client[database])
+    with MongoClient[dict[str, Any]](mongo_url, tz_aware=True) as mongo:
+        mongo.drop_database(database)
+        old = database_v1.restore(mongo[database])
     documents = [d for d in old["collections"]["outputs"]["documents"] if "key_hash" in d]
     first = documents[0]
     ids = sorted(d["id"] for d in documents if all(d[k] == first[k] for k in ("organization_id", "group_id")))
@@ -36,8 +37,7 @@ async def test_a_consumer_that_follows_across_the_upgrade_misses_nothing(mongo_u
                         return
 
             following = asyncio.create_task(follow())
-            while "python -m service upgrade" not in service.log():
-                await asyncio.sleep(0.05)
+            await asyncio.to_thread(wait_until, lambda: "python -m service upgrade" in service.log(), service.log)
             assert not seen and not following.done()
             upgraded = await asyncio.to_thread(run_command, mongo_url, "upgrade", MONGO_DATABASE=database)
             assert upgraded.returncode == 0, upgraded.stderr
