@@ -55,8 +55,8 @@ def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def settings() -> Settings:
-    """The settings of the service under test; a module may override this fixture."""
-    return Settings(mongo_database="test", receive_timeout=2.0, lease_seconds=2.0)
+    """The settings of the service under test, patient with a busy machine; a module may override this fixture."""
+    return Settings(mongo_database="test", mongo_timeout=20.0, lease_seconds=60.0)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ async def test_one_organizations_work_waits_behind_its_own_not_behind_anothers()
     gate, order = threading.Event(), []
 
     def work(name: str) -> None:
-        gate.wait(10)
+        gate.wait(60)
         order.append(name)
 
     def start(tenant: int, name: str) -> asyncio.Task[None]:
@@ -85,7 +85,7 @@ async def test_one_organizations_work_waits_behind_its_own_not_behind_anothers()
 
 async def test_work_whose_caller_has_left_is_not_begun() -> None:
     gate, done = threading.Event(), []
-    running = [asyncio.create_task(in_thread(lambda: gate.wait(10))) for _ in range(2)]
+    running = [asyncio.create_task(in_thread(lambda: gate.wait(60))) for _ in range(2)]
     await asyncio.sleep(0.01)
     left = asyncio.create_task(in_thread(lambda: done.append(1)))
     await asyncio.sleep(0.01)

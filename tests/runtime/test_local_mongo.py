@@ -193,7 +193,7 @@ def test_ctrl_c_leaves_the_database_to_the_draining_service(tmp_path: Path) -> N
     holder = Holder(tmp_path).ready()
     os.killpg(holder.process.pid, signal.SIGINT)
     assert holder.line() == "True\n"
-    assert holder.process.wait(10) == 0
+    assert holder.process.wait(60) == 0
     gone_after(holder.pid)
 
 

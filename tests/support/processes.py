@@ -160,7 +160,7 @@ class ServiceProcess:
         if self.process.poll() is None:
             self.process.terminate()
             try:
-                self.process.wait(10)
+                self.process.wait(SECONDS)
             except subprocess.TimeoutExpired:
                 self.kill()
         self._log.unlink(missing_ok=True)
