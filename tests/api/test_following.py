@@ -172,6 +172,7 @@ async def test_a_stop_of_the_service_ends_it_in_order(shop: Api, store: Store, a
         assert [await stream.key() for _ in range(3)] == ["key-0", "key-1", "key-2"]
         await until_waiting(store)
         app[STOPPING].set()
+        store.watch.stop()
         assert await stream.line() == ""
 
 
