@@ -112,6 +112,7 @@ class Store:
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
+        self._closed = False
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -171,7 +172,10 @@ class Store:
         self._task = asyncio.create_task(self._keep_up())
 
     async def close(self) -> None:
-        """Wait for the writes under way, then disconnect."""
+        """Wait for the writes under way, then disconnect; closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
         for task in (self._task, self._looking):
             if task is not None:
                 task.cancel()

@@ -30,10 +30,11 @@ async def shop(admin: Api) -> Api:
 
 
 @pytest.fixture(autouse=True)
-async def stop_in_order(admin: Api, app: web.Application) -> AsyncIterator[None]:
+async def stop_in_order(admin: Api, app: web.Application, store: Store) -> AsyncIterator[None]:
     """End the exports that are still open as a stop of the service does."""
     yield
     app[STOPPING].set()
+    store.watch.stop()
 
 
 class Stream:
