@@ -30,8 +30,7 @@ class Peer:
             request.transport.abort()
             return web.Response()
         if response == "silent":
-            await asyncio.sleep(1)
-            return web.Response()
+            await asyncio.Event().wait()  # until the client leaves
         if callable(response):
             response = response()
             if isawaitable(response):
@@ -48,7 +47,7 @@ async def peer(*responses: Any) -> AsyncIterator[Peer]:
     found = Peer(*responses)
     app = web.Application(client_max_size=2**26)
     app.router.add_route("*", "/{path:.*}", found.handle)
-    runner = web.AppRunner(app)
+    runner = web.AppRunner(app, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
