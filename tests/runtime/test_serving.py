@@ -159,7 +159,6 @@ def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
 ) -> None:
     token = make_token(mongo_url, organization)
     with ServiceProcess(mongo_url, workers=workers) as service:
-        service.wait_for("listening", workers)
         service.wait_until_ready()
         body = json.dumps([make_output(n) for n in range(10)]).encode()
         with begin_post(service, token, "/v1/outputs/g", len(body)) as connection:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.api import make_output
-from tests.support.processes import SECONDS, ServiceProcess, make_token, wait_until
+from tests.support.processes import SECONDS, ServiceProcess, make_token
 
 
 def get(service: ServiceProcess, path: str) -> int:
@@ -27,19 +27,13 @@ def get(service: ServiceProcess, path: str) -> int:
         connection.close()
 
 
-def wait_until_all_are_ready(service: ServiceProcess, workers: int) -> None:
-    """Wait until every worker is ready: connections go to any of them."""
-    service.wait_for("listening", workers)
-    wait_until(lambda: all(get(service, "/readyz") == 200 for _ in range(20)), service.log)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_the_service_stops_only_when_a_client_has_received_its_response(
     mongo_url: str, organization: int, workers: int
 ) -> None:
     token = make_token(mongo_url, organization)
     with ServiceProcess(mongo_url, workers=workers) as service:
-        wait_until_all_are_ready(service, workers)
+        service.wait_until_ready()
         host = {"Host": "x", "Authorization": f"Bearer {token}"}
         writer = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
         items = [make_output(n, data={"text": "x" * 3000}) for n in range(100)]
@@ -83,7 +77,7 @@ def test_a_client_that_never_reads_holds_up_a_stop_no_longer_than_the_limit(mong
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_draining_service_says_that_it_is_not_ready_and_serves_on(mongo_url: str, workers: int) -> None:
     with ServiceProcess(mongo_url, workers=workers, drain_seconds=2 * SECONDS) as service:
-        wait_until_all_are_ready(service, workers)
+        service.wait_until_ready()
         service.process.terminate()
         stopping = service.wait_for("stopping", workers)
         assert get(service, "/readyz") == 503

@@ -76,6 +76,7 @@ class ServiceProcess:
     def __init__(
         self, mongo_url: str, *, entry: list[str] | None = None, flags: Sequence[str] = (), **settings: Any
     ) -> None:
+        self._workers = int(settings.get("workers", 1))
         self._port = settings.pop("port", 0)  # without one, the system chooses
         environ = {name.upper(): str(value) for name, value in settings.items()}
         self._log = Path(tempfile.mkstemp(prefix="service-", suffix=".log")[1])
@@ -134,8 +135,11 @@ class ServiceProcess:
         return self
 
     def wait_until_ready(self) -> ServiceProcess:
-        """Wait until it says that it is ready; with several workers, until one of them does."""
-        wait_until(self._is_ready, self.log)
+        """Wait until it says that it is ready; with several workers, until each of them does."""
+        self.wait_for("listening", self._workers)
+        # Each connection goes to any of the workers: of 20, some go to each.
+        times = 1 if self._workers == 1 else 20
+        wait_until(lambda: all(self._is_ready() for _ in range(times)), self.log)
         return self
 
     def _is_ready(self) -> bool:
