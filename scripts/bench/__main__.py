@@ -22,6 +22,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "capacity": (100_000, 20_000, 0, 0),
     "retention": (100_000, 10_000, 20, 5),
     "deletion": (1_000_000, 20_000, 20, 5),
+    "recrawl": (100_000, 20_000, 0, 0),
 }
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
@@ -34,6 +35,7 @@ _HELP = {
     "overload": "up to three times what the service can carry",
     "retention": "8 writers while all old items of their group expire",
     "deletion": "8 writers while another group is deleted and a worker killed",
+    "recrawl": "CPU of a crawl that finds everything unchanged",
 }
 
 
@@ -64,7 +66,7 @@ def main() -> None:
         capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement == "latency":
         latency(items, seconds)
-    elif options.measurement in ("retention", "deletion"):
+    elif options.measurement in ("retention", "deletion", "recrawl"):
         getattr(life, options.measurement)(items, seconds)
     elif options.measurement in ("deep", "compression"):
         getattr(checks, options.measurement)(items)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
 from typing import Any, NamedTuple
 
 import bson
-from pymongo import InsertOne, UpdateOne
+from pymongo import InsertOne, UpdateMany, UpdateOne
 
 from service.store.outputs import documents
 from service.store.outputs.ids import Batch
@@ -276,17 +276,35 @@ def delete_row(batch: Batch, id: int, key: str, known: Known, scraped_before: da
     return Row(key, id, known.output_id, known.key_hash, known, known.root_job_id, False, True, operation, 0)
 
 
-def touch(batch: Batch, item: dict[str, Any], known: Known) -> UpdateOne:
-    """Return the operation that says that an unchanged item was seen again, by its newest job."""
-    scraped = item.get("last_scraped_date") or batch.date
-    update = {"$max": {"last_scraped_date": scraped}, "$set": {"root_job_id": newest_job(batch, item, known)}}
-    return UpdateOne(_guard(batch, known), update, hint="key")
+class Touch(NamedTuple):
+    """An unchanged item that was seen again: what is known of it, its newest job, and when that saw it."""
+
+    known: Known
+    job: str
+    scraped: datetime
+
+    @classmethod
+    def of(cls, batch: Batch, item: dict[str, Any], known: Known) -> Touch:
+        scraped = item.get("last_scraped_date") or batch.date
+        return cls(known, str(item["root_job_id"]) if scraped >= known.scraped else known.root_job_id, scraped)
 
 
-def newest_job(batch: Batch, item: dict[str, Any], known: Known) -> str:
-    """Return the job that scraped an unchanged item last."""
-    scraped = item.get("last_scraped_date") or batch.date
-    return str(item["root_job_id"]) if scraped >= known.scraped else known.root_job_id
+def touch_operations(batch: Batch, touches: Iterable[Touch]) -> list[UpdateOne | UpdateMany]:
+    """Return what stores touches: one operation for all that move from one job to another at one date.
+
+    It finds each item as it was looked up: a change gives it another id, a touch another job.
+    """
+    alike: dict[tuple[str, str, datetime], list[int]] = {}
+    for known, job, scraped in touches:
+        alike.setdefault((known.root_job_id, job, scraped), []).append(known.id)
+    return [
+        (UpdateOne if len(ids) == 1 else UpdateMany)(  # one can be sent again by the driver, many cannot
+            {**batch.owner, "id": {"$in": ids}, "root_job_id": before},
+            {"$max": {"last_scraped_date": scraped}, "$set": {"root_job_id": job}},
+            hint="id",
+        )
+        for (before, job, scraped), ids in alike.items()
+    ]
 
 
 def is_changed(item: dict[str, Any], known: Known) -> bool:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pymongo import UpdateOne
 from pymongo.errors import BulkWriteError
 
 from service.settings import Settings
@@ -26,14 +25,14 @@ from service.store.outputs.items import (
     Known,
     Operation,
     Row,
+    Touch,
     delete_row,
     is_changed,
     messages,
     new_uuids,
-    newest_job,
     patch_row,
     put_row,
-    touch,
+    touch_operations,
 )
 from service.store.outputs.merge_patch import merge_patch
 from service.store.outputs.recovery import Recovery
@@ -213,7 +212,7 @@ class _Round:
         self.results: dict[str, Result] = {}
         self.errors: dict[str, StoreError] = {}
         self._rows: list[Row] = []
-        self._touches: dict[str, tuple[UpdateOne, Known, str]] = {}
+        self._touches: dict[str, Touch] = {}
         self._recount = False
 
     async def run(self) -> None:
@@ -302,8 +301,7 @@ class _Round:
                     if there is None or is_changed(item, there):
                         self._rows.append(put_row(batch, id, key, item, there, dates, uuids))
                     else:
-                        job = newest_job(batch, item, there)
-                        self._touches[key] = touch(batch, item, there), there, job
+                        self._touches[key] = Touch.of(batch, item, there)
                 case Patch() if there is not None and not there.deleted:
                     self._plan_patch(batch, id, key, change, there)
                 case Delete() if there is not None and not there.deleted:
@@ -341,7 +339,7 @@ class _Round:
         await self._ids.step("before write")
         places = asyncio.Semaphore(_MESSAGES_AT_ONCE)
         parts = (self._write_part(part, places) for part in messages(self._rows))
-        await asyncio.gather(*parts, self._touch())
+        await asyncio.gather(*parts, self._touch(batch))
         await self._ids.step("written")
         change = Change()
         if self.errors:
@@ -408,24 +406,25 @@ class _Round:
             lost |= unsure
         return lost
 
-    async def _touch(self) -> None:
+    async def _touch(self, batch: Batch) -> None:
         """Say that unchanged items were seen again, all of them in one bulk write; forget those that changed."""
-        if not self._touches:
+        touches = self._touches
+        if not touches:
             return
-        operations = [operation for operation, _, _ in self._touches.values()]
+        operations = touch_operations(batch, touches.values())
         matched = (await self._outputs.bulk_write(operations, ordered=False)).matched_count
-        if matched < len(operations):
-            now = await self._find("key_hash", False, [known.key_hash for _, known, _ in self._touches.values()])
-            self._touches = {
-                key: (operation, known, job)
-                for key, (operation, known, job) in self._touches.items()
-                if key in now and (now[key].id, now[key].root_job_id) == (known.id, job)
+        if matched < len(touches):
+            now = await self._find("key_hash", False, [touch.known.key_hash for touch in touches.values()])
+            self._touches = touches = {
+                key: touch
+                for key, touch in touches.items()
+                if key in now and (now[key].id, now[key].root_job_id) == (touch.known.id, touch.job)
             }
             # Another writer may have moved an item to the same job, or have changed one after its touch.
-            moved = any(job != known.root_job_id for _, known, job in self._touches.values())
-            self._recount |= moved or len(self._touches) != matched
-        for key, (_, known, _) in self._touches.items():
-            self._skip(key, known, "unchanged")
+            moved = any(touch.job != touch.known.root_job_id for touch in touches.values())
+            self._recount |= moved or len(touches) != matched
+        for key, touch in touches.items():
+            self._skip(key, touch.known, "unchanged")
 
     # -- counting -----------------------------------------------------------------------------
 
@@ -466,13 +465,13 @@ class _Round:
         return kind, row.root_job_id, row.is_approved, job_before, known.is_approved, known.deleted
 
     def _count_touches(self, change: Change) -> None:
-        for key, (_, known, job) in self._touches.items():
+        for key, touch in self._touches.items():
             pending = self._pending[key]
             assert isinstance(pending, Put)
             change.job(pending.item["root_job_id"])["unchanged"] += 1
-            if job != known.root_job_id:
-                change.job(known.root_job_id)["items"] -= 1
-                change.job(job)["items"] += 1
+            if touch.job != touch.known.root_job_id:
+                change.job(touch.known.root_job_id)["items"] -= 1
+                change.job(touch.job)["items"] += 1
 
 
 async def _operations(part: list[Row]) -> list[Operation]:
