@@ -180,6 +180,12 @@ class Run:
 
     def _wait_until_settled(self, services: Services, watch: Watch) -> bool:
         """Return whether nothing is in flight any more, and then wait for the counts that this changed."""
+        # Requests that their clients have given up may still wait for a round, for as long as they may take, and then
+        # write for as long again: nobody sees that they are there.
+        abandoned = time.monotonic() + 2 * float(self.environ["MONGO_TIMEOUT"]) + 2
+        while time.monotonic() < abandoned:
+            services.restart_dead()
+            time.sleep(0.1)
         batches = time.monotonic() + 2 * self.options.lease + 20
         while watch.look():
             if time.monotonic() > batches:
