@@ -27,6 +27,28 @@ async def test_two_writers_of_one_new_key_make_one_item(store: Store, other: Sto
     await group.assert_counts_are_exact(store)
 
 
+async def test_ids_that_the_driver_asked_for_twice_are_not_those_of_another_batch(
+    store: Store, other: Store, group: Group
+) -> None:
+    """The reply to a command that was sent again after a failover ignores the projection: all batches are in it."""
+    async with stopped_at(other, "before write", group.write(other, make_output(1))) as first:
+        fail_once = {
+            "configureFailPoint": "failCommand",
+            "mode": {"times": 1},
+            "data": {
+                "failCommands": ["findAndModify"],
+                "writeConcernError": {"code": 91, "errmsg": "stopping", "errorLabels": ["RetryableWriteError"]},
+            },
+        }
+        failed_before = (await store.client.admin.command("serverStatus"))["transactions"]["retriedCommandsCount"]
+        await store.client.admin.command(fail_once)
+        (second,) = await group.write(store, make_output(2))
+        status = await store.client.admin.command("serverStatus")
+        assert status["transactions"]["retriedCommandsCount"] > failed_before
+    assert [second["id"], first.result()[0]["id"]] == [2, 1]
+    await group.assert_counts_are_exact(store)
+
+
 async def test_two_writers_of_one_new_key_with_the_same_content_agree(store: Store, other: Store, group: Group) -> None:
     results = await race(group, [store, other], [version(1), version(1)])
     assert sorted(r["result"] for r in results) == ["created", "unchanged"]

@@ -164,14 +164,15 @@ class Ids:
             self._allocation(token, count, same_day=self._days.get(key) == today),
             {"_id": 0, "open": {"$elemMatch": {"token": token}}, "day.date": 1},
         )
-        if not document.get("open"):
+        # By its token: a reply to a command that the driver has sent again holds the whole document, all its batches.
+        entry = next((entry for entry in document.get("open", ()) if entry["token"] == token), None)
+        if entry is None:
             log.error(
                 "no id was given: the clock of the database is more than a day ahead of the clock of this machine; "
                 "set the clocks, then run `python -m service clock`"
             )
             raise StoreUnavailable("database clock")
         self._remember_day(key, document.get("day", {}).get("date", ""))
-        entry = document["open"][0]
         await self.step("allocated")
         return Batch(organization_id, group_id, token, entry["first"], count, entry["date"])
 
