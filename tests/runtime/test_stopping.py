@@ -100,7 +100,9 @@ def test_a_process_told_to_stop_while_it_still_imports_stops_by_its_own_handler(
     # By the handler and not by the signal's default action: for PID 1 of a container there is none.
     slow = tmp_path / "schemas"
     slow.mkdir()
-    (slow / "__init__.py").write_text("import time\nprint('importing', flush=True)\ntime.sleep(60)\n")
+    # In steps, as an import is: a signal that comes just before one long sleep is handled after it.
+    slow_import = "import time\nprint('importing', flush=True)\nfor _ in range(6000):\n    time.sleep(0.01)\n"
+    (slow / "__init__.py").write_text(slow_import)
     process = subprocess.Popen(
         [sys.executable, "-m", "service", "serve"],
         env={"PYTHONPATH": f"{tmp_path}:{Path(__file__).parents[2]}"},
