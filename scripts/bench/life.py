@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +21,7 @@ WRITERS = 8
 BATCH = 20
 PAUSE_SECONDS = 0.1
 DAYS = 30
+_KILL_AFTER_CALLS = 5
 _OLD, _NEW = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 
 
@@ -33,7 +35,29 @@ class Writers:
     times: list[float] = field(default_factory=list)
     written: int = 0
 
-    async def run(self, session: aiohttp.ClientSession, stop: asyncio.Event, number: int) -> None:
+    async def begin(self, session: aiohttp.ClientSession, seconds: float) -> Callable[[], Awaitable[None]]:
+        """Start to write and report how it goes for some seconds; return what stops it."""
+        print(f"\n| {WRITERS} writers, {BATCH} items per request | requests | p50 | p99 |\n|---|---:|---:|---:|")
+        stop = asyncio.Event()
+        tasks = [asyncio.create_task(self._run(session, stop, number)) for number in range(WRITERS)]
+        await asyncio.sleep(2)
+        self.times = []
+        await asyncio.sleep(seconds)
+        self.report("before")
+
+        async def end() -> None:
+            stop.set()
+            await asyncio.gather(*tasks)
+
+        return end
+
+    def report(self, case: str) -> None:
+        """Print the times since the last report."""
+        times, self.times = self.times, []
+        p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
+        print(f"| {case} | {len(times)} | {p50:.1f} ms | {p99:.1f} ms |", flush=True)
+
+    async def _run(self, session: aiohttp.ClientSession, stop: asyncio.Event, number: int) -> None:
         made = data.templates(100)
         while not stop.is_set():
             items = []
@@ -68,10 +92,6 @@ async def call(session: aiohttp.ClientSession, method: str, url: str, headers: d
         await asyncio.sleep(0.2)
 
 
-def _print(case: str, times: list[float]) -> None:
-    print(f"| {case} | {len(times)} | {percentile(times, 0.5):.1f} ms | {percentile(times, 0.99):.1f} ms |", flush=True)
-
-
 def _token(mongo: Engine, loaded: data.Loaded) -> dict[str, str]:
     mongo.database["tokens"].update_many({}, {"$set": {"scopes": ["read", "write", "delete"]}})
     return {"Authorization": f"Bearer {loaded.token}"}
@@ -93,24 +113,16 @@ def retention(items: int, seconds: float) -> None:
 
 async def _retention(server: Server, headers: dict[str, str], items: int, seconds: float) -> None:
     writers = Writers(server.url, data.GROUP, headers)
-    stop = asyncio.Event()
-    print(f"\n| {WRITERS} writers, {BATCH} items per request | requests | p50 | p99 |\n|---|---:|---:|---:|")
+    group = f"{server.url}/v1/groups/{data.GROUP}"
     async with aiohttp.ClientSession() as session:
-        tasks = [asyncio.create_task(writers.run(session, stop, n)) for n in range(WRITERS)]
-        await asyncio.sleep(2)
-        writers.times.clear()
-        await asyncio.sleep(seconds)
-        _print("before", writers.times)
-        writers.times = []
-        group = f"{server.url}/v1/groups/{data.GROUP}"
+        stop = await writers.begin(session, seconds)
         started = time.monotonic()
         await call(session, "PUT", group, headers, {"retention_days": DAYS})
         while (await call(session, "GET", f"{group}/stats", headers))["items"] > writers.written + items // 100:
             await asyncio.sleep(0.5)
         took = time.monotonic() - started
-        _print("while items expire", writers.times)
-        stop.set()
-        await asyncio.gather(*tasks)
+        writers.report("while items expire")
+        await stop()
         while (left := (await call(session, "GET", f"{group}/stats", headers))["items"]) > writers.written:
             if time.monotonic() > started + 2 * took + 60:
                 raise SystemExit(f"{left} items are left of {writers.written} that are not expired")
@@ -144,32 +156,23 @@ def deletion(items: int, seconds: float) -> None:
 
 async def _deletion(server: Server, headers: dict[str, str], seconds: float) -> None:
     writers = Writers(server.url, "others", headers)
-    stop = asyncio.Event()
-    print(f"\n| {WRITERS} writers of another group | requests | p50 | p99 |\n|---|---:|---:|---:|")
+    group = f"{server.url}/v1/groups/{data.GROUP}"
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
-        tasks = [asyncio.create_task(writers.run(session, stop, n)) for n in range(WRITERS)]
-        await asyncio.sleep(2)
-        writers.times.clear()
-        await asyncio.sleep(seconds)
-        _print("before", writers.times)
-        writers.times = []
-        group = f"{server.url}/v1/groups/{data.GROUP}"
-        started, calls, deleted, killed = time.monotonic(), 0, 0, False
+        stop = await writers.begin(session, seconds)
+        started, calls, deleted = time.monotonic(), 0, 0
         while True:
             done = await call(session, "DELETE", group, headers)
             calls, deleted = calls + 1, deleted + done["deleted"]
-            if calls == 5 and not killed:
-                _print("while the group is deleted", writers.times)
-                killed = True
+            if calls == _KILL_AFTER_CALLS:
+                writers.report("while the group is deleted")
                 os.kill(server.tree.pids()[-1], signal.SIGKILL)
-                writers.times = []
             if not done["more"]:
                 break
         took = time.monotonic() - started
-        _print("after a worker was killed", writers.times)
-        stop.set()
-        await asyncio.gather(*tasks)
-    print(f"\n{deleted:,} deletions acknowledged in {calls} calls and {took:.0f} s, one worker killed in between")
+        killed = calls >= _KILL_AFTER_CALLS
+        writers.report("after a worker was killed" if killed else "while the group is deleted")
+        await stop()
+    print(f"\n{deleted:,} deletions acknowledged in {calls} calls and {took:.0f} s; workers killed: {int(killed)}")
 
 
 def recrawl(items: int, seconds: float) -> None:

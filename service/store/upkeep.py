@@ -31,8 +31,8 @@ _CLAIM = timedelta(seconds=60)
 # No writer is alive for so long.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
-# Expired items are deleted in short rounds with pauses that are as long, for some seconds per pass: writers hardly
-# notice, and a group that gets 500 items per second does not grow for ever.
+# Expired items are deleted in short rounds with pauses that are as long, so that writers get through, for some seconds
+# per pass, so that a busy group does not grow for ever.
 _EXPIRED_AT_ONCE = 200
 _EXPIRING_SECONDS = 3.0
 # Counts of jobs that one pass corrects: they wait in the group's document.

@@ -375,13 +375,10 @@ class _Round:
                 raise
             await self._write_halves(part, places, error)
             return
-        updates = [row for row in part if row.known is not None]
-        kept = [row for row in updates if row.key not in lost and row.key not in self.errors]
+        kept = [row for row in part if row.known is not None and row.key not in lost and row.key not in self.errors]
         if matched < len(kept):
             lost |= await self._lost(kept, len(kept) - matched)
-        made = (
-            part if not (lost or self.errors) else [r for r in part if r.key not in lost and r.key not in self.errors]
-        )
+        made = [row for row in part if row.key not in lost and row.key not in self.errors]
         self.results |= {row.key: _result(row.id, row.output_id, row.key_hash, row.result) for row in made}
 
     async def _write_halves(self, part: list[Row], places: asyncio.Semaphore, refused: Exception) -> None:
