@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from types import TracebackType
 
 import pymongo
 
@@ -65,21 +66,38 @@ def current_budget() -> Budget | None:
     return _budget.get()
 
 
-@asynccontextmanager
-async def in_time() -> AsyncIterator[None]:
-    """Wait for the database, within the budget if there is one. Raises StoreUnavailable after it."""
-    budget = _budget.get()
-    if budget is None:
-        yield
-        return
-    left = budget.start()
-    try:
+class in_time:
+    """Wait for the database, within the budget if there is one. Raises StoreUnavailable after it.
+
+    A class, though a function would be shorter: every call of the store passes here.
+    """
+
+    __slots__ = ("_budget", "_driver", "_waiting")
+
+    async def __aenter__(self) -> None:
+        self._budget = _budget.get()
+        if self._budget is None:
+            return
+        left = self._budget.start()
         if left <= 0:
+            self._budget.stop()
             raise StoreUnavailable("out of time")
-        with pymongo.timeout(left):
-            async with asyncio.timeout(left + _GRACE_SECONDS):
-                yield
-    except TimeoutError:
-        raise StoreUnavailable("out of time") from None
-    finally:
-        budget.stop()
+        self._driver = pymongo.timeout(left)
+        self._driver.__enter__()
+        self._waiting = asyncio.timeout(left + _GRACE_SECONDS)
+        await self._waiting.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._budget is None:
+            return
+        try:
+            await self._waiting.__aexit__(kind, error, traceback)
+            if isinstance(error, TimeoutError):
+                raise error
+        except TimeoutError:
+            raise StoreUnavailable("out of time") from None
+        finally:
+            self._driver.__exit__(kind, error, traceback)
+            self._budget.stop()

@@ -74,6 +74,7 @@ async def test_odd_keys_of_file_metadata_come_back_as_they_were(api: Api) -> Non
         {"$ref": "outputs", "$id": 1, "$db": "admin"},
         {"$ref": "outputs", "$id": 1, "$db": None},
         {"$db": None, "first": 1, "$id": {"$ref": "x", "$id": None, "$db": None}, "$ref": "outputs"},
+        {"dollars": "$" * 2000, "then": {"$ref": "outputs", "$id": 1, "$db": None}},
         {"$oid": "0123456789abcdef01234567"},
         {"$date": "2026-01-01"},
         {"$numberLong": "1"},

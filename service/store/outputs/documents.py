@@ -16,8 +16,8 @@ _DATES = ("create_date", "update_date", "last_scraped_date")
 
 # Decoded documents take several times their encoded size: no more than this is decoded at once.
 _CHUNK_BYTES = 128 * 1024
-# A reply up to this is decoded at once: 11 items take 75 µs instead of 100 one by one.
-_WHOLE_BYTES = 64 * 1024
+# A reply up to this is decoded at once: a fifth less than item by item, and about a millisecond in all.
+_WHOLE_BYTES = 256 * 1024
 
 
 def render_date(moment: datetime) -> str:
