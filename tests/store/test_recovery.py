@@ -231,6 +231,31 @@ async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(
     assert sum([len(await group.in_flight(store)) for group in groups]) == 0
 
 
+async def test_a_batch_that_takes_long_to_end_does_not_hold_up_the_others(
+    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
+    for group in groups:
+        await store.outputs.ids.allocate(*group.key, 2, new_token())
+        await lease_over(store, group)
+    recovery, real, others_ended = store.outputs.recovery, store.outputs.recovery.fence, asyncio.Event()
+
+    async def fence(batch: Batch) -> int:
+        if (batch.organization_id, batch.group_id) == (organization, "lamps"):
+            await others_ended.wait()
+        return await real(batch)
+
+    monkeypatch.setattr(recovery, "fence", fence)
+    reaping = asyncio.create_task(recovery.reap())
+    async with asyncio.timeout(60):
+        while sum([len(await group.in_flight(store)) for group in groups[1:]]):
+            await asyncio.sleep(0.02)
+    assert len(await groups[0].in_flight(store)) == 1
+    others_ended.set()
+    await reaping
+    assert not await groups[0].in_flight(store)
+
+
 async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,6 +20,8 @@ log = logging.getLogger("service.store")
 
 # Pauses before each try to end a batch of this process; after the last one it is left to `reap`.
 _PAUSES = (0.0, 0.3, 1.0, 3.0)
+# Batches of dead writers that are ended at once: each keeps the readers of its group waiting.
+_ENDED_AT_ONCE = 4
 
 
 class Recovery:
@@ -67,15 +69,21 @@ class Recovery:
                 continue
 
     async def reap(self) -> int:
-        """End the batches whose lease is over; return how many. One that fails does not stop the others."""
-        ended = 0
-        for batch in await self._expired():
+        """End the batches whose lease is over, a few at once; return how many.
+
+        One that fails or takes long does not stop the others.
+        """
+        places = asyncio.Semaphore(_ENDED_AT_ONCE)
+        return sum(await asyncio.gather(*(self._reap_one(batch, places) for batch in await self._expired())))
+
+    async def _reap_one(self, batch: Batch, places: asyncio.Semaphore) -> bool:
+        async with places:
             try:
                 await self.end(batch)
-                ended += 1
+                return True
             except StoreError as error:
                 log.warning("a batch of a dead writer could not be ended yet", extra={"error": str(error)})
-        return ended
+                return False
 
     @stored
     async def _expired(self) -> list[Batch]:
