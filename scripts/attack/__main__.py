@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import aiohttp
@@ -89,13 +90,13 @@ class _Tenant:
         item = {"source_url": "https://shop.example", "root_job_id": "job", "data": {"text": "x" * 500}}
         for turn in range(10**9):
             items = [{**item, "key_hash": f"{number}-{(turn + n) % 500}", "tags": {"turn": turn}} for n in range(10)]
-            for work in (
-                self._caller.post("/v1/outputs/own", items),
-                self._caller.get("/v1/outputs/own?limit=100"),
-                self._caller.get("/v1/cookies"),
+            for send in (
+                partial(self._caller.post, "/v1/outputs/own", items),
+                partial(self._caller.get, "/v1/outputs/own?limit=100"),
+                partial(self._caller.get, "/v1/cookies"),
             ):
                 began = time.perf_counter()
-                self.statuses[await work] += 1
+                self.statuses[await send()] += 1
                 self.times.append((time.perf_counter() - began) * 1000)
                 await asyncio.sleep(_PAUSE_SECONDS)
 

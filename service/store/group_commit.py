@@ -9,16 +9,15 @@ import asyncio
 import contextvars
 import math
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, KeysView
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from service.store.errors import StoreUnavailable
 
 GroupKey = tuple[int, str]
 
-# Waiting writes that are looked at to fill one round: each costs a comparison of its keys.
-_MAX_LOOKED_AT = 64
 # The least share of its rounds and keys that a process is left with, and what it gets back per round.
 _MIN_SHARE = 1 / 16
 _SHARE_STEP = 1 / 16
@@ -39,13 +38,43 @@ class Joinable(Protocol):
 W = TypeVar("W", bound=Joinable)
 
 
-@dataclass
-class _Group(Generic[W]):
-    """The writes of one group that wait, and the keys of those in flight."""
+@dataclass(eq=False)
+class _Waiting(Generic[W]):
+    """A write, and for how many of its keys an earlier one is not done."""
 
-    waiting: list[W] = field(default_factory=list)
-    busy: set[str] = field(default_factory=set)
-    rounds: int = 0
+    write: W
+    behind: int = 0
+
+
+class _Group(Generic[W]):
+    """The writes of one group: those of each key in the order in which they came, and those that may begin."""
+
+    def __init__(self) -> None:
+        self.ready: deque[W] = deque()
+        self.rounds = 0
+        self._by_key: dict[str, list[_Waiting[W]]] = {}
+
+    def add(self, write: W) -> None:
+        """Let a write begin once those before it that share a key with it are done."""
+        waiting = _Waiting(write)
+        for key in write.keys:
+            of_key = self._by_key.setdefault(key, [])
+            waiting.behind += bool(of_key)
+            of_key.append(waiting)
+        if not waiting.behind:
+            self.ready.append(write)
+
+    def remove(self, write: W) -> None:
+        """Take out a write that is done; whoever waited for it alone may begin."""
+        for key in write.keys:
+            of_key = self._by_key[key]
+            del of_key[0]
+            if not of_key:
+                del self._by_key[key]
+                continue
+            of_key[0].behind -= 1
+            if not of_key[0].behind:
+                self.ready.append(of_key[0].write)
 
 
 @dataclass
@@ -73,7 +102,7 @@ class GroupCommit(Generic[W]):
     async def submit(self, key: GroupKey, write: W) -> Any:
         """Return the write's result once its round is durable; go on if the caller is cancelled."""
         if self.join:
-            self._groups.setdefault(key, _Group()).waiting.append(write)
+            self._groups.setdefault(key, _Group()).add(write)
             self._start_rounds(key)
         else:
             self._start(self._run(key, [write]))
@@ -96,29 +125,21 @@ class GroupCommit(Generic[W]):
 
     def _start_rounds(self, key: GroupKey) -> None:
         group = self._groups[key]
-        while group.rounds < max(1, self.max_rounds * self._share) and (writes := self._next_round(group)):
+        while group.ready and group.rounds < max(1, self.max_rounds * self._share):
             group.rounds += 1
-            self._start(self._round(key, group, writes))
-        if not group.rounds and not group.waiting:
+            self._start(self._round(key, group, self._next_round(group.ready)))
+        if not group.rounds:
             del self._groups[key]
 
-    def _next_round(self, group: _Group[W]) -> list[W]:
-        """Take the writes of one round out of those that wait."""
+    def _next_round(self, ready: deque[W]) -> list[W]:
+        """Take the writes of one round out of those that may begin."""
         chosen: list[W] = []
-        passed: set[str] = set()
         keys = size = 0
-        for write in group.waiting[:_MAX_LOOKED_AT]:
-            if not (group.busy.isdisjoint(write.keys) and passed.isdisjoint(write.keys)):
-                passed.update(write.keys)
-                continue
-            keys, size = keys + len(write.keys), size + write.size
+        while ready:
+            keys, size = keys + len(ready[0].keys), size + ready[0].size
             if chosen and (keys > self.max_keys * self._share or size > self.max_bytes):
                 break
-            chosen.append(write)
-            group.busy.update(write.keys)
-        if chosen:
-            taken = set(map(id, chosen))
-            group.waiting = [write for write in group.waiting if id(write) not in taken]
+            chosen.append(ready.popleft())
         return chosen
 
     async def _round(self, key: GroupKey, group: _Group[W], writes: list[W]) -> None:
@@ -128,7 +149,7 @@ class GroupCommit(Generic[W]):
         finally:
             self._adapt(time.monotonic() - started)
             for write in writes:
-                group.busy.difference_update(write.keys)
+                group.remove(write)
             group.rounds -= 1
             self._start_rounds(key)
 

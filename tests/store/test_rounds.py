@@ -314,6 +314,33 @@ async def test_a_round_takes_no_more_than_it_may() -> None:
     assert sizes == [1, 2, 2, 1, 1]
 
 
+async def test_however_many_writes_wait_for_one_key_those_behind_them_do_not() -> None:
+    done: list[str] = []
+    go_on = asyncio.Event()
+
+    async def commit(group: tuple[int, str], writes: list[Any]) -> None:
+        if not done:
+            done.append("first")
+            await go_on.wait()
+        for each in writes:
+            done.append(each.name)
+            each.done.set_result(None)
+
+    def submit(name: str, key: str) -> asyncio.Future[Any]:
+        write = SimpleNamespace(keys={key: 1}.keys(), size=1, done=asyncio.get_running_loop().create_future())
+        write.name = name
+        return asyncio.ensure_future(commits.submit((1, "g"), write))
+
+    commits: GroupCommit[Any] = GroupCommit(commit)
+    same = [submit(f"same {n}", "key") for n in range(1000)]
+    await asyncio.wait_for(submit("behind", "another key"), 60)
+    assert done == ["first", "behind"]
+    go_on.set()
+    await asyncio.gather(*same)
+    assert done[2:] == [f"same {n}" for n in range(1000)]
+    assert not commits._groups
+
+
 class OverloadedDatabase:
     """Works on all rounds at once, 1000 keys a second together; a round fails after a quarter of a second."""
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 from functools import partial
@@ -140,13 +139,14 @@ def _fits(item: dict[str, Any]) -> bool:
 
 def _give_file_ids(key_hash: str, files: list[dict[str, Any]]) -> None:
     """Give each file without one an id by its content: the same file of the same item keeps it."""
-    seen: Counter[bytes] = Counter()
+    seen: dict[bytes, int] = {}
     for file in files:
         if "id" not in file:
             content = documents.canonical(file)
             # The same file listed twice has two ids, the same two every time.
-            again = (b"%d" % seen[content],) if seen[content] else ()
-            seen[content] += 1
+            earlier = seen.get(content, 0)
+            again = (b"%d" % earlier,) if earlier else ()
+            seen[content] = earlier + 1
             file["id"] = documents.sha256(key_hash.encode(), content, *again)[:_PART]
 
 
