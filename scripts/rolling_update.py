@@ -36,6 +36,7 @@ class Traffic:
         self.slowest = 0.0
         self.lock = threading.Lock()
         self.stop = threading.Event()
+        self.written = threading.Event()  # all of it: the consumer may end
 
     def count(self, *names: str) -> None:
         with self.lock:
@@ -121,7 +122,7 @@ def follow(traffic: Traffic, caller: Caller, group: str) -> None:
         for item in page["items"]:
             traffic.seen[item["key_hash"]] += 1
             cursor = item["id"]
-        if traffic.stop.is_set():
+        if traffic.written.is_set():
             if deadline == float("inf"):
                 deadline = time.monotonic() + _CATCH_UP_SECONDS
             if not page["items"] and traffic.acknowledged <= traffic.seen.keys():
@@ -161,8 +162,10 @@ def main() -> int:
         thread.start()
     traffic.stop.wait(options.seconds)
     traffic.stop.set()
-    for thread in [*writers, *readers, consumer]:
+    for thread in [*writers, *readers]:
         thread.join()
+    traffic.written.set()
+    consumer.join()
     missed = traffic.acknowledged - traffic.seen.keys()
     twice = sum(1 for count in traffic.seen.values() if count > 1)
     result = {

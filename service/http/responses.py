@@ -14,7 +14,7 @@ from isal import igzip, isal_zlib
 from service.http.keys import STREAMING
 from service.http.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
-from service.store import Batch, render_json
+from service.store import Batch, render_json, response_has_begun
 
 # Less than a packet's worth gains nothing.
 _WORTH_COMPRESSING = 1400
@@ -120,6 +120,7 @@ async def _begin(begun: bytearray, pieces: AsyncIterator[bytes]) -> bool:
 async def _send(request: web.Request, response: web.StreamResponse, pieces: AsyncIterator[bytes]) -> None:
     """Send the pieces no faster than the client takes them."""
     await response.prepare(request)
+    response_has_begun()
     request[STREAMING] = True
     if request.method != "HEAD":
         async for piece in pieces:

@@ -33,7 +33,7 @@ from service.store.outputs.items import SERVED as OUTPUT_FIELDS
 from service.store.outputs.items import ItemTooLarge
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
-from service.store.time_budget import in_time, time_budget
+from service.store.time_budget import in_time, response_has_begun, time_budget
 from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
 from service.store.upkeep import Upkeep
 from service.store.vault import Vault
@@ -69,6 +69,7 @@ __all__ = [
     "new_secret",
     "now",
     "render_json",
+    "response_has_begun",
     "time_budget",
 ]
 

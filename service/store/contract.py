@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import ParamSpec, TypeVar
 
 import pymongo
 
-from service.store.errors import driver_errors
-from service.store.time_budget import current_budget, in_time
+from service.store.errors import StoreUnavailable, driver_errors
+from service.store.time_budget import current_budget, in_time, refill_budget
 
 _A_DAY = 86_400.0
+# A response that has begun can only be cut off: it waits so long for a database that fails over.
+_FAILOVER_SECONDS = 30.0
+_RETRY_SECONDS = 0.5
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,6 +30,25 @@ def stored(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
         with driver_errors():
             async with in_time():
                 return await method(*args, **kwargs)
+
+    return wrapper
+
+
+def patient(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+    """Let a read for a response that has begun try again until the database responds."""
+
+    @functools.wraps(method)
+    async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        deadline = time.monotonic() + _FAILOVER_SECONDS
+        while True:
+            try:
+                return await method(*args, **kwargs)
+            except StoreUnavailable:
+                budget = current_budget()
+                if budget is None or not budget.begun or time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(_RETRY_SECONDS)
+                budget.refill()
 
     return wrapper
 
@@ -58,8 +82,6 @@ def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator
                     except StopAsyncIteration:
                         return
             yield taken.pop()  # nothing is kept of it while the client takes its time
-            budget = current_budget()
-            if budget is not None:
-                budget.refill()
+            refill_budget()
 
     return wrapper

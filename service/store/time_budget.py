@@ -26,6 +26,7 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._left = seconds
+        self.begun = False
         self._calls, self._started = 0, 0.0
 
     def refill(self) -> None:
@@ -64,6 +65,20 @@ def time_budget(seconds: float) -> Iterator[None]:
 def current_budget() -> Budget | None:
     """Return the budget of the request that this runs for."""
     return _budget.get()
+
+
+def refill_budget() -> None:
+    """Give the next call of the request that this runs for the whole time again."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.refill()
+
+
+def response_has_begun() -> None:
+    """Let reads for this request wait for a database that fails over: it is too late for a 503."""
+    budget = _budget.get()
+    if budget is not None:
+        budget.begun = True
 
 
 class in_time:

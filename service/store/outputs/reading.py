@@ -13,13 +13,14 @@ from pymongo import ASCENDING, DESCENDING
 from schemas.base import INT64_MAX
 from service.settings import Settings
 from service.store.connection import Database
-from service.store.contract import stored, streamed
+from service.store.contract import patient, stored
 from service.store.decoding import RAW, Document, decode
 from service.store.errors import CursorExpired, StoreUnavailable
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.items import SERVED
+from service.store.time_budget import refill_budget
 from service.store.watch import Watch
 
 # A streamed page is about this many bytes, in memory a few times over.
@@ -95,6 +96,7 @@ class Reading:
         self._patience = settings.lease_seconds + 10
         self._averages: dict[tuple[int, str], int] = {}
 
+    @patient
     @stored
     async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
@@ -133,6 +135,7 @@ class Reading:
             if len(self._averages) > _MAX_REMEMBERED:
                 self._averages.pop(next(iter(self._averages)))
 
+    @patient
     async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         deadline = time.monotonic() + seconds
@@ -146,7 +149,6 @@ class Reading:
                 except TimeoutError:
                     return
 
-    @streamed
     async def pages(
         self, organization_id: int, group_id: str, query: Query, max_items: int | None = None
     ) -> AsyncIterator[Page]:
@@ -154,7 +156,7 @@ class Reading:
 
         What is in flight when it begins is part of it: a reader that comes only once misses nothing.
         """
-        begun = await self._ids.watermark(organization_id, group_id)
+        begun = await self._watermark(organization_id, group_id)
         left, limit = max_items, self.fitting(organization_id, group_id)
         deadline = time.monotonic() + self._patience
         settled = not begun.in_flight
@@ -166,6 +168,7 @@ class Reading:
             handed_on = [page]
             del page
             yield handed_on.pop()  # whoever takes it decides how long it stays in memory
+            refill_budget()
             limit = self.fitting(organization_id, group_id)
             left = None if left is None else left - count
             if left == 0:
@@ -180,12 +183,16 @@ class Reading:
                 query = query._replace(cursor=max(query.cursor, version))
                 await self.wait(organization_id, group_id, version, 0.5)
                 # Before the page that may be the last. A batch may leave ids unused: only `open` tells that it is over.
-                now = await self._ids.watermark(organization_id, group_id)
+                now = await self._watermark(organization_id, group_id)
                 settled = not (begun.in_flight & now.in_flight)
 
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
-        return (await self._ids.watermark(organization_id, group_id)).version
+        return (await self._watermark(organization_id, group_id)).version
+
+    @patient
+    async def _watermark(self, organization_id: int, group_id: str) -> Watermark:
+        return await self._ids.watermark(organization_id, group_id)
 
     @stored
     async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
