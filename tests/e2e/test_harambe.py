@@ -22,8 +22,8 @@ from tests.e2e.serving import Site
 from tests.support.processes import ServiceProcess, free_port, make_token
 
 ROOT = Path(__file__).parents[2]
-# An SDK that Python 3.11 can read (0.77.5 cannot be), and the last setuptools with what its playwright-stealth imports.
-PACKAGES = ["harambe-sdk==0.70.0", "setuptools<80"]
+# The current SDK; Python 3.11 cannot read it. And the last setuptools with what its playwright-stealth imports.
+PACKAGES = ["harambe-sdk==0.77.5" if sys.version_info >= (3, 12) else "harambe-sdk==0.70.0", "setuptools<80"]
 
 SCRAPER = """
 import asyncio, sys
