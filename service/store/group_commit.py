@@ -95,6 +95,7 @@ class GroupCommit(Generic[W]):
     slow_seconds: float = math.inf
 
     def __post_init__(self) -> None:
+        self.begun = 0  # rounds so far
         self._share = 1.0  # of the rounds and keys that are allowed at most
         self._groups: dict[GroupKey, _Group[W]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -118,6 +119,7 @@ class GroupCommit(Generic[W]):
         return len(self._tasks)
 
     def _start(self, work: Any) -> None:
+        self.begun += 1
         # In a context of its own: a round must not end with the time of the request that began it.
         task = asyncio.create_task(work, context=contextvars.Context())
         self._tasks.add(task)

@@ -1,10 +1,15 @@
-"""Deletions by filter while other writers' batches are in flight."""
+"""Deletions by filter while others write."""
 
 from __future__ import annotations
 
-from service.store import Store
+import asyncio
+
+import pytest
+
+from service.store import Query, Store, outputs
 from tests.conftest import MakeApi
 from tests.support.api import make_output
+from tests.support.groups import Group, at
 
 
 async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_in_flight(
@@ -18,3 +23,32 @@ async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_i
     assert deleted.status == 200, deleted.body
     # Either all of it is deleted, or the caller is told to ask again.
     assert deleted.json["deleted"] == 1 or deleted.json["more"], deleted.json
+
+
+@pytest.mark.parametrize("others_write", [True, False])
+async def test_a_deletion_pauses_between_its_rounds_while_others_write(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, others_write: bool
+) -> None:
+    monkeypatch.setattr(outputs, "_DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(outputs, "_PAUSE", 10**6)
+    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 60)
+    await group.write(store, *(make_output(n) for n in range(3)))
+    written = asyncio.Event()
+
+    async def write() -> None:
+        await Group(group.key[0], "another").write(store, make_output(1))
+        written.set()
+
+    if others_write:
+        store.outputs.ids.step = at("before write", write)
+    deleting = asyncio.ensure_future(store.outputs.delete_matching(*group.key, Query()))
+    if not others_write:
+        assert await asyncio.wait_for(deleting, 60) == (3, False)
+        return
+    await asyncio.wait_for(written.wait(), 60)
+    async with asyncio.timeout(60):
+        while len(await group.read(store)) == 3:
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.3)
+    assert not deleting.done() and len(await group.read(store)) == 2
+    deleting.cancel()

@@ -163,6 +163,10 @@ class Writing:
     def rounds_in_flight(self) -> int:
         return self._commits.in_flight
 
+    @property
+    def rounds_begun(self) -> int:
+        return self._commits.begun
+
     async def _commit(self, group: GroupKey, writes: list[Write]) -> None:
         now = time.monotonic()
         # `writes` stays whole: the keys of all of them are free again after the round.
