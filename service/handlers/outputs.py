@@ -94,8 +94,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
-    # A quarter of what reading in would take: 256 KB are about 3 ms.
-    body = await off_loop(page.size // 4, lambda: page.body(next_url))
+    body = await off_loop(page.work, lambda: page.body(next_url))
     return await bytes_response(request, body, headers)
 
 

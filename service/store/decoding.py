@@ -34,14 +34,14 @@ def decode(document: Document, options: CodecOptions[dict[str, Any]] = NAIVE) ->
     """Return one document decoded, its dates naive UTC unless other options are given."""
     if isinstance(document, dict):
         return document
-    if _has_reference(document):
+    if has_reference(document):
         raw = RAW.with_options(tz_aware=options.tz_aware)
         decoded: dict[str, Any] = _plain(RawBSONDocument(document, raw))
         return decoded
     return bson.decode(document, options)
 
 
-def _has_reference(document: bytes) -> bool:
+def has_reference(document: bytes) -> bool:
     """Return whether a document may hold what the driver takes for a reference.
 
     From dollar to dollar: 5 µs for 240 KB of ordinary items, where `in` alone takes 160, a tenth of decoding them.

@@ -26,7 +26,7 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._left = seconds
-        self.begun = False
+        self.begun = False  # the response
         self._calls, self._started = 0, 0.0
 
     def refill(self) -> None:

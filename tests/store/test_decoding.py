@@ -10,7 +10,9 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from service.store.decoding import AWARE, decode, decoded_batches, encoded
+from service.http.offload import OFF_LOOP_BYTES
+from service.store.decoding import AWARE, RAW, decode, decoded_batches, encoded
+from service.store.outputs import documents
 
 MOMENT = datetime(2026, 1, 31, 12, tzinfo=UTC)
 
@@ -49,3 +51,13 @@ async def test_batches_are_bounded_by_number_and_by_bytes() -> None:
 def test_a_decoded_document_stays_as_it_is() -> None:
     document = {"a": 1}
     assert decode(document) is document and encoded(document) is document
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_what_looks_like_a_reference_is_not_decoded_on_the_event_loop(reference: bool) -> None:
+    data = {"$ref": "x", "$id": 1} if reference else {"ref": "x", "id": 1}
+    raw = bson.encode({"cursor": {"firstBatch": [{"id": 1, "data": data, "text": "x" * 100_000}], "id": 0}})
+    reply = documents.read_reply(RawBSONDocument(raw, RAW))
+    page = documents.Page(reply.documents, reply.size, None, 1)
+    assert (page.work > OFF_LOOP_BYTES) == reference
+    assert page.items()[0]["data"] == data

@@ -143,7 +143,7 @@ class Outputs:
                 return deleted, False
             cursor = next_cursor
             if self._writing.rounds_begun > rounds + 1:  # one of them was its own
-                await asyncio.sleep(_PAUSE * (time.monotonic() - started))
+                await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
         while len(self._deleting) >= _MAX_DELETING:
             self._deleting.pop(next(iter(self._deleting)))
         self._deleting[place] = cursor
