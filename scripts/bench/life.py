@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import statistics
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -21,7 +22,10 @@ WRITERS = 8
 BATCH = 20
 PAUSE_SECONDS = 0.1
 DAYS = 30
-_KILL_AFTER_CALLS = 5
+# Periods of a deletion that are compared with as many seconds without one, in turns, and how long they are: machines
+# are noisy, and the median of the periods says more than one stall of the disk.
+_PERIODS = 8
+_PERIOD_SECONDS = 8
 _OLD, _NEW = "2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z"
 
 
@@ -43,7 +47,7 @@ class Writers:
         await asyncio.sleep(2)
         self.times = []
         await asyncio.sleep(seconds)
-        self.report("before")
+        self.report("before", self.taken())
 
         async def end() -> None:
             stop.set()
@@ -51,11 +55,16 @@ class Writers:
 
         return end
 
-    def report(self, case: str) -> None:
-        """Print the times since the last report."""
+    def taken(self) -> list[float]:
+        """Return the times since they were last taken."""
         times, self.times = self.times, []
-        p50, p99 = percentile(times, 0.5), percentile(times, 0.99)
-        print(f"| {case} | {len(times)} | {p50:.1f} ms | {p99:.1f} ms |", flush=True)
+        return times
+
+    @staticmethod
+    def report(case: str, *periods: list[float]) -> None:
+        """Print the times of some periods: the medians of their percentiles."""
+        p50, p99 = (statistics.median(percentile(times, share) for times in periods) for share in (0.5, 0.99))
+        print(f"| {case} | {sum(map(len, periods))} | {p50:.1f} ms | {p99:.1f} ms |", flush=True)
 
     async def _run(self, session: aiohttp.ClientSession, stop: asyncio.Event, number: int) -> None:
         made = data.templates(100)
@@ -121,7 +130,7 @@ async def _retention(server: Server, headers: dict[str, str], items: int, second
         while (await call(session, "GET", f"{group}/stats", headers))["items"] > writers.written + items // 100:
             await asyncio.sleep(0.5)
         took = time.monotonic() - started
-        writers.report("while items expire")
+        writers.report("while items expire", writers.taken())
         await stop()
         while (left := (await call(session, "GET", f"{group}/stats", headers))["items"]) > writers.written:
             if time.monotonic() > started + 2 * took + 60:
@@ -157,21 +166,31 @@ def deletion(items: int, seconds: float) -> None:
 async def _deletion(server: Server, headers: dict[str, str], seconds: float) -> None:
     writers = Writers(server.url, "others", headers)
     group = f"{server.url}/v1/groups/{data.GROUP}"
+    quiet: list[list[float]] = []
+    beside: list[list[float]] = []
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(60)) as session:
         stop = await writers.begin(session, seconds)
-        started, calls, deleted = time.monotonic(), 0, 0
-        while True:
+        started, calls, deleted, killed = time.monotonic(), 0, 0, False
+        began, more = started, True
+        while more:
             done = await call(session, "DELETE", group, headers)
-            calls, deleted = calls + 1, deleted + done["deleted"]
-            if calls == _KILL_AFTER_CALLS:
-                writers.report("while the group is deleted")
+            calls, deleted, more = calls + 1, deleted + done["deleted"], done["more"]
+            if not more or killed or time.monotonic() < began + _PERIOD_SECONDS:
+                continue
+            beside.append(writers.taken())
+            await asyncio.sleep(_PERIOD_SECONDS)
+            quiet.append(writers.taken())
+            began = time.monotonic()
+            if len(quiet) == _PERIODS:
                 os.kill(server.tree.pids()[-1], signal.SIGKILL)
-            if not done["more"]:
-                break
+                killed = True
         took = time.monotonic() - started
-        killed = calls >= _KILL_AFTER_CALLS
-        writers.report("after a worker was killed" if killed else "while the group is deleted")
+        last = writers.taken()
         await stop()
+    if quiet:
+        writers.report(f"medians of {len(quiet)} periods without a deletion", *quiet)
+        writers.report(f"medians of {len(beside)} periods beside it", *beside)
+    writers.report("after a worker was killed" if killed else "to the end of the deletion", last)
     print(f"\n{deleted:,} deletions acknowledged in {calls} calls and {took:.0f} s; workers killed: {int(killed)}")
 
 

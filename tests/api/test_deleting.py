@@ -105,7 +105,7 @@ async def test_a_group_that_does_not_exist_has_nothing_to_delete(admin: Api) -> 
 
 
 async def test_a_deletion_that_takes_long_says_that_there_is_more(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "_DELETED_AT_ONCE", 3)
+    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 3)
     monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.001)
     responses: list[dict[str, Any]] = []
     while not responses or responses[-1]["more"]:

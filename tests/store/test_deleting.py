@@ -30,6 +30,7 @@ async def test_a_deletion_pauses_between_its_rounds_while_others_write(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, others_write: bool
 ) -> None:
     monkeypatch.setattr(outputs, "_DELETED_AT_ONCE", 1)
+    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 1)
     monkeypatch.setattr(outputs, "_PAUSE", 10**6)
     monkeypatch.setattr(outputs, "_DELETE_SECONDS", 60)
     await group.write(store, *(make_output(n) for n in range(3)))

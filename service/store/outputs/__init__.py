@@ -26,7 +26,8 @@ __all__ = ["Ids", "Outputs", "Page", "Patch", "Query", "Recovery", "Result", "Wa
 # Patches of tags that are looked up at once: tags may be 1 MiB each.
 _TAGS_AT_ONCE = 50
 _DELETED_AT_ONCE = 500
-# While others write, a deletion pauses this many times as long as its last round took.
+# While others write, a deletion makes small rounds and pauses this many times as long as the last one took.
+_DELETED_BESIDE_OTHERS = 100
 _PAUSE = 3
 # A deletion by filter ends with `more` after this long.
 _DELETE_SECONDS = 2.0
@@ -134,15 +135,18 @@ class Outputs:
         # Where the last call for the same ended: one that finds little must not look at the same again.
         cursor = self._deleting.pop(place, 0)
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
+        at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
             rounds = self._writing.rounds_begun
-            some = query._replace(cursor=cursor, limit=_DELETED_AT_ONCE)
+            some = query._replace(cursor=cursor, limit=at_once)
             count, next_cursor = await self.delete_some(organization_id, group_id, some)
             deleted += count
             if next_cursor is None:
                 return deleted, False
             cursor = next_cursor
-            if self._writing.rounds_begun > rounds + 1:  # one of them was its own
+            others_write = self._writing.rounds_begun > rounds + 1  # one of them was its own
+            at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
+            if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
         while len(self._deleting) >= _MAX_DELETING:
             self._deleting.pop(next(iter(self._deleting)))
