@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test coverage test-e2e chromium mongosh bench wrk fuzz check format docs lock clean help
+.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format docs lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,14 +16,8 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 	@$(BIN)/python -m service serve --demo
 
 test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not alone"
+	@$(BIN)/pytest -n 3 --dist loadgroup -m "not alone" --cov --cov-report=
 	@$(BIN)/pytest -m alone
-
-# A target of its own: the tracer makes the tests' own processes need half as much CPU again on Python 3.11. Not with
-# the tests marked `alone`: it would be measured there.
-coverage: $(DEV) ## Measure which lines the tests run, and fail below the floor in pyproject.toml
-	@$(BIN)/pytest -n 2 --dist loadgroup -m "not alone" --cov --cov-report=
-	@$(BIN)/coverage report
 
 test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
 	@$(E2E)/bin/pytest tests/e2e

@@ -18,7 +18,7 @@ from service.client.cli.parser import Parser, parse, top_parser
 from service.runtime.backup_file import reading, writing
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
-from service.store import SCOPES, BrowserState, Rotation, Store, StoreError, StoreUnavailable, Vault
+from service.store import SCOPES, BrowserState, Misconfigured, Rotation, Store, StoreError, StoreUnavailable, Vault
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,11 +31,14 @@ def main(arguments: list[str] | None = None) -> int:
     given = {name: options.pop(name) for name in list(options) if name in names}
     try:
         return command(Settings.load(**given), **options)
-    except StoreUnavailable as error:
-        print(f"error: the database does not answer ({error})", file=sys.stderr)
-        return 1
-    except (SettingsError, LocalMongoError, StoreError, ValueError, OSError) as error:
+    except (Misconfigured, SettingsError, LocalMongoError, ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except StoreUnavailable as error:
+        print(f"error: the database does not respond ({error})", file=sys.stderr)
+        return 1
+    except StoreError as error:
+        print(f"error: the database refused this ({error})", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -96,7 +99,7 @@ def _parser() -> Parser:
         action="append",
         choices=SCOPES,
         required=True,
-        help="read: GET; write: POST, PUT, PATCH; delete: DELETE; repeat it for several",
+        help="read: GET; write: POST and PATCH; delete: DELETE, and PUT of a group's retention; repeat it for several",
     )
     create.add_argument("--label", default="", help="who uses it, for `token list`")
     create.add_argument("--expires", type=_future_date, help="ISO 8601 date in the future; default: never")
@@ -143,7 +146,9 @@ def _parser() -> Parser:
     restore_.add_argument("file", metavar="FILE", help="what `backup` wrote; - is standard input")
     restore_.set_defaults(command=restore)
     restored_ = commands.add_parser(
-        "restored", parents=[settings], help="after restoring a backup: let no new id be one that was given before"
+        "restored",
+        parents=[settings],
+        help="after a backup was restored by other means: raise the next ids, so that none is given twice",
     )
     restored_.set_defaults(command=restored)
     clock_ = commands.add_parser(
@@ -297,12 +302,16 @@ def secrets_rotate(settings: Settings) -> int:
             if not sum(rotation.resealed for rotation in done):
                 break
         else:
-            print("error: a service still writes with an old key: start it again, then repeat this", file=sys.stderr)
+            print(
+                "error: a running service still writes with an old key: restart it with the new SECRET_KEYS, then "
+                "repeat this",
+                file=sys.stderr,
+            )
             return 1
         if unreadable:
             print(f"error: {unreadable} values do not open with the keys of SECRET_KEYS", file=sys.stderr)
             return 1
-        print("every value is under the first key")
+        print("every value is sealed with the first key of SECRET_KEYS")
         return 0
 
     return int(_with_store(settings, run))

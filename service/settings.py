@@ -67,7 +67,7 @@ class Settings(_Loaded):
     local_mongo_cache_gb: float = _setting(0.25, "Cache of the database started on this machine, in GB; at least 0.25.")
     secret_keys: str = _setting(
         "",
-        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, with commas between. "
+        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, separated by commas. "
         "The first encrypts, all decrypt.",
         secret=True,
     )
@@ -108,11 +108,11 @@ class Settings(_Loaded):
         0.0, "Seconds to serve on after SIGTERM, with /readyz at 503, so that a load balancer takes the process out."
     )
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop, after DRAIN_SECONDS.")
-    lease_seconds: float = _setting(15.0, "Seconds a write may hold its ids before other processes close them.")
+    lease_seconds: float = _setting(15.0, "Seconds after which another process ends a write that has not finished.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
     write_rounds: int = _setting(4, "Write rounds of one group that run at once, per process.")
-    cors_origins: str = _setting("", "Origins whose pages may call from a browser, with commas between; * for all.")
+    cors_origins: str = _setting("", "Origins whose pages may call from a browser, separated by commas; * for all.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
     log_format: str = _setting(
         "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."

@@ -17,8 +17,8 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add(known)
     if arguments and not arguments[0].startswith("-") and arguments[0] not in known.choices:
         print(
-            f"error: {arguments[0]} is no command of the client; those of the server need "
-            "pip install 'scraping-data-service[server]', and `sds` or `python -m service`",
+            f"error: {arguments[0]} is not a command of the client. For those of the server: "
+            f"pip install 'scraping-data-service[server]', then `sds {arguments[0]}`",
             file=sys.stderr,
         )
         return 2

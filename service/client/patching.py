@@ -16,12 +16,13 @@ from service.client.writing import counted_from
 
 @dataclass
 class Patched:
-    """How many items were updated, unchanged, not found or in conflict; `items` has one result per patch, in order."""
+    """How many items were updated, unchanged, not found, in conflict or too large; `items` has a result per patch."""
 
     updated: int = 0
     unchanged: int = 0
     not_found: int = 0
     conflict: int = 0
+    too_large: int = 0
     items: list[PatchResult] = field(default_factory=list, repr=False)
 
     def add(self, response: Mapping[str, Any]) -> None:
@@ -29,6 +30,7 @@ class Patched:
         self.unchanged += response["unchanged"]
         self.not_found += response["not_found"]
         self.conflict += response["conflict"]
+        self.too_large += response["too_large"]
         self.items += response["items"]
 
 

@@ -88,7 +88,7 @@ class OutputPatch(TypedDict, total=False):
 
 
 class PatchResult(TypedDict):
-    """What became of one patched item: `updated`, `unchanged`, `not_found` or `conflict`."""
+    """What became of one patched item: `updated`, `unchanged`, `not_found`, `conflict` or `too_large`."""
 
     result: str
     id: NotRequired[int]

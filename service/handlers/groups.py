@@ -88,7 +88,7 @@ async def jobs(request: web.Request) -> web.StreamResponse:
 async def fields(request: web.Request) -> web.StreamResponse:
     """Return fill rate, types, smallest, largest and example values for each path in `data`.
 
-    Looks at the newest 1000 items that match.
+    Looks at the newest `limit` items that match.
     """
     group_id = path_id(request, "group_id")
     loaded = _FIELDS.load(request)

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
-from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -28,6 +27,7 @@ from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
 from service.http.limits import ADMISSION, without_slot
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
+from service.http.paging import url_with_cursor
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
 from service.http.responses import bytes_response, json_response, stream_response
@@ -93,7 +93,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         del page  # a slow reader holds what is rendered only
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
-    next_url = None if page.next_cursor is None else _next_url(request, page.next_cursor)
+    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
     body = await off_loop(page.work, lambda: page.body(next_url))
     return await bytes_response(request, body, headers)
 
@@ -117,7 +117,7 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
         page = await outputs.page(organization_id, group_id, part)
         if len(page.documents) < part.limit:
             left = len(page.documents)  # it ended early: so does the whole page
-    next_url = None if next_cursor is None else _next_url(request, next_cursor)
+    next_url = None if next_cursor is None else url_with_cursor(request, next_cursor)
     yield b'],"metadata":%b}' % render_json({"next_url": next_url, "next_cursor": next_cursor})
 
 
@@ -207,14 +207,3 @@ def _etag(request: web.Request, version: int) -> str:
     # Weak: last_scraped_date may have moved, which is not a change. With the organization: a browser's
     # cache does not know tokens, and must not show one organization's page for another's.
     return f'W/"{request[ORGANIZATION]}-{version}"'
-
-
-def _next_url(request: web.Request, cursor: int) -> str:
-    """Return the absolute URL that repeats the request with another cursor."""
-    base = request.app[SETTINGS].base_url.rstrip("/")
-    if not base:
-        # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
-        base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
-    query = request.rel_url.raw_query_string.split("&")
-    kept = [part for part in query if part and unquote(part.partition("=")[0]) != "cursor"]
-    return f"{base}{request.rel_url.raw_path}?{'&'.join([*kept, f'cursor={cursor}'])}"

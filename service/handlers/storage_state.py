@@ -69,7 +69,9 @@ def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     state: dict[str, Any] = load(_INPUT, value)
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:
-            raise invalid("too_large", "Members that no cookie has are too large", "body", "cookies", str(index))
+            raise invalid(
+                "too_large", f"Unknown members of a cookie may have {_MAX_EXTRA} bytes", "body", "cookies", str(index)
+            )
     for index, origin in enumerate(state["origins"]):
         if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:
             raise invalid("too_large", "The origin is too large", "body", "origins", str(index))

@@ -23,12 +23,12 @@ _STEP = 1024 * 1024
 # Every member costs a copy of what follows it in its slice. Parallel compressors make one per 64 KB or more.
 _SLICE = 16 * 1024
 _MAX_MEMBERS = 1024
-# 16 MiB take 50 ms: whatever takes so much longer is made to.
+# 16 MiB take 50 ms: a body that takes 2 s was built to be slow.
 _INFLATE_SECONDS = 2.0
 
 
 async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> bytes:
-    """Return the body, decompressed. Raises for a wrong type, too much of it, or too slow.
+    """Return the body, decompressed. Raises if its type is wrong, or if it is too large or arrives too slowly.
 
     The request counts as one that is received until the body is in, then as one that is worked on.
     """

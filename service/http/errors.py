@@ -76,7 +76,7 @@ def error_response(error: ApiError) -> web.Response:
     return response
 
 
-# Status -> type, message and location of what aiohttp itself refuses.
+# Status -> type, message and location of an error that is given by its status alone.
 _HTTP = {
     400: ("bad_request", "The request could not be read", ()),
     401: ("auth_invalid", "Unauthorized", ("header", "Authorization")),
@@ -89,7 +89,7 @@ _HTTP = {
     413: ("too_large", "The body is too large", ("body",)),
     414: ("too_large", "The path is too long", ("path",)),
     415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),
-    417: ("bad_request", "Only 100-continue can be expected", ("header", "Expect")),
+    417: ("bad_request", "Must be 100-continue", ("header", "Expect")),
     429: ("rate_limited", "Too many requests", ()),
     431: ("too_large", "The headers are too large", ("header",)),
     503: ("unavailable", "The service is overloaded or its database does not respond: try again later", ()),

@@ -1,4 +1,4 @@
-"""Outputs as lines: NDJSON, and CSV with nested data in dotted columns."""
+"""Outputs as streams: NDJSON, JSON, server-sent events, and CSV with nested data in dotted columns."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ LIMITS = web.AppKey("limits", Limits)
 
 
 class Admission:
-    """What one request holds of the limits. Every method raises 503 if there is no room."""
+    """What one request holds of the limits. Taking more raises 503 if there is no room."""
 
     def __init__(self, limits: Limits, token_id: str) -> None:
         self._limits, self._token_id = limits, token_id

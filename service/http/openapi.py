@@ -26,8 +26,9 @@ _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 _OURS = ("schemas", "produces", "etag", "gives", "headers", "not_found")
 
 _ABOUT = (
-    "Cookies, local storage, reviews and outputs of scrapers. Every call needs `Authorization: Bearer <token>`; "
-    "everything belongs to the token's organization. Dates are ISO 8601 in UTC. "
+    "Cookies, local storage, reviews and outputs of scrapers. Every call except health and "
+    "metrics needs `Authorization: Bearer <token>`; everything belongs to the token's organization. "
+    "Dates are ISO 8601 in UTC. "
     'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`.'
 )
 # In the order in which they are shown.

@@ -23,7 +23,7 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def check_framing(request: web.Request) -> None:
-    """Refuse what another server between could read as another request: the connection is closed."""
+    """Refuse what a proxy could read as another request (request smuggling), and close the connection."""
     if request.version not in (HttpVersion10, HttpVersion11):
         raise ApiError(400, [problem("bad_request", "Use HTTP/1.1")], _CLOSE)
     codings = request.headers.getall("Transfer-Encoding", [])

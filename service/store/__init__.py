@@ -19,7 +19,7 @@ from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
-from service.store.errors import CursorExpired, LayoutError, StoreError, StoreUnavailable
+from service.store.errors import CursorExpired, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
@@ -51,6 +51,7 @@ __all__ = [
     "Key",
     "LayoutError",
     "Listing",
+    "Misconfigured",
     "Page",
     "Patch",
     "Query",

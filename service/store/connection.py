@@ -26,7 +26,7 @@ else:
 
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
-# For what the reaper makes good if a crash takes it back.
+# For a write that the reaper repeats if a crash loses it.
 COMMITTED = WriteConcern(w="majority")
 MAJORITY = ReadConcern("majority")
 
@@ -67,7 +67,7 @@ class PoolUse(ConnectionPoolListener):
         self._add(in_use=-1)
 
     def _nothing(self, event: Any) -> None:
-        """Leave what changes no count."""
+        """Ignore what changes no count."""
 
     pool_created = pool_ready = pool_cleared = pool_closed = _nothing
     connection_ready = connection_check_out_started = connection_check_out_failed = _nothing

@@ -22,7 +22,7 @@ RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument
 # As it came over the wire, or decoded by the driver.
 Document = bytes | dict[str, Any]
 
-# Of documents that are read to be changed, at once.
+# Bytes of documents in memory at once, where they are read to be rewritten.
 _BATCH_BYTES = 8 * 1024 * 1024
 
 _REFERENCE = b"$ref\0"

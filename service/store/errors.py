@@ -47,7 +47,11 @@ class CursorExpired(StoreError):
     """A list cannot be continued after this cursor: its record, or deletion records after it, were removed."""
 
 
-class LayoutError(StoreUnavailable):
+class Misconfigured(StoreUnavailable):
+    """Nothing works until the operator does what the message says."""
+
+
+class LayoutError(Misconfigured):
     """The database was written by another version of the service."""
 
 
@@ -62,7 +66,7 @@ def driver_errors() -> Iterator[None]:
         code = getattr(error, "code", None)
         if code in _FIXES:
             log.error(_FIXES[code], extra={"code": code})
-            raise StoreUnavailable(_FIXES[code]) from None
+            raise Misconfigured(_FIXES[code]) from None
         passing = isinstance(error, BulkWriteError) and is_passing(error)
         if error.timeout or code in _PASSING_CODES or passing:
             raise StoreUnavailable(type(error).__name__) from None

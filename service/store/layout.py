@@ -1,7 +1,7 @@
 """Which version's layout a database has, and how an older one is brought to the present one.
 
-Version 2 keeps ids and counts per group. Version 1 kept them per organization, in `sequences`; a
-service of that version cannot write once `sequences` refuses batches.
+Layout 2 keeps ids and counts per group. Layout 1, of version 0.1.0, kept them per organization, in
+`sequences`; a service of that version cannot write once `sequences` refuses batches.
 """
 
 from __future__ import annotations

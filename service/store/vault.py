@@ -61,7 +61,7 @@ class Vault:
                 key = b""
             if not _KEY_ID.fullmatch(id) or len(key) != _KEY or id in keys:
                 raise ValueError(
-                    "SECRET_KEYS must be id:base64 of 32 bytes, comma between, each id once; "
+                    "SECRET_KEYS must be id:base64 of 32 bytes, separated by commas, no id twice; "
                     "`python -m service secrets new-key` makes one"
                 )
             keys[id] = key
@@ -96,7 +96,7 @@ class Vault:
         return Sealed(plain[start:].decode(), orjson.loads(plain[_LENGTH:start]))
 
     def open_unbound(self, stored: str | bytes, *belongs_to: Any) -> str:
-        """Return a value that is plain, or sealed as versions before 2 did. Raises VaultError with `SEALED_ONLY`."""
+        """Return a value that is plain, or sealed as version 0.1.0 did. Raises VaultError with `SEALED_ONLY`."""
         if self._sealed_only:
             log.error(
                 "a value is not sealed, or was sealed by a version that bound only its name: "

@@ -148,15 +148,15 @@ async def test_a_patch_is_sent_again_unless_it_names_a_version(fault: Any) -> No
         await sent(lambda c: c.patch_many("g", [{"output_id": "o", "is_approved": True, "if_id": 7}]), first, {})
 
 
-def many(updated: int, conflict: int = 0) -> dict[str, Any]:
-    items = [{"result": "updated"}] * updated + [{"result": "conflict"}] * conflict
-    return {"updated": updated, "unchanged": 0, "not_found": 0, "conflict": conflict, "items": items}
+def many(updated: int, conflict: int = 0, too_large: int = 0) -> dict[str, Any]:
+    counts = {"updated": updated, "unchanged": 0, "not_found": 0, "conflict": conflict, "too_large": too_large}
+    return {**counts, "items": [{"result": result} for result, count in counts.items() for _ in range(count)]}
 
 
 async def test_any_number_of_patches_goes_in_batches_and_is_counted() -> None:
     patches = ({"key_hash": str(n), "is_approved": True} for n in range(1203))
-    patched, service = await sent(lambda c: c.patch_many("g", patches), many(500), many(490, 10), many(203))
-    assert (patched.updated, patched.conflict, len(patched.items)) == (1193, 10, 1203)
+    patched, service = await sent(lambda c: c.patch_many("g", patches), many(500), many(490, 10), many(200, 0, 3))
+    assert (patched.updated, patched.conflict, patched.too_large, len(patched.items)) == (1190, 10, 3, 1203)
     assert [len(json.loads(body)) for body in service.bodies] == [500, 500, 203]
 
 

@@ -51,5 +51,5 @@ def test_the_name_of_the_program_is_the_one_it_was_started_by(
 def test_a_command_of_the_server_says_how_to_install_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert client_only(["serve"]) == 2
     text = capsys.readouterr().err
-    assert text.startswith("error: serve is no command of the client;")
+    assert text.startswith("error: serve is not a command of the client.")
     assert "pip install 'scraping-data-service[server]'" in text

@@ -140,8 +140,8 @@ def test_a_column_has_one_type(cells: list[str], values: list[Any]) -> None:
         ('source_url,title\nu,"a\nb"\nu,"c', "line 4: unexpected end of data"),
         ("source_url,is_approved\nu,maybe\n", "line 2: is_approved cannot be 'maybe'"),
         ("source_url,files\nu,none\n", "line 2: files cannot be 'none'"),
-        ("source_url,price,price.amount\nu,1,2\n", "line 2: price.amount: the row has a value for 'price' itself"),
-        ("source_url,price.amount,price\nu,1,2\n", "line 2: price: the row has values below it"),
+        ("source_url,price,price.amount\nu,1,2\n", "line 2: price.amount: the row also has a value for 'price' itself"),
+        ("source_url,price.amount,price\nu,1,2\n", "line 2: price: the row also has values below it"),
         ("source_url,title\nu,\udcff\n", "not UTF-8"),
     ],
 )

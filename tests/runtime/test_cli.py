@@ -200,8 +200,17 @@ def test_a_database_that_does_not_answer_is_one_clear_line(
         for arguments in (["token", "list"], ["token", "revoke", "x"]):
             assert main(arguments) == 1
             said = capsys.readouterr().err
-            assert said.startswith("error: the database does not answer")
+            assert said.startswith("error: the database does not respond")
             assert said.count("\n") == 1
+
+
+def test_a_login_that_the_database_refuses_says_what_to_correct(
+    mongo_url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MONGO_URL", re.sub(r"//[^@]*@", "//nobody:wrong@", mongo_url))
+    assert main(["token", "list"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: the database refuses the login: correct user, password and authSource in MONGO_URL")
 
 
 def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
@@ -106,14 +105,7 @@ def test_tls_is_served_directly(
     cert, key = certificate
     context = ssl.create_default_context(cafile=str(cert))
     with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key, workers=workers) as service:
-        service.wait_for("listening", workers)
-
-        def ready() -> bool:
-            with contextlib.suppress(urllib.error.HTTPError):
-                return bool(call(service, "/readyz", context=context))
-            return False
-
-        wait_until(ready, service.log)
+        service.wait_until_ready(context)
         call(service, "/v1/outputs/tls", token, [make_output(1), make_output(2)], context=context)
         page = call(service, "/v1/outputs/tls?limit=1", token, context=context)
         assert page["metadata"]["next_url"].startswith(f"{service.url}/v1/outputs/tls?")

@@ -421,7 +421,7 @@ async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: py
     assert await asyncio.to_thread(rotate, apart, f"{NEW},{OLD}") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cookies: 3 values, 3 sealed now"
-    assert lines[-1] == "every value is under the first key"
+    assert lines[-1] == "every value is sealed with the first key of SECRET_KEYS"
     assert "\r" not in "".join(lines)
     assert await asyncio.to_thread(rotate, apart, Vault.new_key("third")) == 1
     error = capsys.readouterr().err

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -134,16 +135,16 @@ class ServiceProcess:
         self.wait_for("listening")
         return self
 
-    def wait_until_ready(self) -> ServiceProcess:
+    def wait_until_ready(self, tls: ssl.SSLContext | None = None) -> ServiceProcess:
         """Wait until it says that it is ready; with several workers, until each of them does."""
         self.wait_for("listening", self._workers)
         # Each connection goes to any of the workers: of 20, some go to each.
         times = 1 if self._workers == 1 else 20
-        wait_until(lambda: all(self._is_ready() for _ in range(times)), self.log)
+        wait_until(lambda: all(self._is_ready(tls) for _ in range(times)), self.log)
         return self
 
-    def _is_ready(self) -> bool:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=SECONDS):
+    def _is_ready(self, tls: ssl.SSLContext | None) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=SECONDS, context=tls):
             return True
         return False
 

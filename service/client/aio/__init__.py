@@ -13,7 +13,7 @@ from service.client.transport import Transport
 class AsyncClient(Outputs, Resources):
     """The service at `url`, for the organization of `token`.
 
-    Every request that may be sent twice without harm is sent again when the service is busy (429, 503) or the
+    Every request that may be sent twice without harm is sent again when the service is busy (429, 502, 503, 504) or the
     connection is lost, for up to `patience` seconds, with growing pauses and after the wait that the service asks
     for. `add_reviews`, and patches with `if_id`, are sent again only when they were surely not stored. Other failures
     raise `ClientError`. `timeout` is how many seconds the service may be silent.

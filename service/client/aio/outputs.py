@@ -159,7 +159,7 @@ class Outputs:
         tags: Mapping[str, Any] | None = None,
         if_id: int | None = None,
     ) -> PatchResult:
-        """Change the approval or the tags of one item and return its new id.
+        """Change the approval or the tags of one item; the result has its new id.
 
         `tags` are merged into the item's; a tag that is None is removed. With `if_id` the item is changed only while
         it has this id, else `VersionConflict` is raised.

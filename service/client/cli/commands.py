@@ -82,7 +82,8 @@ def _add_import(actions: argparse._SubParsersAction[Any], service: argparse.Argu
         parents=[service],
         help="write a file to a group; run it again to continue after an interruption",
         description="A CSV has the columns that `outputs export` writes, or any others: what is no field of an "
-        "output goes into its data. A column of numbers only becomes numbers, and so on; --text prevents it.",
+        "output goes into its data. A column that holds nothing but numbers is read as numbers, likewise "
+        "true and false, and JSON; --text keeps the text.",
     )
     import_.add_argument("group")
     import_.add_argument("file", type=Path, help="NDJSON or CSV, compressed with gzip or not")
@@ -181,7 +182,10 @@ def state_export(client: Client, domain: str | None, format: str, out: Path | No
             file.write(text)
         print(f"wrote {len(state['cookies'])} cookies to {out}", file=sys.stderr)
     if format != "playwright" and state["origins"]:
-        print(f"local storage of {len(state['origins'])} origins left out: {format} has none", file=sys.stderr)
+        print(
+            f"local storage of {len(state['origins'])} origins left out: the format {format} cannot hold it",
+            file=sys.stderr,
+        )
 
 
 @_command

@@ -130,7 +130,7 @@ def _put(item: dict[str, Any], path: list[str], value: Any, where: str) -> None:
     for name in path[:-1]:
         item = item.setdefault(name, {})
         if not isinstance(item, dict):
-            raise CsvError(f"{where}: the row has a value for {name!r} itself, too")
+            raise CsvError(f"{where}: the row also has a value for {name!r} itself")
     if isinstance(item.get(path[-1]), dict) and item[path[-1]]:
-        raise CsvError(f"{where}: the row has values below it, too")
+        raise CsvError(f"{where}: the row also has values below it")
     item[path[-1]] = value

@@ -38,7 +38,7 @@ RESTORED_GAP = 1_000_000_000
 
 
 class Outputs:
-    """Reads and writes outputs; every method takes the organization and the group."""
+    """Reads and writes the outputs of a group."""
 
     def __init__(
         self, client: Client, database: Database, jobs: Jobs, indexes: Indexes, watch: Watch, settings: Settings
