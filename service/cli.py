@@ -31,14 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
     given = {name: options.pop(name) for name in list(options) if name in names}
     try:
         return command(Settings.load(**given), **options)
-    except (Misconfigured, SettingsError, LocalMongoError, ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except StoreUnavailable as error:
-        print(f"error: the database does not respond ({error})", file=sys.stderr)
-        return 1
-    except StoreError as error:
-        print(f"error: the database refused this ({error})", file=sys.stderr)
+    except (StoreError, SettingsError, LocalMongoError, ValueError, OSError) as error:
+        is_away = isinstance(error, StoreUnavailable) and not isinstance(error, Misconfigured)
+        print(f"error: the database does not respond ({error})" if is_away else f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
