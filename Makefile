@@ -16,7 +16,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 	@$(BIN)/python -m service serve --demo
 
 test: $(DEV) ## Run all tests on a real MongoDB that they start themselves
-	@$(BIN)/pytest -n 3 --dist loadgroup -m "not alone" --cov --cov-report=
+	@$(BIN)/pytest -n 2 --dist loadgroup -m "not alone" --cov --cov-report=
 	@$(BIN)/pytest -m alone
 
 test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
