@@ -13,6 +13,7 @@ from service.runtime.local_mongo import local_mongo
 from service.store import SCOPES
 from tests.support.processes import ServiceProcess, run_command
 
+_CONFIGURATION = Path(__file__).with_suffix(".toml")
 # Not among them: missing_test_data, validation_mismatch and low_valid_rate. No generated id names an output, and the
 # document cannot say that a deletion needs at least one filter: 404 and 422 are right there.
 _WARNINGS = (
@@ -31,7 +32,8 @@ def fuzz(
         service.wait_until_ready()
         return subprocess.run(
             [
-                *(sys.executable, "-m", "schemathesis.cli", "run", f"{service.url}/openapi.json"),
+                *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(_CONFIGURATION)),
+                *("run", f"{service.url}/openapi.json"),
                 *("--header", f"Authorization: Bearer {made.stdout.strip()}"),
                 *("--max-examples", str(examples), "--seed", "1", "--generation-database", "none"),
                 "--generation-allow-x00=false",  # no string may have NUL: said once, not in every schema

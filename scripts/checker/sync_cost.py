@@ -70,6 +70,7 @@ async def run(url: str, items: int, changed: int) -> int:
 
     # A process that has just started: it remembers no mark.
     new = Store.connect(Settings(mongo_database="sync-cost"), url)
+    await new.ensure_indexes()
     by_cursor = await measure(new, "by cursor", Query(cursor=last, limit=1000))
     moment: datetime = by_cursor[0]["update_date"]
     by_date = await measure(new, "by created_after", Query(created_after=moment, limit=1000))
