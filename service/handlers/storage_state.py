@@ -70,7 +70,11 @@ def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:
             raise invalid(
-                "too_large", f"Unknown members of a cookie may have {_MAX_EXTRA} bytes", "body", "cookies", str(index)
+                "too_large",
+                f"The cookie's unknown members must be at most {_MAX_EXTRA} bytes in all",
+                "body",
+                "cookies",
+                str(index),
             )
     for index, origin in enumerate(state["origins"]):
         if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:

@@ -79,13 +79,10 @@ def error_response(error: ApiError) -> web.Response:
 # Status -> type, message and location of an error that is given by its status alone.
 _HTTP = {
     400: ("bad_request", "The request could not be read", ()),
-    401: ("auth_invalid", "Unauthorized", ("header", "Authorization")),
-    403: ("scope_missing", "Forbidden", ("header", "Authorization")),
     404: ("not_found", "Nothing was found at this path", ("path",)),
     405: ("method_not_allowed", "The method is not allowed for this path", ("method",)),
     408: ("timeout", "The request took too long to arrive", ()),
     410: ("cursor_expired", "The cursor has expired: start again without cursor", ("query", "cursor")),
-    412: ("precondition_failed", "The output has changed meanwhile", ("header", "If-Match")),
     413: ("too_large", "The body is too large", ("body",)),
     414: ("too_large", "The path is too long", ("path",)),
     415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),

@@ -61,3 +61,5 @@ def test_what_looks_like_a_reference_is_not_decoded_on_the_event_loop(reference:
     page = documents.Page(reply.documents, reply.size, None, 1)
     assert (page.work > OFF_LOOP_BYTES) == reference
     assert page.items()[0]["data"] == data
+    behind_a_decoded_one = page._replace(documents=[{"id": 0}, *reply.documents])
+    assert (behind_a_decoded_one.work > OFF_LOOP_BYTES) == reference

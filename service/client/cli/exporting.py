@@ -13,7 +13,6 @@ from typing import Any
 
 from service.client.cli import tables
 from service.client.cli.progress import Progress
-from service.client.errors import ClientError
 from service.client.paths import read_query
 from service.client.sync import Client
 
@@ -37,7 +36,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
     cursor, count = 0, 0
     if part.exists() and about.exists() and about.read_text() == asked:
         cursor, count = _resume(part)
-    total = None if read_query(options) else _items(client, group)
+    total = None if read_query(options) else client.group(group)["items"]
     progress = Progress(f"export of {group}", count)
     try:
         with part.open("ab" if cursor else "wb") as file:
@@ -72,17 +71,6 @@ def export_to_standard_output(client: Client, group: str, options: Mapping[str, 
     if not count:
         raise NothingFoundError(_nothing(client, group, options))
     return count
-
-
-def _items(client: Client, group: str) -> int:
-    """Return how many items a group holds; 0 for one that does not exist."""
-    try:
-        items: int = client.group(group)["items"]
-    except ClientError as error:
-        if error.has_type("not_found"):
-            return 0
-        raise
-    return items
 
 
 def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:

@@ -78,8 +78,8 @@ class Page(NamedTuple):
 
     @property
     def work(self) -> int:
-        """The bytes that are left to decode; a quarter where only the rendering is left."""
-        is_decoded = bool(self.documents) and isinstance(self.documents[0], dict)
+        """The bytes that are left to decode and render; a quarter where only the rendering is left."""
+        is_decoded = bytes not in map(type, self.documents)  # a page of several windows can have both
         return self.size // 4 if is_decoded else self.size
 
     def events(self) -> bytes:
