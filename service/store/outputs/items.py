@@ -42,8 +42,6 @@ KNOWN_FIELDS = {
     "root_job_id": 1,
     "is_approved": 1,
     "last_scraped_date": 1,
-    "country": 1,
-    "region": 1,
     "deleted": 1,
 }
 
@@ -76,8 +74,8 @@ class Known(NamedTuple):
     content_hash: str
     is_approved: bool
     scraped: datetime
-    filters: dict[str, str]
     deleted: bool
+    filters: dict[str, str]  # only where a deletion needs them
     tags: dict[str, Any] | None  # only where a patch needs them
 
     @classmethod
@@ -90,8 +88,8 @@ class Known(NamedTuple):
             document.get("content_hash", ""),
             document.get("is_approved", False),
             document["last_scraped_date"],
-            {name: document[name] for name in FILTER_TAGS if name in document},
             document.get("deleted", False),
+            {name: document[name] for name in FILTER_TAGS if name in document},
             document.get("tags"),
         )
 

@@ -21,6 +21,7 @@ from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is
 from service.store.group_commit import GroupCommit, GroupKey, fail
 from service.store.outputs.ids import Batch, Change, Ids, new_token
 from service.store.outputs.items import (
+    FILTER_TAGS,
     KNOWN_FIELDS,
     Known,
     Operation,
@@ -35,6 +36,7 @@ from service.store.outputs.items import (
     touch_operations,
 )
 from service.store.outputs.merge_patch import merge_patch
+from service.store.outputs.novelty import Novelty
 from service.store.outputs.recovery import Recovery
 from service.store.time_budget import time_budget
 
@@ -56,6 +58,8 @@ _MESSAGES_AT_ONCE = 2
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
 
 Result = dict[str, Any]
+# What finds a change's item: a field, its value, and the fields that are wanted of it beside those always needed.
+Looked = tuple[str, str, tuple[str, ...]]
 
 
 class Put(NamedTuple):
@@ -70,6 +74,10 @@ class Put(NamedTuple):
     @property
     def size(self) -> int:
         return int(self.item["size"])
+
+    @property
+    def looked_up(self) -> Looked:
+        return "key_hash", self.item["key_hash"], ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,10 @@ class Patch:
     def size(self) -> int:
         return 0 if self.tags is None else _TAGS_BYTES
 
+    @property
+    def looked_up(self) -> Looked:
+        return self.by, self.value, () if self.tags is None else ("tags",)
+
 
 @dataclass(frozen=True)
 class Delete:
@@ -105,6 +117,10 @@ class Delete:
     @property
     def key(self) -> str:
         return f"{self.by}:{self.value}"
+
+    @property
+    def looked_up(self) -> Looked:
+        return self.by, self.value, FILTER_TAGS
 
     def selects(self, known: Known) -> bool:
         return (
@@ -142,6 +158,7 @@ class Writing:
         self._ids, self._recovery = ids, recovery
         self._seconds = settings.mongo_timeout
         self._max_item_bytes = settings.max_item_bytes
+        self._novelty = Novelty()
         self._commits = GroupCommit[Write](
             self._commit, settings.group_commit, settings.write_rounds, slow_seconds=settings.mongo_timeout / 2
         )
@@ -184,8 +201,8 @@ class Writing:
         pending = {key: change for write in writes for key, change in write.changes.items()}
         results: dict[str, Result] = {}
         errors: dict[str, StoreError] = {}
-        for _ in range(_MAX_ROUNDS):
-            round_ = _Round(self, group, pending)
+        for attempt in range(_MAX_ROUNDS):
+            round_ = _Round(self, group, pending, all_new=attempt == 0 and self._novelty.expected(group))
             await round_.run()
             results |= round_.results
             errors |= round_.errors
@@ -208,8 +225,9 @@ class _Round:
     meanwhile, or a tombstone, and goes again.
     """
 
-    def __init__(self, writing: Writing, group: GroupKey, pending: dict[str, Pending]) -> None:
+    def __init__(self, writing: Writing, group: GroupKey, pending: dict[str, Pending], *, all_new: bool) -> None:
         self._ids, self._recovery, self._outputs = writing._ids, writing._recovery, writing._outputs
+        self._novelty, self._all_new = writing._novelty, all_new
         self._max_item_bytes = writing._max_item_bytes
         self._group, self._pending = group, pending
         self._owner = {"organization_id": group[0], "group_id": group[1]}
@@ -217,6 +235,7 @@ class _Round:
         self.errors: dict[str, StoreError] = {}
         self._rows: list[Row] = []
         self._touches: dict[str, Touch] = {}
+        self._puts = 0
         self._recount = False
 
     async def run(self) -> None:
@@ -224,7 +243,7 @@ class _Round:
         try:
             # At the same time: ids that turn out not to be needed are never used.
             known, batch = await asyncio.gather(
-                self._look_up(self._pending.values()),
+                self._look_up(),
                 self._ids.allocate(*self._group, len(self._pending), token),
             )
             await self._plan(batch, known)
@@ -236,28 +255,28 @@ class _Round:
 
     # -- looking up ---------------------------------------------------------------------------
 
-    async def _look_up(self, changes: Iterable[Pending]) -> dict[str, Known]:
+    async def _look_up(self) -> dict[str, Known]:
         """Return what is stored of the changes' items, by their keys.
 
         Read as the primary has it now, committed or not: the write that follows is guarded by what
         was read here, and is answered only when it is committed, and with it what it was built on.
         """
-        wanted: dict[tuple[str, bool], list[str]] = {}
+        changes: Iterable[Pending] = self._pending.values()
+        if self._all_new:
+            changes = [change for change in changes if not isinstance(change, Put)]
+        wanted: dict[tuple[str, tuple[str, ...]], list[str]] = {}
         for change in changes:
-            if isinstance(change, Put):
-                wanted.setdefault(("key_hash", False), []).append(change.item["key_hash"])
-            else:
-                with_tags = isinstance(change, Patch) and change.tags is not None
-                wanted.setdefault((change.by, with_tags), []).append(change.value)
+            by, value, extra = change.looked_up
+            wanted.setdefault((by, extra), []).append(value)
         found = await asyncio.gather(*(self._find(*which, values) for which, values in wanted.items()))
         return {key: known for part in found for key, known in part.items()}
 
-    async def _find(self, by: str, with_tags: bool, values: list[str]) -> dict[str, Known]:
-        fields = {**KNOWN_FIELDS, "tags": 1} if with_tags else KNOWN_FIELDS
+    async def _find(self, by: str, extra: tuple[str, ...], values: list[str]) -> dict[str, Known]:
+        with_tags = "tags" in extra
         outputs = self._outputs.with_options(codec_options=RAW) if with_tags else self._outputs
         cursor = outputs.find(
             {**self._owner, by: {"$in": values}},
-            fields,
+            {**KNOWN_FIELDS, **dict.fromkeys(extra, 1)},
             hint="key" if by == "key_hash" else by,
             batch_size=len(values) + 1,
         )
@@ -281,6 +300,7 @@ class _Round:
     async def _plan(self, batch: Batch, known: dict[str, Known]) -> None:
         """Decide what becomes of each change: a row with an id, a touch, or nothing at all."""
         puts = {key: change.item for key, change in self._pending.items() if isinstance(change, Put)}
+        self._puts = len(puts)
         undated = [
             item["key_hash"]
             for key, item in puts.items()
@@ -352,6 +372,9 @@ class _Round:
         self._count_rows(change)
         self._count_touches(change)
         change.recount = self._recount
+        if self._puts:
+            new = sum(row.known is None and row.key in self.results for row in self._rows)
+            self._novelty.saw(self._group, new, self._puts - new)
         await self._ids.finish(batch, change)
 
     async def _write_part(self, part: list[Row], places: asyncio.Semaphore) -> None:
@@ -397,7 +420,7 @@ class _Round:
 
     async def _lost(self, rows: list[Row], count: int) -> set[str]:
         """Return which rows, `count` of them, had another id than when they were looked up."""
-        now = await self._find("key_hash", False, [row.key_hash for row in rows])
+        now = await self._find("key_hash", (), [row.key_hash for row in rows])
         ids = {row.key: now[f"key_hash:{row.key_hash}"].id if f"key_hash:{row.key_hash}" in now else 0 for row in rows}
         lost = {row.key for row in rows if ids[row.key] < row.id}
         # Changed again since, by somebody who saw this row or by somebody who was faster.
@@ -415,7 +438,7 @@ class _Round:
         operations = touch_operations(batch, touches.values())
         matched = (await self._outputs.bulk_write(operations, ordered=False)).matched_count
         if matched < len(touches):
-            now = await self._find("key_hash", False, [touch.known.key_hash for touch in touches.values()])
+            now = await self._find("key_hash", (), [touch.known.key_hash for touch in touches.values()])
             self._touches = touches = {
                 key: touch
                 for key, touch in touches.items()
