@@ -1,6 +1,7 @@
 """Writes to one group that arrive together share a round; rounds of one group run side by side.
 
-A round takes three round trips and two journal flushes, whether it writes one item or a thousand.
+A round takes three round trips and three journal flushes, whether it writes one item or a thousand; one less where the
+next round begins as it ends.
 """
 
 from __future__ import annotations
@@ -46,6 +47,19 @@ class _Waiting(Generic[W]):
     behind: int = 0
 
 
+@dataclass(eq=False)
+class Turn(Generic[W]):
+    """One round: its writes, and how it hands over to the next one of its group before it has ended itself."""
+
+    writes: list[W]
+    # What the round before leaves this one, and when: nothing where none was about to end, or where it failed.
+    claim: Any = None
+    left: asyncio.Future[Any] | None = None
+    # Begins the next round and returns it; None where none waits.
+    begin_next: Callable[[], Turn[W] | None] = lambda: None
+    next: Turn[W] | None = None
+
+
 class _Group(Generic[W]):
     """The writes of one group: those of each key in the order in which they came, and those that may begin."""
 
@@ -85,7 +99,7 @@ class GroupCommit(Generic[W]):
     it do not, unless they share a key with it.
     """
 
-    commit: Callable[[GroupKey, list[W]], Awaitable[None]]
+    commit: Callable[[GroupKey, Turn[W]], Awaitable[None]]
     join: bool = True
     max_rounds: int = 4
     # A larger round gains nothing, and takes long enough to outlive its lease.
@@ -106,7 +120,7 @@ class GroupCommit(Generic[W]):
             self._groups.setdefault(key, _Group()).add(write)
             self._start_rounds(key)
         else:
-            self._start(self._run(key, [write]))
+            self._start(self._run(key, Turn([write])))
         return await asyncio.shield(write.done)
 
     async def close(self) -> None:
@@ -127,11 +141,23 @@ class GroupCommit(Generic[W]):
 
     def _start_rounds(self, key: GroupKey) -> None:
         group = self._groups[key]
-        while group.ready and group.rounds < max(1, self.max_rounds * self._share):
+        while group.ready and group.rounds < self._most_rounds:
             group.rounds += 1
-            self._start(self._round(key, group, self._next_round(group.ready)))
+            self._start(self._round(key, group, Turn(self._next_round(group.ready))))
         if not group.rounds:
             del self._groups[key]
+
+    @property
+    def _most_rounds(self) -> float:
+        return max(1, self.max_rounds * self._share)
+
+    def _begin_next(self, key: GroupKey, group: _Group[W], turn: Turn[W]) -> Turn[W] | None:
+        """Begin the next round in the place of one that is about to end."""
+        if turn.next is None and group.ready and group.rounds <= self._most_rounds:
+            turn.next = Turn(self._next_round(group.ready), left=asyncio.get_running_loop().create_future())
+            self._start(self._round(key, group, turn.next))
+            return turn.next
+        return None
 
     def _next_round(self, ready: deque[W]) -> list[W]:
         """Take the writes of one round out of those that may begin."""
@@ -144,15 +170,19 @@ class GroupCommit(Generic[W]):
             chosen.append(ready.popleft())
         return chosen
 
-    async def _round(self, key: GroupKey, group: _Group[W], writes: list[W]) -> None:
+    async def _round(self, key: GroupKey, group: _Group[W], turn: Turn[W]) -> None:
+        turn.begin_next = lambda: self._begin_next(key, group, turn)
         started = time.monotonic()
         try:
-            await self._run(key, writes)
+            await self._run(key, turn)
         finally:
             self._adapt(time.monotonic() - started)
-            for write in writes:
+            for write in turn.writes:
                 group.remove(write)
-            group.rounds -= 1
+            if turn.next is None:
+                group.rounds -= 1
+            elif turn.next.left is not None and not turn.next.left.done():
+                turn.next.left.set_result(None)
             self._start_rounds(key)
 
     def _adapt(self, seconds: float) -> None:
@@ -166,20 +196,20 @@ class GroupCommit(Generic[W]):
         else:
             self._share = min(1.0, self._share + _SHARE_STEP)
 
-    async def _run(self, key: GroupKey, writes: list[W]) -> None:
+    async def _run(self, key: GroupKey, turn: Turn[W]) -> None:
         try:
-            await self.commit(key, writes)
+            await self.commit(key, turn)
         except Exception as error:
-            left = [write for write in writes if not write.done.done()]
+            left = [write for write in turn.writes if not write.done.done()]
             if len(left) < 2 or isinstance(error, StoreUnavailable):
                 for write in left:
                     fail(write.done, error)
                 return
             # One of them may be to blame, and only its own client is to have the error.
             for write in left:
-                await self._run(key, [write])
+                await self._run(key, Turn([write]))
         finally:
-            for write in writes:
+            for write in turn.writes:
                 write.done.cancel()  # no effect on what is done
 
 

@@ -13,7 +13,8 @@ import pytest
 from schemas.outputs import OutputInput
 from service.settings import Settings
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
-from service.store.group_commit import GroupCommit
+from service.store.group_commit import GroupCommit, Turn
+from service.store.outputs import writing
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
 
@@ -209,19 +210,21 @@ async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_onl
     await group.assert_counts_are_exact(store)
 
 
-async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(store: Store, group: Group) -> None:
+async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The tags that they are merged with may be a megabyte each."""
     items = await group.write(store, *(make_output(n) for n in range(1, 121)))
     sizes: list[int] = []
-    allocate = store.outputs.ids.allocate
+    find = writing._Round._find
 
-    async def counted(organization_id: int, group_id: str, count: int, token: str = "") -> Any:
-        sizes.append(count)
-        return await allocate(organization_id, group_id, count, token)
+    async def counted(self: Any, by: str, extra: tuple[str, ...], values: list[str]) -> Any:
+        sizes.append(len(values))
+        return await find(self, by, extra, values)
 
     async with stopped_at(store, "before write", group.write(store, make_output(0))):
         store.outputs._writing._commits.max_rounds = 1
-        store.outputs.ids.allocate = counted  # type: ignore[method-assign]
+        monkeypatch.setattr(writing._Round, "_find", counted)
         patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
         clients = [
             asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)
@@ -258,7 +261,7 @@ async def test_an_item_that_would_be_too_large_in_the_database_is_refused_before
 
 
 async def test_a_cancelled_round_leaves_nobody_waiting() -> None:
-    async def never(group: tuple[int, str], writes: list[Any]) -> None:
+    async def never(group: tuple[int, str], turn: Turn[Any]) -> None:
         await asyncio.Event().wait()
 
     def write(key: str) -> Any:
@@ -273,8 +276,8 @@ async def test_a_cancelled_round_leaves_nobody_waiting() -> None:
     await asyncio.wait(callers, timeout=60)
     assert all(caller.cancelled() for caller in callers)
 
-    async def at_once(group: tuple[int, str], writes: list[Any]) -> None:
-        for each in writes:
+    async def at_once(group: tuple[int, str], turn: Turn[Any]) -> None:
+        for each in turn.writes:
             each.done.set_result("done")
 
     commits.commit = at_once
@@ -285,10 +288,10 @@ async def test_a_round_takes_no_more_than_it_may() -> None:
     sizes: list[int] = []
     full = asyncio.Event()
 
-    async def commit(group: tuple[int, str], writes: list[Any]) -> None:
-        sizes.append(len(writes))
+    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
+        sizes.append(len(turn.writes))
         await full.wait()
-        for each in writes:
+        for each in turn.writes:
             each.done.set_result(None)
 
     def write(size: int, *keys: str) -> Any:
@@ -318,11 +321,11 @@ async def test_however_many_writes_wait_for_one_key_those_behind_them_do_not() -
     done: list[str] = []
     go_on = asyncio.Event()
 
-    async def commit(group: tuple[int, str], writes: list[Any]) -> None:
+    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
         if not done:
             done.append("first")
             await go_on.wait()
-        for each in writes:
+        for each in turn.writes:
             done.append(each.name)
             each.done.set_result(None)
 
@@ -356,15 +359,15 @@ class OverloadedDatabase:
                 self.left[number] -= 1000 * (now - last) / len(self.left)
             last = now
 
-    async def commit(self, group: Any, writes: list[Any]) -> None:
-        number, started = id(writes), time.monotonic()
-        self.left[number] = sum(len(write.keys) for write in writes)
+    async def commit(self, group: Any, turn: Turn[Any]) -> None:
+        number, started = id(turn), time.monotonic()
+        self.left[number] = sum(len(write.keys) for write in turn.writes)
         try:
             while self.left[number] > 0:
                 if time.monotonic() > started + 0.25:
                     raise StoreUnavailable("out of time")
                 await asyncio.sleep(0.005)
-            for write in writes:
+            for write in turn.writes:
                 write.done.set_result(None)
         finally:
             del self.left[number]

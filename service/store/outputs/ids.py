@@ -14,6 +14,7 @@ counts.
 2. A round (`writing.py`) writes the batch, durably. Ids that it does not need are never used.
 3. `finish` takes the batch out of `open` and adds what it changed to the counts, in one atomic
    step. Only then is the writer's request answered. A batch is counted once, whoever finishes it.
+   Where another round of the group waits, the same step allocates its ids: one write less per round.
 4. `watermark` is the lowest id still in flight, or the one after the newest change. Every page ends
    below it. It is read *before* the page, and the page is read from a snapshot no older than the
    one the watermark came from: after a failover a new primary may have an older one for a moment.
@@ -82,6 +83,18 @@ class Batch(NamedTuple):
     @property
     def owner(self) -> dict[str, Any]:
         return {"organization_id": self.organization_id, "group_id": self.group_id}
+
+
+class Claim(NamedTuple):
+    """How many ids a round wants, and the token that its batch is to have."""
+
+    token: str
+    size: int
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """What to read of the group's document once they are given."""
+        return {"_id": 0, "open": {"$elemMatch": {"token": self.token}}, "day.date": 1}
 
 
 class Watermark(NamedTuple):
@@ -157,41 +170,44 @@ class Ids:
     @stored
     async def allocate(self, organization_id: int, group_id: str, count: int, token: str = "") -> Batch:
         """Take `count` ids of a group and enter them as in flight, under a new token if none is given."""
-        key, token = (organization_id, group_id), token or new_token()
-        today = datetime.now(UTC).strftime("%Y-%m-%d")
-        document = await self._upsert(
-            {"organization_id": organization_id, "group_id": group_id},
-            self._allocation(token, count, same_day=self._days.get(key) == today),
-            {"_id": 0, "open": {"$elemMatch": {"token": token}}, "day.date": 1},
-        )
-        # By its token: a reply to a command that the driver has sent again holds the whole document, all its batches.
-        entry = next((entry for entry in document.get("open", ()) if entry["token"] == token), None)
-        if entry is None:
+        key, claim = (organization_id, group_id), Claim(token or new_token(), count)
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        batch = self._allocated(key, claim, await self._upsert(owner, self._allocation(key, claim), claim.entry))
+        if batch is None:
             log.error(
                 "no id was given: the clock of the database is more than a day ahead of the clock of this machine; "
                 "set the clocks, then run `python -m service clock`"
             )
             raise StoreUnavailable("database clock")
-        self._remember_day(key, document.get("day", {}).get("date", ""))
         await self.step("allocated")
-        return Batch(organization_id, group_id, token, entry["first"], count, entry["date"])
+        return batch
 
-    def _allocation(self, token: str, count: int, same_day: bool) -> list[dict[str, Any]]:
+    def _allocated(self, key: GroupKey, claim: Claim, document: dict[str, Any]) -> Batch | None:
+        """Return the batch that a claim was given; None if the database's clock cannot be right."""
+        # By its token: a reply to a command that the driver has sent again holds the whole document, all its batches.
+        entry = next((entry for entry in document.get("open", ()) if entry["token"] == claim.token), None)
+        if entry is None:
+            return None
+        self._remember_day(key, document.get("day", {}).get("date", ""))
+        return Batch(*key, claim.token, entry["first"], claim.size, entry["date"])
+
+    def _allocation(self, key: GroupKey, claim: Claim) -> list[dict[str, Any]]:
         """Return the update that allocates; on a new day it also sets the counts of the last day aside."""
-        sane = {"$lte": ["$$NOW", datetime.now(UTC) + _MAX_CLOCK_SKEW]}
+        present = datetime.now(UTC)
+        sane = {"$lte": ["$$NOW", present + _MAX_CLOCK_SKEW]}
         entry = {
-            "token": token,
+            "token": claim.token,
             "first": "$next",
-            "n": count,
+            "n": claim.size,
             "date": "$now",
             "deadline": {"$add": ["$$NOW", int(self.lease_seconds * 1000)]},
         }
         open_ = {"$ifNull": ["$open", []]}
         changes: dict[str, Any] = {
             "open": {"$cond": [sane, {"$concatArrays": [open_, [entry]]}, open_]},
-            "next": {"$add": ["$next", {"$cond": [sane, count, 0]}]},
+            "next": {"$add": ["$next", {"$cond": [sane, claim.size, 0]}]},
         }
-        if not same_day:
+        if self._days.get(key) != present.strftime("%Y-%m-%d"):
             today = {"$dateToString": {"format": "%Y-%m-%d", "date": "$now"}}
             unchanged = {"$or": [{"$eq": ["$day.date", today]}, {"$eq": [{"$type": "$day.date"}, "missing"]}]}
             past = {"$ifNull": ["$past", []]}
@@ -202,22 +218,39 @@ class Ids:
         now = {"$cond": [sane, {"$max": ["$now", self.clock or "$$NOW"]}, "$now"]}
         return [{"$set": {"now": now, "next": {"$ifNull": ["$next", 1]}}}, {"$set": changes}]
 
-    @stored
     async def finish(self, batch: Batch, change: Change) -> bool:
         """Take a batch out of flight and count what it changed; return False if that was done before."""
+        return await self._finish(batch, change) is not None
+
+    async def finish_and_allocate(self, batch: Batch, change: Change, claim: Claim) -> Batch | None:
+        """Finish a batch and give the next round its ids in the same step; None if it has to ask for them itself."""
+        document = await self._finish(batch, change, claim)
+        return None if document is None else self._allocated(batch.key, claim, document)
+
+    @stored
+    async def _finish(self, batch: Batch, change: Change, claim: Claim | None = None) -> dict[str, Any] | None:
+        """Return what a claim was given, None if the batch was finished before."""
         await self.step("before finish")
-        update = _counted(change, batch.date)
-        update["$pull"] = {"open": {"token": batch.token}}
-        update["$inc"]["rounds"] = 1  # tells `watch.py` that something may have become readable
+        others = {"$filter": {"input": "$open", "cond": {"$ne": ["$$this.token", batch.token]}}}
+        # `rounds` tells `watch.py` that something may have become readable.
+        counted = {**_counted(change, batch.date), "open": others, "rounds": _sum("rounds", 1)}
+        update = [{"$set": counted}, *(self._allocation(batch.key, claim) if claim else ())]
         where = {**batch.owner, "open.token": batch.token}
         for _ in range(_MAX_GATHERINGS if change.jobs else 0):
-            if (await self._finished.update_one({**where, **_HAS_ROOM}, update)).matched_count:
-                return True
-            if await self._finished.find_one(where, {"_id": 1}) is None:
-                return False
+            done = await self._update({**where, **_HAS_ROOM}, update, claim)
+            if done is not None or await self._finished.find_one(where, {"_id": 1}) is None:
+                return done
             with contextlib.suppress(StoreError):  # nothing but the database may keep a batch open
                 await self._jobs.gather(batch.organization_id, batch.group_id)
-        return bool((await self._finished.update_one(where, update)).matched_count)
+        return await self._update(where, update, claim)
+
+    async def _update(
+        self, where: dict[str, Any], update: list[dict[str, Any]], claim: Claim | None
+    ) -> dict[str, Any] | None:
+        if claim is None:
+            return {} if (await self._finished.update_one(where, update)).matched_count else None
+        after = ReturnDocument.AFTER
+        return await self._groups.find_one_and_update(where, update, claim.entry, return_document=after)
 
     @stored
     async def watermark(self, organization_id: int, group_id: str) -> Watermark:
@@ -329,9 +362,13 @@ class Ids:
         raise AssertionError("unreachable")
 
 
+def _sum(field: str, amount: int) -> dict[str, Any]:
+    return {"$add": [{"$ifNull": [f"${field}", 0]}, amount]}
+
+
 def _counted(change: Change, date: datetime) -> dict[str, Any]:
-    """Return the update that adds a change to its group's counts and says when `upkeep.py` is to look at it."""
-    increments: dict[str, int] = {
+    """Return what adds a change to its group's counts and says when `upkeep.py` is to look at it."""
+    amounts: dict[str, int] = {
         "items": change.items,
         "approved": change.approved,
         "deleted": change.deleted,
@@ -343,18 +380,17 @@ def _counted(change: Change, date: datetime) -> dict[str, Any]:
     oldest: dict[str, Any] = {}
     for job_id, counts in change.jobs.items():
         name = f"pending_jobs.{job_field(job_id)}"
-        increments.update((f"{name}.{kind}", count) for kind, count in counts.items())
+        amounts.update((f"{name}.{kind}", count) for kind, count in counts.items())
         if any(counts[kind] > 0 for kind in ("created", "changed", "unchanged")):
             newest[f"{name}.last_write"] = oldest[f"{name}.first_write"] = date
     if change.jobs or change.deleted or change.tombstones or change.recount:
         oldest["due"] = date + UPKEEP_DELAY
-    update: dict[str, Any] = {"$inc": {name: count for name, count in increments.items() if count}}
-    for operator, values in (("$max", newest), ("$min", oldest)):
-        if values:
-            update[operator] = values
-    if change.recount:
-        update["$set"] = {"recount": True}
-    return update
+    return {
+        **{name: _sum(name, amount) for name, amount in amounts.items() if amount},
+        **{name: {"$max": [f"${name}", value]} for name, value in newest.items()},
+        **{name: {"$min": [f"${name}", value]} for name, value in oldest.items()},
+        **({"recount": True} if change.recount else {}),
+    }
 
 
 _WATERMARK_FIELDS = {

@@ -18,8 +18,8 @@ from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 from service.store.decoding import AWARE, RAW, decode, encoded
 from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing, is_refusal
-from service.store.group_commit import GroupCommit, GroupKey, fail
-from service.store.outputs.ids import Batch, Change, Ids, new_token
+from service.store.group_commit import GroupCommit, GroupKey, Turn, fail
+from service.store.outputs.ids import Batch, Change, Claim, Ids, new_token
 from service.store.outputs.items import (
     FILTER_TAGS,
     KNOWN_FIELDS,
@@ -184,25 +184,24 @@ class Writing:
     def rounds_begun(self) -> int:
         return self._commits.begun
 
-    async def _commit(self, group: GroupKey, writes: list[Write]) -> None:
+    async def _commit(self, group: GroupKey, turn: Turn[Write]) -> None:
         now = time.monotonic()
-        # `writes` stays whole: the keys of all of them are free again after the round.
-        in_time = [write for write in writes if write.deadline >= now]
-        for write in writes:
+        in_time = [write for write in turn.writes if write.deadline >= now]
+        for write in turn.writes:
             if write.deadline < now:
                 # The client has had its 503 by now, and may have sent the same again.
                 fail(write.done, StoreUnavailable("out of time"))
-        if in_time:
+        if in_time or turn.left is not None:
             with time_budget(self._seconds):
-                await self._rounds(group, in_time)
+                await self._rounds(group, in_time, turn)
 
     @stored
-    async def _rounds(self, group: GroupKey, writes: list[Write]) -> None:
+    async def _rounds(self, group: GroupKey, writes: list[Write], turn: Turn[Write]) -> None:
         pending = {key: change for write in writes for key, change in write.changes.items()}
         results: dict[str, Result] = {}
         errors: dict[str, StoreError] = {}
         for attempt in range(_MAX_ROUNDS):
-            round_ = _Round(self, group, pending, all_new=attempt == 0 and self._novelty.expected(group))
+            round_ = _Round(self, group, pending, turn, first=attempt == 0)
             await round_.run()
             results |= round_.results
             errors |= round_.errors
@@ -225,11 +224,15 @@ class _Round:
     meanwhile, or a tombstone, and goes again.
     """
 
-    def __init__(self, writing: Writing, group: GroupKey, pending: dict[str, Pending], *, all_new: bool) -> None:
+    def __init__(
+        self, writing: Writing, group: GroupKey, pending: dict[str, Pending], turn: Turn[Write], *, first: bool
+    ) -> None:
         self._ids, self._recovery, self._outputs = writing._ids, writing._recovery, writing._outputs
-        self._novelty, self._all_new = writing._novelty, all_new
+        self._novelty, self._all_new = writing._novelty, first and writing._novelty.expected(group)
         self._max_item_bytes = writing._max_item_bytes
-        self._group, self._pending = group, pending
+        self._group, self._pending, self._turn = group, pending, turn
+        self._left = turn.left if first else None
+        self._token = new_token() if self._left is None else turn.claim.token
         self._owner = {"organization_id": group[0], "group_id": group[1]}
         self.results: dict[str, Result] = {}
         self.errors: dict[str, StoreError] = {}
@@ -239,19 +242,26 @@ class _Round:
         self._recount = False
 
     async def run(self) -> None:
-        token, batch = new_token(), None
+        batch = None
         try:
             # At the same time: ids that turn out not to be needed are never used.
-            known, batch = await asyncio.gather(
-                self._look_up(),
-                self._ids.allocate(*self._group, len(self._pending), token),
-            )
+            known, batch = await asyncio.gather(self._look_up(), self._take_ids())
             await self._plan(batch, known)
             await self._write(batch)
         except BaseException:
             # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
-            self._recovery.recover_soon(self._group, token, allocated=batch is not None)
+            self._recovery.recover_soon(self._group, self._token, allocated=batch is not None)
             raise
+
+    async def _take_ids(self) -> Batch:
+        """Return the ids that the round before has taken for this one, else new ones."""
+        if self._left is not None:
+            batch: Batch | None = await asyncio.shield(self._left)
+            if batch is not None:
+                await self._ids.step("allocated")
+                return batch
+            self._token = new_token()
+        return await self._ids.allocate(*self._group, len(self._pending), self._token)
 
     # -- looking up ---------------------------------------------------------------------------
 
@@ -375,7 +385,22 @@ class _Round:
         if self._puts:
             new = sum(row.known is None and row.key in self.results for row in self._rows)
             self._novelty.saw(self._group, new, self._puts - new)
-        await self._ids.finish(batch, change)
+        await self._finish(batch, change)
+
+    async def _finish(self, batch: Batch, change: Change) -> None:
+        """Take the batch out of flight; in the same step, take the ids of the next round if one waits."""
+        is_last = len(self.results) + len(self.errors) == len(self._pending)
+        following = self._turn.begin_next() if is_last else None
+        if following is None or following.left is None:
+            await self._ids.finish(batch, change)
+            return
+        claim = following.claim = Claim(new_token(), sum(len(write.keys) for write in following.writes))
+        try:
+            taken = await self._ids.finish_and_allocate(batch, change, claim)
+        except BaseException:
+            self._recovery.recover_soon(self._group, claim.token, allocated=False)
+            raise
+        following.left.set_result(taken)
 
     async def _write_part(self, part: list[Row], places: asyncio.Semaphore) -> None:
         """Write some rows durably and enter the results of those that were not lost to another writer.
