@@ -11,6 +11,7 @@ from pymongo.errors import AutoReconnect
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
+from service.store.outputs import writing
 from service.store.outputs.ids import Ids
 from tests.support.api import make_output
 from tests.support.commands import Commands, listening_store
@@ -113,6 +114,31 @@ async def test_a_round_that_fails_with_inherited_ids_is_ended_at_once(store: Sto
         await second
     await ended(store, group)
     assert results(await group.write(store, make_output(2), make_output(3))) == ["created", "created"]
+
+
+async def test_a_round_that_fails_before_the_one_before_it_does_takes_no_ids(
+    store: Store, group: Group, commands: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_failed = asyncio.Event()
+
+    async def cut(self: Any, *args: Any) -> Any:
+        asyncio.get_running_loop().call_later(0.05, second_failed.set)
+        raise StoreUnavailable("cut")
+
+    async def fail_later() -> None:
+        await second_failed.wait()
+        raise StoreUnavailable("injected")
+
+    def fail_both() -> None:
+        store.outputs.ids.step = at("before finish", fail_later)
+        monkeypatch.setattr(writing._Round, "_find", cut)
+
+    first, second = await two_rounds(store, group, fail_both)
+    for failed in (first, second):
+        with pytest.raises(StoreUnavailable):
+            await failed
+    await ended(store, group)
+    assert sum("deadline" in str(command.body.get("update")) for command in commands.sent) == 1
 
 
 async def test_ids_for_writes_that_ran_out_of_time_meanwhile_are_given_back(store: Store, group: Group) -> None:

@@ -239,7 +239,7 @@ class _Round:
         self._rows: list[Row] = []
         self._touches: dict[str, Touch] = {}
         self._puts = 0
-        self._recount = False
+        self._recount = self._failed = False
 
     async def run(self) -> None:
         batch = None
@@ -249,6 +249,7 @@ class _Round:
             await self._plan(batch, known)
             await self._write(batch)
         except BaseException:
+            self._failed = True
             # What has landed is unknown: end the batch now, so that readers need not wait for the lease.
             self._recovery.recover_soon(self._group, self._token, allocated=batch is not None)
             raise
@@ -260,6 +261,8 @@ class _Round:
             if batch is not None:
                 await self._ids.step("allocated")
                 return batch
+            if self._failed:  # meanwhile, in the look-up
+                raise StoreUnavailable("failed")
             self._token = new_token()
         return await self._ids.allocate(*self._group, len(self._pending), self._token)
 
