@@ -13,7 +13,7 @@ from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invali
 from service.http.fast_decoder import Decoder, FastPathRejected, lists_of
 from service.http.json_input import check_storable, check_values, is_storable, parse, parse_lines
 from service.http.keys import SETTINGS
-from service.http.offload import in_thread, off_loop
+from service.http.offload import OFF_LOOP_BYTES, in_thread, off_loop
 from service.settings import Settings
 
 # Records checked before the problems found are counted.
@@ -39,8 +39,8 @@ class Records:
         lines = request.content_type == NDJSON
         settings = request.app[SETTINGS]
         try:
-            # An object takes as long as a hundred bytes of text, however short it is.
-            work = len(raw) + 100 * raw.count(b"{")
+            # An object takes as long as a hundred bytes of text, however short it is. Counted where it matters.
+            work = len(raw) + (100 * raw.count(b"{") if len(raw) <= OFF_LOOP_BYTES else 0)
             return await off_loop(work, lambda: then(self.load_fast(raw, settings, lines)))
         except FastPathRejected:
             return await in_thread(lambda: then(self.load_with_marshmallow(raw, settings, lines)))
@@ -56,8 +56,8 @@ class Records:
         """Return the records of a body that is plainly valid. Raises FastPathRejected for any other."""
         check_values(raw, settings)
         records = self._decoder.decode(raw, lines, settings.max_files)
-        # JSON has no other way to write a NUL.
-        may_have_nul = b"\\u0000" in raw
+        # JSON has no other way to write a NUL. One character is found 60 times as fast as six.
+        may_have_nul = b"\\" in raw and b"\\u0000" in raw
         if len(records) > settings.max_records or not is_storable(records, settings.max_depth + 2, may_have_nul):
             raise FastPathRejected
         return records

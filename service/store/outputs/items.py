@@ -219,7 +219,8 @@ def _put(
     dates: dict[str, datetime],
 ) -> Operation:
     """Return the operation that stores an item."""
-    scraped = item.get("last_scraped_date") or batch.date
+    date = batch.date.replace(tzinfo=None)  # UTC all the same, and a seventh less to encode the document
+    scraped = item.get("last_scraped_date") or date
     # In the order of the contract, which is the order in which it is served.
     document = {
         "source_url": item["source_url"],
@@ -227,14 +228,14 @@ def _put(
         "id": id,
         "output_id": output_id,
         "root_job_id": item["root_job_id"],
-        "create_date": batch.date,
-        "update_date": batch.date,
+        "create_date": date,
+        "update_date": date,
         "last_scraped_date": scraped,
         "key_hash": item["key_hash"],
         "value_hash": item["value_hash"],
         "is_approved": approved,
         "tags": item["tags"],
-        "files": [_file(file, dates.get(file["id"]) or batch.date) for file in item["files"]],
+        "files": [_file(file, dates.get(file["id"]) or date) for file in item["files"]],
         "content_hash": item["content_hash"],
         **filter_tags(item["tags"]),
     }
