@@ -20,6 +20,7 @@ class DelayingProxy:
 
     def __init__(self, host: str, port: int) -> None:
         self._target, self.port = (host, port), free_port()
+        self.seconds = ONE_WAY_SECONDS
 
     @contextlib.contextmanager
     def run(self) -> Iterator[None]:
@@ -43,8 +44,8 @@ class DelayingProxy:
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
         while piece := await reader.read(1 << 20):
-            loop.call_later(ONE_WAY_SECONDS, writer.write, piece)
-        loop.call_later(ONE_WAY_SECONDS, writer.close)
+            loop.call_later(self.seconds, writer.write, piece)
+        loop.call_later(self.seconds, writer.close)
 
 
 def through(url: str, port: int) -> str:
@@ -72,19 +73,22 @@ def latency(items: int, seconds: float) -> None:
                     if rounds > 1:
                         page = f"{server.url}/v1/outputs/{data.GROUP}?limit=10&cursor={loaded.cursor(0.5)}"
                         _single(
+                            proxy,
                             {
                                 "POST of 1 new item": load.Requests(ingest, headers, 1, templates, 1),
                                 "POST of 100 new items": load.Requests(ingest, headers, 1, templates, 100),
                                 "page of 10": load.Requests(page, headers, 1),
-                            }
+                            },
                         )
+                        rates[0] = load.send(load.Requests(ingest, headers, 1, templates, 10), 100).rate * 10
                     what = load.Requests(ingest, headers, 32, templates, 10)
                     rate = load.send(what, 64).rate
                     rates[rounds] = load.send(what, max(200, int(rate * seconds))).rate * what.batch
                 finally:
                     server.stop()
         print(f"\n32 connections, batches of 10: {rates[4]:,.0f} items/s with 4 rounds in flight,")
-        print(f"{rates[1]:,.0f} items/s with one: {rates[4] / rates[1]:.1f} times")
+        print(f"{rates[1]:,.0f} with one, which takes all that wait: {rates[4] / rates[1]:.1f} times;")
+        print(f"{rates[0]:,.0f} from one connection, a request per round: {rates[4] / rates[0]:.1f} times")
 
 
 def _port(mongo: Engine) -> int:
@@ -93,9 +97,13 @@ def _port(mongo: Engine) -> int:
     return mongo.client.address[1]
 
 
-def _single(cases: dict[str, load.Requests]) -> None:
-    print("\n| request | p50 ms | round trips of 10 ms |\n|---|---:|---:|")
+def _single(proxy: DelayingProxy, cases: dict[str, load.Requests]) -> None:
+    """Print how long requests take one after the other, and how many round trips the distance has cost them."""
+    print("\n| request | p50 ms | p50 ms without distance | round trips of 10 ms |\n|---|---:|---:|---:|")
     for name, what in cases.items():
-        load.send(what, 10)
-        p50 = load.send(what, 100).p50
-        print(f"| {name} | {p50:.1f} | {p50 // ROUND_TRIP_MS:.0f} |", flush=True)
+        p50 = {}
+        for proxy.seconds in (0.0, ONE_WAY_SECONDS):
+            load.send(what, 10)
+            p50[proxy.seconds] = load.send(what, 100).p50
+        near, far = p50.values()
+        print(f"| {name} | {far:.1f} | {near:.1f} | {(far - near) / ROUND_TRIP_MS:.1f} |", flush=True)
