@@ -55,9 +55,9 @@ class Turn(Generic[W]):
     # What the round before leaves this one, and when: nothing where none was about to end, or where it failed.
     claim: Any = None
     left: asyncio.Future[Any] | None = None
+    next: Turn[W] | None = None
     # Begins the next round and returns it; None where none waits.
     begin_next: Callable[[], Turn[W] | None] = lambda: None
-    next: Turn[W] | None = None
 
 
 class _Group(Generic[W]):
@@ -176,6 +176,7 @@ class GroupCommit(Generic[W]):
         try:
             await self._run(key, turn)
         finally:
+            del turn.begin_next  # it holds the turn, which would keep its writes until the next garbage collection
             self._adapt(time.monotonic() - started)
             for write in turn.writes:
                 group.remove(write)

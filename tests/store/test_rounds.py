@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import time
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -391,3 +393,37 @@ async def test_a_database_that_is_too_slow_for_all_rounds_at_once_still_gets_som
     async with asyncio.timeout(30):
         await asyncio.gather(*map(client, range(12)))
     working.cancel()
+
+
+async def test_nothing_is_kept_of_a_write_that_is_done() -> None:
+    """Not even until the next garbage collection: the items of a write are megabytes."""
+
+    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
+        await asyncio.sleep(0)
+        following = turn.begin_next()
+        if following is not None and following.left is not None:
+            following.left.set_result("ids")
+        for each in turn.writes:
+            each.done.set_result(None)
+
+    class OneWrite(SimpleNamespace):
+        """An object that can be referred to weakly."""
+
+    commits: GroupCommit[Any] = GroupCommit(commit, max_rounds=1)
+    written: list[weakref.ref[OneWrite]] = []
+
+    async def submit(key: str) -> None:
+        write = OneWrite(keys={key: 1}.keys(), size=1, done=asyncio.get_running_loop().create_future())
+        written.append(weakref.ref(write))
+        await commits.submit((1, "g"), write)
+
+    gc.disable()
+    try:
+        for turn in range(3):
+            await asyncio.gather(*(submit(f"{turn}-{n}") for n in range(5)))
+        await commits.close()
+        await asyncio.sleep(0)
+        assert commits.begun > 3
+        assert [each() for each in written] == [None] * 15
+    finally:
+        gc.enable()
