@@ -11,7 +11,7 @@ from pymongo.errors import AutoReconnect
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
-from service.store.outputs import writing
+from service.store.outputs import recovery, writing
 from service.store.outputs.ids import Ids
 from tests.support.api import make_output
 from tests.support.commands import Commands, listening_store
@@ -24,8 +24,9 @@ def commands() -> Commands:
 
 
 @pytest.fixture
-async def store(mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
+async def store(mongo_url: str, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
     """A process that works on one round of a group at a time, with a long lease."""
+    monkeypatch.setattr(recovery, "_PAUSES", (0.0, 0.05, 0.1))
     settings = Settings(mongo_database=DATABASE, lease_seconds=600, write_rounds=1)
     store = listening_store(settings, mongo_url, commands)
     await store.ensure_indexes()
