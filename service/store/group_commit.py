@@ -49,15 +49,17 @@ class _Waiting(Generic[W]):
 
 @dataclass(eq=False)
 class Turn(Generic[W]):
-    """One round: its writes, and how it hands over to the next one of its group before it has ended itself."""
+    """One round: its writes, and what passes between it, the round before and the next one of its group."""
 
     writes: list[W]
     # What the round before leaves this one, and when: nothing where none was about to end, or where it failed.
     claim: Any = None
     left: asyncio.Future[Any] | None = None
     next: Turn[W] | None = None
-    # Begins the next round and returns it; None where none waits.
-    begin_next: Callable[[], Turn[W] | None] = lambda: None
+
+
+def _begin_none() -> None:
+    """Begin no round."""
 
 
 class _Group(Generic[W]):
@@ -99,7 +101,8 @@ class GroupCommit(Generic[W]):
     it do not, unless they share a key with it.
     """
 
-    commit: Callable[[GroupKey, Turn[W]], Awaitable[None]]
+    # With what begins the next round and returns it, None where none waits: for a round that is about to end.
+    commit: Callable[[GroupKey, Turn[W], Callable[[], Turn[W] | None]], Awaitable[None]]
     join: bool = True
     max_rounds: int = 4
     # A larger round gains nothing, and takes long enough to outlive its lease.
@@ -171,12 +174,10 @@ class GroupCommit(Generic[W]):
         return chosen
 
     async def _round(self, key: GroupKey, group: _Group[W], turn: Turn[W]) -> None:
-        turn.begin_next = lambda: self._begin_next(key, group, turn)
         started = time.monotonic()
         try:
-            await self._run(key, turn)
+            await self._run(key, turn, lambda: self._begin_next(key, group, turn))
         finally:
-            del turn.begin_next  # it holds the turn, which would keep its writes until the next garbage collection
             self._adapt(time.monotonic() - started)
             for write in turn.writes:
                 group.remove(write)
@@ -197,9 +198,9 @@ class GroupCommit(Generic[W]):
         else:
             self._share = min(1.0, self._share + _SHARE_STEP)
 
-    async def _run(self, key: GroupKey, turn: Turn[W]) -> None:
+    async def _run(self, key: GroupKey, turn: Turn[W], begin_next: Callable[[], Turn[W] | None] = _begin_none) -> None:
         try:
-            await self.commit(key, turn)
+            await self.commit(key, turn, begin_next)
         except Exception as error:
             left = [write for write in turn.writes if not write.done.done()]
             if len(left) < 2 or isinstance(error, StoreUnavailable):

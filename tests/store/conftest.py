@@ -11,6 +11,7 @@ from pymongo import MongoClient
 
 from service.settings import Settings
 from service.store import Store
+from tests.support.commands import Commands, listening_store
 from tests.support.groups import DATABASE, LEASE, Group
 
 
@@ -37,6 +38,21 @@ async def other(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     await other.ensure_indexes()
     yield other
     await other.close()
+
+
+@pytest.fixture
+def commands() -> Commands:
+    return Commands()
+
+
+@pytest.fixture
+async def listening(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
+    """A store whose commands are seen."""
+    store = listening_store(settings, mongo_url, commands)
+    await store.ensure_indexes()
+    commands.clear()
+    yield store
+    await store.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -14,24 +14,20 @@ from service.store import Store, StoreUnavailable
 from service.store.outputs import recovery, writing
 from service.store.outputs.ids import Ids
 from tests.support.api import make_output
-from tests.support.commands import Commands, listening_store
+from tests.support.commands import Commands
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at
 
 
 @pytest.fixture
-def commands() -> Commands:
-    return Commands()
+def settings() -> Settings:
+    """One round of a group at a time, and a long lease."""
+    return Settings(mongo_database=DATABASE, lease_seconds=600, write_rounds=1)
 
 
 @pytest.fixture
-async def store(mongo_url: str, commands: Commands, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
-    """A process that works on one round of a group at a time, with a long lease."""
+def store(listening: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setattr(recovery, "_PAUSES", (0.0, 0.05, 0.1))
-    settings = Settings(mongo_database=DATABASE, lease_seconds=600, write_rounds=1)
-    store = listening_store(settings, mongo_url, commands)
-    await store.ensure_indexes()
-    yield store
-    await store.close()
+    return listening
 
 
 async def two_rounds(

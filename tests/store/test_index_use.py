@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ from service.settings import Settings
 from service.store import Store
 from service.store.outputs import reading
 from tests.support.api import Api, make_output
-from tests.support.commands import Commands, listening_store
+from tests.support.commands import Commands
 from tests.support.groups import DATABASE
 
 ITEMS, BATCH = 3000, 500
@@ -105,17 +105,8 @@ def organization(filled: Filled) -> int:
 
 
 @pytest.fixture
-def commands() -> Commands:
-    return Commands()
-
-
-@pytest.fixture
-async def store(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
-    """A store whose commands are seen."""
-    store = listening_store(settings, mongo_url, commands)
-    await store.ensure_indexes()
-    yield store
-    await store.close()
+def store(listening: Store) -> Store:
+    return listening
 
 
 class Cost:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from service.settings import Settings
 from service.store import Patch, Store
 from tests.support.api import make_output
-from tests.support.commands import Commands, listening_store
+from tests.support.commands import Commands
 from tests.support.groups import Group
 
 # As many new items in a row as it takes.
@@ -19,17 +17,8 @@ FIRST = range(200)
 
 
 @pytest.fixture
-def commands() -> Commands:
-    return Commands()
-
-
-@pytest.fixture
-async def store(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
-    """A store whose commands are seen."""
-    store = listening_store(settings, mongo_url, commands)
-    await store.ensure_indexes()
-    yield store
-    await store.close()
+def store(listening: Store) -> Store:
+    return listening
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import copy
 import gc
 import time
 import weakref
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +20,8 @@ from service.store.group_commit import GroupCommit, Turn
 from service.store.outputs import writing
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
+
+BeginNext = Callable[[], Turn[Any] | None]
 
 
 @pytest.mark.parametrize(("join", "rounds"), [(True, range(1, 6)), (False, range(64, 65))], ids=["on", "off"])
@@ -263,7 +266,7 @@ async def test_an_item_that_would_be_too_large_in_the_database_is_refused_before
 
 
 async def test_a_cancelled_round_leaves_nobody_waiting() -> None:
-    async def never(group: tuple[int, str], turn: Turn[Any]) -> None:
+    async def never(group: tuple[int, str], turn: Turn[Any], begin_next: BeginNext) -> None:
         await asyncio.Event().wait()
 
     def write(key: str) -> Any:
@@ -278,7 +281,7 @@ async def test_a_cancelled_round_leaves_nobody_waiting() -> None:
     await asyncio.wait(callers, timeout=60)
     assert all(caller.cancelled() for caller in callers)
 
-    async def at_once(group: tuple[int, str], turn: Turn[Any]) -> None:
+    async def at_once(group: tuple[int, str], turn: Turn[Any], begin_next: BeginNext) -> None:
         for each in turn.writes:
             each.done.set_result("done")
 
@@ -290,7 +293,7 @@ async def test_a_round_takes_no_more_than_it_may() -> None:
     sizes: list[int] = []
     full = asyncio.Event()
 
-    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
+    async def commit(group: tuple[int, str], turn: Turn[Any], begin_next: BeginNext) -> None:
         sizes.append(len(turn.writes))
         await full.wait()
         for each in turn.writes:
@@ -323,7 +326,7 @@ async def test_however_many_writes_wait_for_one_key_those_behind_them_do_not() -
     done: list[str] = []
     go_on = asyncio.Event()
 
-    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
+    async def commit(group: tuple[int, str], turn: Turn[Any], begin_next: BeginNext) -> None:
         if not done:
             done.append("first")
             await go_on.wait()
@@ -361,7 +364,7 @@ class OverloadedDatabase:
                 self.left[number] -= 1000 * (now - last) / len(self.left)
             last = now
 
-    async def commit(self, group: Any, turn: Turn[Any]) -> None:
+    async def commit(self, group: Any, turn: Turn[Any], begin_next: BeginNext) -> None:
         number, started = id(turn), time.monotonic()
         self.left[number] = sum(len(write.keys) for write in turn.writes)
         try:
@@ -398,9 +401,9 @@ async def test_a_database_that_is_too_slow_for_all_rounds_at_once_still_gets_som
 async def test_nothing_is_kept_of_a_write_that_is_done() -> None:
     """Not even until the next garbage collection: the items of a write are megabytes."""
 
-    async def commit(group: tuple[int, str], turn: Turn[Any]) -> None:
+    async def commit(group: tuple[int, str], turn: Turn[Any], begin_next: BeginNext) -> None:
         await asyncio.sleep(0)
-        following = turn.begin_next()
+        following = begin_next()
         if following is not None and following.left is not None:
             following.left.set_result("ids")
         for each in turn.writes:

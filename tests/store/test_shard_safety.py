@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from service.settings import Settings
 from service.store import Patch, Query, Store
 from service.store.browser_state import Selection
 from tests.support.api import make_output
-from tests.support.commands import Command, Commands, listening_store
+from tests.support.commands import Command, Commands
 from tests.support.groups import Group, at, fail, groups_of, look_after, reap, version
 
 DELAY = 0.3  # seconds: many times what lies between two commands that are sent together
@@ -25,17 +23,8 @@ SHARD_KEYS = {
 
 
 @pytest.fixture
-def commands() -> Commands:
-    return Commands()
-
-
-@pytest.fixture
-async def store(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
-    store = listening_store(settings, mongo_url, commands)
-    await store.ensure_indexes()
-    commands.clear()
-    yield store
-    await store.close()
+def store(listening: Store) -> Store:
+    return listening
 
 
 def is_value(condition: Any) -> bool:

@@ -12,9 +12,9 @@ _MAX_REMEMBERED = 10_000
 class Novelty:
     """Counts the new items of each group since the last one that was known.
 
-    In a first crawl looking up the keys finds nothing, and costs a seventh of the database's work. A group that
-    has seen new items only is written without it: the unique index refuses an item that is known after all, and
-    that one goes again, looked up.
+    In a first crawl looking up the keys finds nothing, and takes 11 to 16 % of the database's work. A group that has
+    seen new items only is written without it: the unique index refuses an item that is known after all, and that one
+    goes again, looked up.
     """
 
     def __init__(self) -> None:

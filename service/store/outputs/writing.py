@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, KeysView, Sequence
+from collections.abc import Callable, Iterable, KeysView, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -150,6 +150,9 @@ class Write:
         return sum(change.size for change in self.changes.values())
 
 
+BeginNext = Callable[[], Turn[Write] | None]
+
+
 class Writing:
     """Writes the changes of groups, several rounds of each at once."""
 
@@ -184,7 +187,7 @@ class Writing:
     def rounds_begun(self) -> int:
         return self._commits.begun
 
-    async def _commit(self, group: GroupKey, turn: Turn[Write]) -> None:
+    async def _commit(self, group: GroupKey, turn: Turn[Write], begin_next: BeginNext) -> None:
         now = time.monotonic()
         in_time = [write for write in turn.writes if write.deadline >= now]
         for write in turn.writes:
@@ -193,15 +196,15 @@ class Writing:
                 fail(write.done, StoreUnavailable("out of time"))
         if in_time or turn.left is not None:
             with time_budget(self._seconds):
-                await self._rounds(group, in_time, turn)
+                await self._rounds(group, in_time, turn, begin_next)
 
     @stored
-    async def _rounds(self, group: GroupKey, writes: list[Write], turn: Turn[Write]) -> None:
+    async def _rounds(self, group: GroupKey, writes: list[Write], turn: Turn[Write], begin_next: BeginNext) -> None:
         pending = {key: change for write in writes for key, change in write.changes.items()}
         results: dict[str, Result] = {}
         errors: dict[str, StoreError] = {}
         for attempt in range(_MAX_ROUNDS):
-            round_ = _Round(self, group, pending, turn, first=attempt == 0)
+            round_ = _Round(self, group, pending, turn if attempt == 0 else None, begin_next)
             await round_.run()
             results |= round_.results
             errors |= round_.errors
@@ -225,14 +228,19 @@ class _Round:
     """
 
     def __init__(
-        self, writing: Writing, group: GroupKey, pending: dict[str, Pending], turn: Turn[Write], *, first: bool
+        self,
+        writing: Writing,
+        group: GroupKey,
+        pending: dict[str, Pending],
+        turn: Turn[Write] | None,  # None: not the first try
+        begin_next: BeginNext,
     ) -> None:
         self._ids, self._recovery, self._outputs = writing._ids, writing._recovery, writing._outputs
-        self._novelty, self._all_new = writing._novelty, first and writing._novelty.expected(group)
+        self._novelty, self._all_new = writing._novelty, turn is not None and writing._novelty.expected(group)
         self._max_item_bytes = writing._max_item_bytes
-        self._group, self._pending, self._turn = group, pending, turn
-        self._left = turn.left if first else None
-        self._token = new_token() if self._left is None else turn.claim.token
+        self._group, self._pending, self._begin_next = group, pending, begin_next
+        self._left = turn.left if turn else None
+        self._token = turn.claim.token if turn and turn.left else new_token()
         self._owner = {"organization_id": group[0], "group_id": group[1]}
         self.results: dict[str, Result] = {}
         self.errors: dict[str, StoreError] = {}
@@ -393,7 +401,7 @@ class _Round:
     async def _finish(self, batch: Batch, change: Change) -> None:
         """Take the batch out of flight; in the same step, take the ids of the next round if one waits."""
         is_last = len(self.results) + len(self.errors) == len(self._pending)
-        following = self._turn.begin_next() if is_last else None
+        following = self._begin_next() if is_last else None
         if following is None or following.left is None:
             await self._ids.finish(batch, change)
             return
