@@ -138,6 +138,22 @@ async def test_a_round_that_fails_before_the_one_before_it_does_takes_no_ids(
     assert sum("deadline" in str(command.body.get("update")) for command in commands.sent) == 1
 
 
+async def test_an_item_that_was_lost_to_another_writer_gets_an_id_beyond_the_inherited_ones(
+    store: Store, other: Store, group: Group
+) -> None:
+    def be_slower() -> None:
+        theirs = make_output(2, data={"of": "another"})
+        store.outputs.ids.step = at("before write", lambda: group.write(other, theirs))
+
+    first, second = await two_rounds(store, group, be_slower)
+    await first
+    again, created = await second
+    assert results([again, created]) == ["updated", "created"]
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-1", "key-3", "key-2"]
+    assert again["id"] > created["id"]
+    await ended(store, group)
+
+
 async def test_ids_for_writes_that_ran_out_of_time_meanwhile_are_given_back(store: Store, group: Group) -> None:
     def too_late() -> None:
         (waiting,) = store.outputs._writing._commits._groups[group.key].ready
