@@ -42,18 +42,18 @@ lock: $(DEV) ## Choose the newest allowed versions and write them with their has
 	@$(BIN)/pip $(PIP) uv==0.13.7
 	@for name in '' -dev -e2e; do \
 		case "$$name" in -dev) extras="--extra dev";; -e2e) extras="--extra dev --extra e2e";; *) extras="";; esac; \
-		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra server --extra local $$extras --upgrade \
+		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra local $$extras --upgrade \
 			--quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url \
 			--custom-compile-command "make lock" --output-file constraints$$name.txt \
 			$$(test -z "$$name" || echo --constraints constraints.txt) || exit 1; \
 	done
 
-$(INSTALLED): setup.cfg constraints.txt
+$(INSTALLED): setup.cfg client/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints.txt
-	@$(BIN)/pip $(PIP) --no-deps --no-build-isolation -e .
+	@$(BIN)/pip $(PIP) --no-deps --no-build-isolation -e . -e client
 	@touch $@
 
 $(DEV): $(INSTALLED) constraints-dev.txt
@@ -61,11 +61,11 @@ $(DEV): $(INSTALLED) constraints-dev.txt
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
-$(E2E)/.installed: setup.cfg constraints-e2e.txt
+$(E2E)/.installed: setup.cfg client/pyproject.toml constraints-e2e.txt
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
 	@$(E2E)/bin/pip $(PIP) --require-hashes -r constraints-e2e.txt
-	@$(E2E)/bin/pip $(PIP) --no-deps --no-build-isolation -e .
+	@$(E2E)/bin/pip $(PIP) --no-deps --no-build-isolation -e . -e client
 	@touch $@
 
 $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/package.json
@@ -103,4 +103,4 @@ fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
 	@$(BIN)/python -m scripts.fuzz
 
 clean: ## Remove the environment and caches, but not the data
-	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

@@ -15,7 +15,7 @@ import time
 
 from playwright.sync_api import Page, sync_playwright
 
-from service.client import Client
+from sds_client import Client
 
 SMALL = 1000
 MAX_RATIO = 1.5

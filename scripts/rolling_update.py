@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from service.settings import ClientSettings
+from sds_client.cli.settings import access_token, address
 
 _BATCH = 20
 _GIVE_UP_SECONDS = 60.0
@@ -145,12 +145,12 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=4)
     parser.add_argument("--readers", type=int, default=2)
     options = parser.parse_args()
-    settings = ClientSettings.load(sds_url=options.url)
+    url, token = address(options.url), access_token(None)
     traffic, group, failures = Traffic(), f"update-{int(time.time())}", []
 
     def run(work: Any, *rest: Any) -> None:
         try:
-            work(traffic, Caller(traffic, settings.sds_url, settings.sds_token, options.cafile), group, *rest)
+            work(traffic, Caller(traffic, url, token, options.cafile), group, *rest)
         except Exception as error:
             failures.append(f"{work.__name__}: {error}")
             traffic.stop.set()

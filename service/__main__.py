@@ -1,8 +1,7 @@
-"""`python -m service` and `sds`: the whole command line, or the client's part where the server is not installed."""
+"""The server's command line: `python -m service`, or `scraping-data-service`."""
 
 import signal
 import sys
-from importlib.util import find_spec
 
 
 def main() -> int:
@@ -11,8 +10,6 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if sys.argv[1:2] == ["healthcheck"]:
         from service.runtime.healthcheck import main as run  # without them: it runs every few seconds
-    elif find_spec("motor") is None:
-        from service.client.__main__ import main as run
     else:
         from service.cli import main as run
     return run()

@@ -13,8 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from schemas.base import INT64_MAX, parse_date
-from service.client.cli import commands as client_commands
-from service.client.cli.parser import Parser, parse, top_parser
+from service.parser import Parser, parse, top_parser
 from service.runtime.backup_file import reading, writing
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
@@ -61,7 +60,6 @@ def _organization(text: str) -> int:
 
 def _parser() -> Parser:
     parser = top_parser(
-        "service",
         description="Scraping Data Service.",
         epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
     )
@@ -150,7 +148,6 @@ def _parser() -> Parser:
         "clock", parents=[settings], help="after a database clock was ahead: bring the dates of groups back"
     )
     clock_.set_defaults(command=clock)
-    client_commands.add(commands)
     return parser
 
 

@@ -21,34 +21,7 @@ def _setting(default: Any, help: str, *, secret: bool = False) -> Any:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Loaded:
-    @classmethod
-    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
-        """Return the settings of the environment, with `overrides` that are not None on top."""
-        environ = os.environ if environ is None else environ
-        values: dict[str, Any] = {}
-        for item in dataclasses.fields(cls):
-            raw = overrides.get(item.name)
-            if raw is None:
-                raw = _from_environ(item, environ)
-            if raw is not None and raw != "":
-                values[item.name] = _parse(item, raw)
-        return cls(**values)._checked()
-
-    def _checked(self) -> Self:
-        return self
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSettings(_Loaded):
-    """Where the commands `state` and `outputs` find the service."""
-
-    sds_url: str = _setting("http://127.0.0.1:8080", "Address of the service, for the commands state and outputs.")
-    sds_token: str = _setting("", "Access token, for the commands state and outputs.", secret=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings(_Loaded):
+class Settings:
     """The settings of one process; each is an environment variable of the same name in capitals."""
 
     host: str = _setting("127.0.0.1", "Address to listen on.")
@@ -117,6 +90,19 @@ class Settings(_Loaded):
     log_format: str = _setting(
         "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."
     )
+
+    @classmethod
+    def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
+        """Return the settings of the environment, with `overrides` that are not None on top."""
+        environ = os.environ if environ is None else environ
+        values: dict[str, Any] = {}
+        for item in dataclasses.fields(cls):
+            raw = overrides.get(item.name)
+            if raw is None:
+                raw = _from_environ(item, environ)
+            if raw is not None and raw != "":
+                values[item.name] = _parse(item, raw)
+        return cls(**values)._checked()
 
     @classmethod
     def table(cls) -> list[tuple[str, str, str]]:

@@ -6,11 +6,13 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from service.cli import _parser
+from sds_client.__main__ import parser as client_parser
+from service.cli import _parser as server_parser
 from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings
@@ -122,17 +124,21 @@ def test_the_readme_lists_the_methods_of_every_route() -> None:
     assert listed == {(route.method, route.path) for route in ROUTES if route.path not in PAGE_FILES}
 
 
-def commands_in(page: Path) -> list[list[str]]:
-    found = re.findall(r"(?:python -m service|\bsds) ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", EVERYTHING[page])
+def commands_in(page: Path, program: str) -> list[list[str]]:
+    """Return the commands of one program that a page names."""
+    found = re.findall(rf"(?:{program}) ([a-z][a-z-]*(?: [a-z][a-z-]*)?)", EVERYTHING[page])
     return [one.split() for one in found]
 
 
+@pytest.mark.parametrize(
+    ("program", "parser"), [("python -m service|scraping-data-service", server_parser), (r"\bsds", client_parser)]
+)
 @pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_command_that_a_page_names_exists(page: Path) -> None:
-    known = _commands(_parser())
+def test_every_command_that_a_page_names_exists(page: Path, program: str, parser: Callable[[], object]) -> None:
+    known = _commands(parser())
     unknown = [
         one
-        for one in commands_in(page)
+        for one in commands_in(page, program)
         if one[0] not in known or (known[one[0]] and one[1:] and one[1] not in known[one[0]])
     ]
     assert unknown == []
@@ -160,7 +166,7 @@ def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=names)
 def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
     missing = []
-    folders = r"(?:service|schemas|scripts|tests|docs|docker)"
+    folders = r"(?:service|schemas|client|scripts|tests|docs|docker)"
     for name in re.findall(rf"`({folders}/[\w/.*-]+)(?:::[\w…:]*)?`", EVERYTHING[page]):
         if not list(ROOT.glob(name.rstrip("/"))):
             missing.append(name)

@@ -1,4 +1,4 @@
-"""What is installed is pinned, with hashes, for everything that setup.cfg asks for."""
+"""The two distributions: every requirement is pinned with hashes, and the versions agree."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import configparser
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import sds_client
 import service
 
 ROOT = Path(__file__).parents[1]
+CLIENT = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
 FILES = {
-    "constraints.txt": ("server", "local"),
-    "constraints-dev.txt": ("server", "local", "dev"),
-    "constraints-e2e.txt": ("server", "local", "dev", "e2e"),
+    "constraints.txt": ("local",),
+    "constraints-dev.txt": ("local", "dev"),
+    "constraints-e2e.txt": ("local", "dev", "e2e"),
 }
 
 
@@ -32,8 +35,7 @@ def wanted(extras: tuple[str, ...]) -> list[Requirement]:
     config.read(ROOT / "setup.cfg")
     texts = [config["options"]["install_requires"], *(config["options.extras_require"].get(e, "") for e in extras)]
     lines = [line.strip() for text in texts for line in text.splitlines()]
-    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
-    return [one for one in found if one.name != "scraping-data-service"]
+    return [Requirement(line) for line in [*lines, *CLIENT["dependencies"]] if line and not line.startswith("#")]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -64,7 +66,11 @@ def test_tests_run_with_the_versions_that_make_run_installs(name: str) -> None:
 
 def test_the_changelog_has_the_version_of_the_package() -> None:
     released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert released and released[0] == service.__version__
+    assert released and released[0] == service.__version__ == sds_client.__version__
+
+
+def test_the_client_needs_aiohttp_only() -> None:
+    assert [Requirement(line).name for line in CLIENT["dependencies"]] == ["aiohttp"]
 
 
 def test_the_image_installs_the_pinned_server_without_a_database() -> None:
@@ -76,6 +82,8 @@ def test_the_image_installs_the_pinned_server_without_a_database() -> None:
         check=True,
     ).stdout
     packages = {canonicalize_name(name) for name in re.findall(r"^([A-Za-z0-9_.-]+)==", printed, re.MULTILINE)}
-    local = {canonicalize_name(one.name) for one in wanted(("local",))} - {"aiohttp"}
+    local = {canonicalize_name(one.name) for one in wanted(("local",))} - {
+        canonicalize_name(one.name) for one in wanted(())
+    }
     assert packages == set(pins("constraints.txt")) - local
     assert {"motor", "aiohttp", "setuptools"} <= packages

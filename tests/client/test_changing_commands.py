@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.cli import main
-from service.client import Client
+from sds_client import Client
+from sds_client.__main__ import main
 from tests.support.api import make_output, make_outputs
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -37,7 +37,7 @@ def test_items_that_match_are_deleted_and_counted(client: Client, capsys: Any) -
 def test_a_deletion_is_confirmed_on_the_terminal(client: Client, reply: str, code: int, left: int) -> None:
     client.push("group", make_outputs(2))
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "service.client", "outputs", "delete", "group", "--job-id", "job-1"]
+    command = [sys.executable, "-m", "sds_client", "outputs", "delete", "group", "--job-id", "job-1"]
     process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     os.write(ours, reply.encode())
     out, error = process.communicate(timeout=60)

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-import service.client.aio
-import service.client.sync
-from service.client import AsyncClient, Client, ClientError, Pushed
-from service.client.state import chunks, state_chunks
+import sds_client.aio
+import sds_client.sync
+from sds_client import AsyncClient, Client, ClientError, Pushed
+from sds_client.state import chunks, state_chunks
 from tests.support.api import make_cookie, make_entry, make_output, make_outputs, make_review
 from tests.support.processes import ServiceProcess
 
@@ -28,12 +28,12 @@ def test_the_client_imports_without_the_servers_packages() -> None:
     code = (
         "import sys\n"
         "for name in ('motor', 'pymongo', 'bson', 'marshmallow', 'webargs', 'apispec', 'orjson', 'msgspec', 'isal',\n"
-        "             'cryptography', 'prometheus_client', 'uvloop', 'schemas'):\n"
+        "             'cryptography', 'prometheus_client', 'uvloop', 'schemas', 'service'):\n"
         "    sys.modules[name] = None\n"
-        "import service.client, service.client.formats, service.client.harambe, service.__main__\n"
-        "service.client.Client('http://127.0.0.1:1', 'x').close()\n"
+        "import sds_client, sds_client.formats, sds_client.harambe, sds_client.__main__\n"
+        "sds_client.Client('http://127.0.0.1:1', 'x').close()\n"
         "sys.argv = ['sds']\n"
-        "assert service.__main__.main() == 0\n"
+        "assert sds_client.__main__.main() == 0\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -48,7 +48,7 @@ def test_an_address_without_a_scheme_is_refused() -> None:
 # Against the service
 
 
-@pytest.mark.parametrize("module", [service.client.aio, service.client.sync], ids=["async", "sync"])
+@pytest.mark.parametrize("module", [sds_client.aio, sds_client.sync], ids=["async", "sync"])
 def test_the_examples_in_the_docstrings_run(module: Any, running: ServiceProcess, token: str, tmp_path: Path) -> None:
     names = {**vars(module), "asyncio": asyncio, "url": running.url, "token": token, "folder": tmp_path}
     results = doctest.testmod(module, extraglobs=names)
@@ -157,7 +157,7 @@ def test_the_token_describes_itself(client: Client, organization: int, token: st
 
 
 def test_a_state_too_large_for_one_body_is_sent_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.client.state.BYTES", 5000)
+    monkeypatch.setattr("sds_client.state.BYTES", 5000)
     monkeypatch.setattr(chunks, "__defaults__", (7,))
     cookie = {"domain": "shop.example", "value": "x", "path": "/", "expires": -1, "httpOnly": False, "secure": False}
     origin = {"origin": "https://shop.example", "localStorage": [{"name": f"n{n}", "value": "x"} for n in range(50)]}

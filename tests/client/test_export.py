@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from service.cli import main
-from service.client import Client
+from sds_client import Client
+from sds_client.__main__ import main
 from tests.support.api import make_output
 from tests.support.files import left, lines
 from tests.support.processes import ServiceProcess, wait_until
@@ -147,7 +147,7 @@ def test_a_table_that_cannot_be_written_leaves_what_was_read_for_the_next_try(
     client.push("group", [make_output(1)])
     command = ["outputs", "export", "group", "--out", str(tmp_path / "x.csv")]
     with monkeypatch.context() as patch:
-        patch.setattr("service.client.cli.tables._cell", lambda value: 1 / 0)
+        patch.setattr("sds_client.cli.tables._cell", lambda value: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(command)
     assert left(tmp_path) == ["x.csv.part", "x.csv.part.json"]
@@ -166,15 +166,13 @@ def test_an_export_to_standard_output_is_ndjson(client: Client, capsys: Any) -> 
 
 def test_a_reader_of_standard_output_that_has_enough_is_no_error(client: Client) -> None:
     client.push("group", [make_output(n, data={"title": os.urandom(2000).hex()}) for n in range(500)])
-    command = f"{sys.executable} -m service.client outputs export group --out - | head -n 1"
+    command = f"{sys.executable} -m sds_client outputs export group --out - | head -n 1"
     done = subprocess.run(["/bin/sh", "-c", command], capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout)["key_hash"] == "key-0"
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("name", "word"), [("x.xlsx", "must end with .ndjson"), ("x.parquet", r"pip install .*\[parquet\]")]
-)
+@pytest.mark.parametrize(("name", "word"), [("x.xlsx", "must end with .ndjson"), ("x.parquet", r"pip install pyarrow")])
 def test_a_format_that_cannot_be_written_is_said_before_anything_is_read(
     client: Client, tmp_path: Path, name: str, word: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,7 +202,7 @@ def test_an_export_stopped_by_the_user_goes_on_after_the_last_whole_line(
     client.push("group", [make_output(n, data={"title": os.urandom(2000).hex()}) for n in range(100)])
     way = Breaking(running.port, [200_000], stall=True)
     out, part = tmp_path / "x.ndjson", tmp_path / "x.ndjson.part"
-    command = [sys.executable, "-m", "service", "outputs", "export", "group", "--out", str(out), "--url", way.url]
+    command = [sys.executable, "-m", "sds_client", "outputs", "export", "group", "--out", str(out), "--url", way.url]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: part.exists() and part.stat().st_size > 0)
     process.send_signal(signal.SIGINT)

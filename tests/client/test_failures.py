@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.client import AsyncClient, ClientError
+from sds_client import AsyncClient, ClientError
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
 from tests.support.peer import failure, peer, written
 

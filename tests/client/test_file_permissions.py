@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.cli import main
-from service.client import Client
+from sds_client import Client
+from sds_client.__main__ import main
 from tests.support.api import make_cookie, make_output
 from tests.support.processes import ServiceProcess, make_token
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.client import AsyncClient, Client, CursorExpired
+from sds_client import AsyncClient, Client, CursorExpired
 from tests.support.api import make_outputs
 from tests.support.peer import failure, page, peer
 from tests.support.processes import ServiceProcess

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.client.formats import FORMATS, FormatError, read, write
+from sds_client.formats import FORMATS, FormatError, read, write
 
 PLAYWRIGHT: dict[str, Any] = {
     "cookies": [

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from service.cli import main
-from service.client import Client
-from service.client.cli import csv_input
-from service.client.writing import key_hash
+from sds_client import Client
+from sds_client.__main__ import main
+from sds_client.cli import csv_input
+from sds_client.writing import key_hash
 from tests.support.api import make_output
 from tests.support.files import left
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import AsyncClient, Client, ClientError, VersionConflict
+from sds_client import AsyncClient, Client, ClientError, VersionConflict
 from tests.support.api import make_output, make_outputs
 from tests.support.processes import ServiceProcess, make_token
 

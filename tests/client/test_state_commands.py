@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from service.cli import main
-from service.client import Client
+from sds_client import Client
+from sds_client.__main__ import main
 from tests.client.test_formats import CURL, EDIT_THIS_COOKIE, PLAYWRIGHT
 
 pytestmark = pytest.mark.usefixtures("environment")
@@ -80,7 +80,7 @@ def test_a_refused_token_is_not_told(client: Client, capsys: Any) -> None:
 
 def test_the_commands_work_without_the_server(client: Client) -> None:
     client.set_storage_state(PLAYWRIGHT)
-    command = [sys.executable, "-m", "service.client", "state", "export", "--format", "cdp"]
+    command = [sys.executable, "-m", "sds_client", "state", "export", "--format", "cdp"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert {cookie["name"] for cookie in json.loads(done.stdout)["cookies"]} == {"sid", "basket", "chip"}

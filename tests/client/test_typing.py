@@ -11,18 +11,18 @@ from marshmallow import Schema
 from mypy import api
 
 from schemas import cookies, groups, local_storage, outputs, reviews, token
-from service.client import types
+from sds_client import types
 
 ROOT = Path(__file__).parents[2]
 CACHE = ROOT / ".mypy_cache"
 
 CODE = """
-from service.client import Client, Deletion, Output
-from service.client.types import OutputInput
+from sds_client import Client, Deletion, Output
+from sds_client.types import OutputInput
 
 client = Client("http://127.0.0.1:8080", "t")
 for item in client.outputs("lamps", job_id="monday", is_approved=True, fields=["data.title"]):
-    reveal_type(item)  # service.client.types.Output
+    reveal_type(item)  # sds_client.types.Output
     reveal_type(item["files"][0]["file_metadata"])  # dict[
     item["titel"]  # has no key "titel"
 client.outputs("lamps", job="monday")  # Unexpected keyword argument "job"
@@ -34,7 +34,7 @@ copy: dict[str, Output] = {}
 for change in client.follow("lamps", deleted=True):
     copy[change["output_id"]] = change  # Incompatible types
     if "deleted" in change:
-        reveal_type(change)  # service.client.types.Deletion
+        reveal_type(change)  # sds_client.types.Deletion
     else:
         copy[change["output_id"]] = change
 for new in client.follow("lamps", cursor_file="lamps.cursor"):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from sds_client import Client
 from tests.e2e.serving import Site
 from tests.support.processes import ServiceProcess, free_port, make_token
 
@@ -29,7 +29,7 @@ SCRAPER = """
 import asyncio, sys
 from harambe import SDK
 from harambe_core.observer import OutputObserver
-from service.client.harambe import Observer
+from sds_client.harambe import Observer
 
 async def scraper(sdk, url, context):
     page = sdk.page
@@ -131,7 +131,7 @@ def run(python: Path, client: Client, token: str, site: Site, chromium: str, *op
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=ROOT,
+        cwd=ROOT / "client",
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

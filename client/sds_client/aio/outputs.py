@@ -1,0 +1,204 @@
+"""Outputs: write, read, follow, patch and delete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from typing import Any, Literal, Unpack, overload
+
+from sds_client.deleting import delete_all
+from sds_client.errors import ClientError
+from sds_client.following import Follower
+from sds_client.patching import Patched, patch_body, patch_many
+from sds_client.paths import delete_query, outputs_path
+from sds_client.reading import PAGE, Order, Reader, export
+from sds_client.transport import Transport
+from sds_client.types import (
+    DeleteFilters,
+    Deletion,
+    Item,
+    Output,
+    PatchResult,
+    ReadOptions,
+)
+from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batcher, Pushed, Sender
+
+
+class Outputs:
+    _transport: Transport
+
+    async def push(
+        self,
+        group: str,
+        items: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        *,
+        batch_items: int = BATCH_ITEMS,
+        batch_bytes: int = BATCH_BYTES,
+        concurrency: int = 1,
+        on_batch: Callable[[int, Item], None] | None = None,
+    ) -> Pushed:
+        """Write items to a group and return how many were created, updated and unchanged.
+
+        Items are sent as they come, in batches, so any number of them needs little memory. All are durable
+        when this returns. On `ClientError` the batches before the rejected one are stored; `loc` in its
+        problems counts from the first item of all. More than one request at once (`concurrency`) is faster
+        over a distance, but of two items with one key in different batches either may win.
+        `on_batch` is called with the number of items and the response of each request, in order.
+
+        A request that was stored but whose response was lost is sent again and counts as unchanged.
+        """
+        batcher = Batcher(batch_items, batch_bytes)
+        sender = Sender(self._transport, group, concurrency, on_batch)
+        try:
+            if isinstance(items, AsyncIterable):
+                async for item in items:
+                    await sender.send(batcher.add(item))
+            else:
+                for item in items:
+                    await sender.send(batcher.add(item))
+            await sender.send(batcher.rest())
+            return await sender.finish()
+        finally:
+            await sender.stop()
+
+    async def outputs(
+        self,
+        group: str,
+        *,
+        cursor: int = 0,
+        page_size: int = PAGE,
+        order: Order = "asc",
+        **options: Unpack[ReadOptions],
+    ) -> AsyncGenerator[Output]:
+        """Yield a group's items in the order in which they last changed, to the present end.
+
+        The options are the API's filters, and `fields` to keep only some paths. `order="desc"` yields the newest
+        change first, for looking rather than for syncing; `cursor` then means ids lower than it.
+        """
+        reader = Reader(self._transport, group, cursor, page_size, order, options)
+        while (page := await reader.page()) is not None:
+            for item in page:
+                yield item
+
+    @overload
+    def follow(
+        self,
+        group: str,
+        *,
+        deleted: Literal[False] = False,
+        cursor_file: str | os.PathLike[str] | None = None,
+        live: bool = True,
+        cursor: int = 0,
+        page_size: int = PAGE,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncGenerator[Output]: ...
+
+    @overload
+    def follow(
+        self,
+        group: str,
+        *,
+        deleted: Literal[True],
+        cursor_file: str | os.PathLike[str] | None = None,
+        live: bool = True,
+        cursor: int = 0,
+        page_size: int = PAGE,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncGenerator[Output | Deletion]: ...
+
+    async def follow(
+        self,
+        group: str,
+        *,
+        deleted: bool = False,
+        cursor_file: str | os.PathLike[str] | None = None,
+        live: bool = True,
+        cursor: int = 0,
+        page_size: int = PAGE,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncGenerator[Any]:
+        """Yield what is new or changed, and wait for more; `live=False` ends at the present end.
+
+        With `deleted`, deletions are yielded too, in their place among the changes: `"deleted" in item`. A copy that
+        stores each item under its `output_id` and removes the deleted ones equals the group. It raises `CursorExpired`
+        when the service no longer knows every deletion since the cursor.
+
+        The cursor is kept in `cursor_file`; an item is behind it only when the loop has come back for the next one.
+        So each item is seen *at least once*: after a kill those of the last second, or of the last page, come again.
+        `cursor` is where to begin without a file.
+        """
+        with Follower(self._transport, group, cursor_file, live, cursor, page_size, deleted, options) as follower:
+            while (page := await follower.page()) is not None:
+                for item in page:
+                    yield item
+                    follower.taken(item)
+
+    def ndjson(self, group: str, *, cursor: int = 0, **options: Unpack[ReadOptions]) -> AsyncGenerator[bytes]:
+        """Yield a group's items as NDJSON text, some whole lines at a time: the fastest way to read everything.
+
+        After a lost connection it continues behind the last line that was received.
+        """
+        return export(self._transport, group, cursor, options)
+
+    async def get(self, group: str, output_id: str) -> Output | None:
+        """Return one item, or None when there is none."""
+        try:
+            found: Output = (await self._transport.call("GET", outputs_path(group, output_id))).json
+        except ClientError as error:
+            if error.has_type("not_found"):
+                return None
+            raise
+        return found
+
+    async def patch(
+        self,
+        group: str,
+        output_id: str,
+        *,
+        is_approved: bool | None = None,
+        tags: Mapping[str, Any] | None = None,
+        if_id: int | None = None,
+    ) -> PatchResult:
+        """Change the approval or the tags of one item; the result has its new id.
+
+        `tags` are merged into the item's; a tag that is None is removed. With `if_id` the item is changed only while
+        it has this id, else `VersionConflict` is raised.
+        """
+        response = await self._transport.call(
+            "PATCH",
+            outputs_path(group, output_id),
+            value=patch_body(is_approved, tags),
+            headers=None if if_id is None else {"If-Match": f'"{if_id}"'},
+            # Sent twice, it would conflict with its own change.
+            repeatable=if_id is None,
+        )
+        result: PatchResult = response.json
+        return result
+
+    async def patch_many(self, group: str, patches: Iterable[Mapping[str, Any]]) -> Patched:
+        """Change the approval or the tags of any number of items, 500 in one request.
+
+        An item is named by `output_id` or `key_hash`. One that does not exist, or whose id is not its `if_id`, is
+        counted and left alone.
+        """
+        return await patch_many(self._transport, group, patches)
+
+    async def delete(self, group: str, output_id: str) -> bool:
+        """Delete one item; return False when there is none."""
+        try:
+            await self._transport.call("DELETE", outputs_path(group, output_id))
+        except ClientError as error:
+            if error.has_type("not_found"):
+                return False
+            raise
+        return True
+
+    async def delete_many(
+        self, group: str, *, on_progress: Callable[[int], None] | None = None, **filters: Unpack[DeleteFilters]
+    ) -> int:
+        """Delete the items that match all filters, of which at least one is needed; return how many.
+
+        Large deletions take many requests: `on_progress` is called after each with the number deleted so far. When
+        one fails for good, what was deleted stays deleted, and the same call continues.
+        """
+        return await delete_all(self._transport, outputs_path(group), delete_query(filters), on_progress)

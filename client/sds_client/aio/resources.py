@@ -1,0 +1,121 @@
+"""Everything but outputs: browser state, reviews, groups, and the token itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from sds_client.deleting import delete_all
+from sds_client.paths import group_path, reviews_path, state_delete_query, state_query
+from sds_client.state import Counts, StateCounts, chunks, state_chunks
+from sds_client.transport import Transport
+from sds_client.types import Cookie, Group, GroupFields, Item, Job, LocalStorageEntry, Review, Token
+
+T = TypeVar("T")
+
+
+class Resources:
+    _transport: Transport
+
+    async def cookies(self, domain: str | None = None, active: bool = False) -> list[Cookie]:
+        """Return the cookies, of one exact domain if given, with `active` only those not expired."""
+        return await self._get(list[Cookie], "/v1/cookies", state_query(domain, active))
+
+    async def set_cookies(self, cookies: Iterable[Mapping[str, Any]]) -> Counts:
+        """Set cookies; one of the same domain, path and name is replaced."""
+        return await self._set("/v1/cookies", cookies)
+
+    async def delete_cookies(
+        self,
+        *,
+        domain: str | None = None,
+        path: str | None = None,
+        name: str | None = None,
+        expired: bool = False,
+        all: bool = False,
+    ) -> int:
+        """Delete the cookies that match all of what is given, of which at least one is needed; return how many."""
+        query = state_delete_query(domain=domain, path=path, name=name, expired=expired, all=all)
+        return await delete_all(self._transport, "/v1/cookies", query)
+
+    async def local_storage(self, domain: str | None = None, active: bool = False) -> list[LocalStorageEntry]:
+        """Return the local-storage entries, of one exact domain if given, with `active` only those not expired."""
+        return await self._get(list[LocalStorageEntry], "/v1/local-storage", state_query(domain, active))
+
+    async def set_local_storage(self, entries: Iterable[Mapping[str, Any]]) -> Counts:
+        """Set local-storage entries; one of the same domain, path and key is replaced."""
+        return await self._set("/v1/local-storage", entries)
+
+    async def delete_local_storage(
+        self,
+        *,
+        domain: str | None = None,
+        path: str | None = None,
+        key: str | None = None,
+        expired: bool = False,
+        all: bool = False,
+    ) -> int:
+        """Delete the entries that match all of what is given, of which at least one is needed; return how many."""
+        query = state_delete_query(domain=domain, path=path, key=key, expired=expired, all=all)
+        return await delete_all(self._transport, "/v1/local-storage", query)
+
+    async def storage_state(self, domain: str | None = None) -> Item:
+        """Return Playwright's storageState, of a domain and its subdomains if given."""
+        return await self._get(Item, "/v1/storage-state", state_query(domain, False))
+
+    async def set_storage_state(self, state: Mapping[str, Any]) -> StateCounts:
+        """Merge what Playwright's `context.storage_state()` returned, record by record."""
+        counts = StateCounts()
+        for chunk in state_chunks(state):
+            counts.add((await self._transport.call("POST", "/v1/storage-state", value=chunk)).json)
+        return counts
+
+    async def reviews(self, group: str) -> list[Review]:
+        """Return the latest review of each reviewed job of a group, newest first."""
+        return await self._get(list[Review], reviews_path(group))
+
+    async def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Review]:
+        """Add reviews and return them with their ids. Not sent again after a lost connection: it might add twice."""
+        response = await self._transport.call("POST", reviews_path(group), value=list(reviews), repeatable=False)
+        items: list[Review] = response.json["items"]
+        return items
+
+    async def groups(self) -> list[Group]:
+        """Return the organization's groups with their counts, newest change first."""
+        return await self._get(list[Group], "/v1/groups")
+
+    async def group(self, group: str) -> Group:
+        """Return the counts of one group, by day too."""
+        return await self._get(Group, group_path(group, "/stats"))
+
+    async def jobs(self, group: str) -> list[Job]:
+        """Return the jobs of a group with their counts and latest reviews, newest first."""
+        return await self._get(list[Job], group_path(group, "/jobs"))
+
+    async def fields(self, group: str, job_id: str | None = None) -> GroupFields:
+        """Return the fill rate, types and example values of each path in `data`, over the newest 1000 items."""
+        return await self._get(GroupFields, group_path(group, "/fields"), {"job_id": job_id} if job_id else None)
+
+    async def set_retention(self, group: str, days: int | None) -> None:
+        """Let the service delete items of a group that were not scraped for `days` days; None keeps them for ever."""
+        await self._transport.call("PUT", group_path(group), value={"retention_days": days})
+
+    async def delete_group(self, group: str, *, on_progress: Callable[[int], None] | None = None) -> int:
+        """Delete all outputs, reviews and jobs of a group; return how many outputs.
+
+        Large groups take many requests: `on_progress` is called after each with the number deleted so far.
+        """
+        return await delete_all(self._transport, group_path(group), {}, on_progress)
+
+    async def token(self) -> Token:
+        """Return the organization, scopes, label and expiry of the client's own token."""
+        return await self._get(Token, "/v1/token")
+
+    async def _get(self, kind: type[T], path: str, query: Mapping[str, str] | None = None) -> T:
+        return cast(T, (await self._transport.call("GET", path, query=query)).json)
+
+    async def _set(self, path: str, records: Iterable[Mapping[str, Any]]) -> Counts:
+        counts = Counts()
+        for chunk in chunks(records):
+            counts.add((await self._transport.call("POST", path, value=chunk)).json)
+        return counts

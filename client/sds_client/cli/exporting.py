@@ -1,0 +1,140 @@
+"""Export a group's outputs to a file or to standard output."""
+
+from __future__ import annotations
+
+import difflib
+import gzip
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sds_client.cli import tables
+from sds_client.cli.progress import Progress
+from sds_client.paths import read_query
+from sds_client.sync import Client
+
+_BLOCK = 1024 * 1024
+
+
+class NothingFoundError(Exception):
+    """There is nothing to export."""
+
+
+def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) -> int:
+    """Write a group to a file and return the number of items. Raises NothingFoundError when there are none.
+
+    Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
+    interruption, with the same group and filters, it continues after the last complete line there. A part of
+    another export is discarded.
+    """
+    _check_name(out)
+    part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
+    asked = json.dumps({"url": client.url, "group": group, "query": read_query(options)})
+    cursor, count = 0, 0
+    if part.exists() and about.exists() and about.read_text() == asked:
+        cursor, count = _resume(part)
+    total = None if read_query(options) else client.group(group)["items"]
+    progress = Progress(f"export of {group}", count)
+    try:
+        with part.open("ab" if cursor else "wb") as file:
+            about.write_text(asked)
+            for block in client.ndjson(group, cursor=cursor, **options):
+                file.write(block)
+                count += block.count(b"\n")
+                progress.update(count, count / total if total else None)
+        if not count:
+            raise NothingFoundError(_nothing(client, group, options))
+        _finish(part, out)
+    except BaseException:
+        # A part without lines is worth nothing, and one with lines makes the next export shorter.
+        if part.exists() and not part.stat().st_size:
+            part.unlink()
+        if not part.exists():
+            about.unlink(missing_ok=True)
+        raise
+    part.unlink(missing_ok=True)
+    about.unlink()
+    progress.finish(f"wrote {out.name}")
+    return count
+
+
+def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any]) -> int:
+    """Write a group to standard output as NDJSON and return the number of items."""
+    count = 0
+    for block in client.ndjson(group, **options):
+        sys.stdout.buffer.write(block)
+        count += block.count(b"\n")
+    sys.stdout.buffer.flush()
+    if not count:
+        raise NothingFoundError(_nothing(client, group, options))
+    return count
+
+
+def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
+    """Return why an export is empty."""
+    filters = {name: value for name, value in read_query(options).items() if name != "fields"}
+    names = [known["group_id"] for known in client.groups()]
+    if group not in names:
+        similar = difflib.get_close_matches(group, names, 1)
+        return f"there is no group {group!r}" + (f"; did you mean {similar[0]!r}?" if similar else "")
+    if filters:
+        listed = ", ".join(f"{name}={value}" for name, value in filters.items())
+        return f"no output in group {group!r} matches {listed}"
+    return f"group {group!r} has no outputs"
+
+
+def _check_name(out: Path) -> None:
+    """Raise ValueError if no format belongs to a file's name, or its format cannot be written here."""
+    if _suffix(out) == ".parquet":
+        tables.check_parquet()
+
+
+def _suffix(out: Path) -> str:
+    for suffix in (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz", ".csv", ".parquet"):
+        if out.name.endswith(suffix):
+            return suffix
+    raise ValueError(f"{out.name}: the name must end with .ndjson, .ndjson.gz, .csv or .parquet; - is standard output")
+
+
+def _resume(part: Path) -> tuple[int, int]:
+    """Cut off an incomplete line; return the last id and the number of lines."""
+    count, end = 0, 0
+    with part.open("r+b") as file:
+        position = 0
+        while block := file.read(_BLOCK):
+            count += block.count(b"\n")
+            if (last := block.rfind(b"\n")) >= 0:
+                end = position + last + 1
+            position += len(block)
+        file.truncate(end)
+        if not end:
+            return 0, 0
+        start, tail = end, b""
+        while start > 0 and b"\n" not in tail[:-1]:
+            start = max(0, start - _BLOCK)
+            file.seek(start)
+            tail = file.read(end - start)
+        return json.loads(tail[:-1].rpartition(b"\n")[2])["id"], count
+
+
+def _finish(part: Path, out: Path) -> None:
+    """Turn the lines into the file that was asked for; it appears as a whole or not at all."""
+    suffix = _suffix(out)
+    if suffix in (".ndjson", ".jsonl"):
+        part.replace(out)
+        return
+    beside = out.with_name(f"{out.name}.tmp")
+    try:
+        if suffix == ".csv":
+            tables.write_csv(part, beside)
+        elif suffix == ".parquet":
+            tables.write_parquet(part, beside)
+        else:
+            with part.open("rb") as lines, gzip.open(beside, "wb", 6) as file:
+                shutil.copyfileobj(lines, file, _BLOCK)
+        beside.replace(out)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -1,0 +1,142 @@
+"""Import outputs from a file, NDJSON or CSV, into a group."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from sds_client.cli import csv_input
+from sds_client.cli.progress import Progress
+from sds_client.errors import ClientError
+from sds_client.sync import Client
+from sds_client.writing import Pushed, key_hash
+
+# Given by the service: an item that was read cannot be written with them.
+_GIVEN = ("id", "output_id", "create_date", "update_date")
+_GZIP = b"\x1f\x8b"
+# Lines remembered to locate an error: more than a batch.
+_REMEMBERED = 2000
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What is added to items that lack it: the job, and the key from some fields of `data`."""
+
+    job_id: str | None = None
+    key_fields: Sequence[str] = ()
+
+    def apply(self, item: dict[str, Any]) -> dict[str, Any]:
+        """Return the item to write. Raises ValueError when a key field is missing."""
+        item = {name: value for name, value in item.items() if name not in _GIVEN}
+        if self.job_id is not None:
+            item.setdefault("root_job_id", self.job_id)
+        if self.key_fields and "key_hash" not in item:
+            try:
+                item["key_hash"] = key_hash(item.get("data", {}), self.key_fields)
+            except KeyError as error:
+                raise ValueError(f"has no {error.args[0]}, which is one of the key fields") from None
+        return item
+
+
+def load(client: Client, group: str, file: Path, completion: Completion, text_columns: Sequence[str]) -> Pushed:
+    """Write the items of a file, compressed with gzip or not, to a group and return what became of them.
+
+    The number of items stored is kept in `FILE.….import` until all are. Items written twice do no harm.
+    """
+    status = file.stat()
+    identity = f"{client.url}\0{group}\0{status.st_size}\0{status.st_mtime_ns}\0{completion}\0{text_columns}"
+    kept = file.with_name(f"{file.name}.{hashlib.sha256(identity.encode()).hexdigest()[:12]}.import")
+    done = int(kept.read_text()) if kept.exists() else 0
+    source = _Source(file, done, completion, text_columns)
+    progress = Progress(f"import into {group}", done)
+
+    def stored(count: int, _: Any) -> None:
+        nonlocal done
+        done += count
+        with suppress(OSError):  # in a folder that cannot be written the import works, but cannot be continued
+            beside = kept.with_name(f"{kept.name}.tmp")
+            beside.write_text(str(done))
+            beside.replace(kept)
+        progress.update(done, source.read / status.st_size if status.st_size else None)
+
+    try:
+        pushed = client.push(group, source.items(), on_batch=stored)
+    except ClientError as error:
+        if error.status != 422:
+            raise
+        raise ClientError(422, [source.located(problem) for problem in error.problems]) from None
+    kept.unlink(missing_ok=True)
+    progress.finish(f"{pushed.created:,} created, {pushed.updated:,} updated, {pushed.unchanged:,} unchanged")
+    return pushed
+
+
+class _Source:
+    """The items of a file after the first `skip` of them."""
+
+    def __init__(self, file: Path, skip: int, completion: Completion, text_columns: Sequence[str]) -> None:
+        self._file, self._skip, self._completion, self._text = file, skip, completion, text_columns
+        self._lines: dict[int, int] = {}
+        self.read = 0
+
+    def items(self) -> Iterator[dict[str, Any]]:
+        """Yield the items. Raises ValueError, with the line, for one that cannot be understood."""
+        for number, (line, item) in enumerate(self._numbered()):
+            if number < self._skip:
+                continue
+            self._lines[number - self._skip] = line
+            self._lines.pop(number - self._skip - _REMEMBERED, None)
+            try:
+                yield self._completion.apply(item)
+            except ValueError as error:
+                raise ValueError(f"line {line} of {self._file.name} {error}") from None
+
+    def located(self, problem: dict[str, Any]) -> dict[str, Any]:
+        """Return a problem with the line it is in."""
+        loc = list(problem.get("loc", []))
+        if len(loc) > 1 and loc[0] == "body" and str(loc[1]).isdecimal():
+            loc[:2] = [f"line {self._lines.get(int(loc[1]), '?')}"]
+        return {**problem, "loc": loc}
+
+    def _numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield each item with its line."""
+        if not self._file.name.removesuffix(".gz").endswith(".csv"):
+            yield from self._ndjson()
+            return
+        try:
+            with _opened(self._file) as (_, lines):
+                kinds = csv_input.column_kinds(lines, self._text)
+            with _opened(self._file) as (raw, lines):
+                for line, item in csv_input.items(lines, kinds):
+                    self.read = raw.tell()
+                    yield line, item
+        except csv_input.CsvError as error:
+            raise ValueError(f"{self._file.name}: {error}") from None
+
+    def _ndjson(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        with _opened(self._file) as (raw, lines):
+            for number, line in enumerate(lines, 1):
+                if not line.strip():
+                    continue
+                self.read = raw.tell()
+                try:
+                    item = json.loads(line)
+                except ValueError:
+                    raise ValueError(f"line {number} of {self._file.name} is not JSON") from None
+                if not isinstance(item, dict):
+                    raise ValueError(f"line {number} of {self._file.name} is not an object")
+                yield number, item
+
+
+@contextmanager
+def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
+    """Open a file; give the file itself, whose position is the progress, and its uncompressed content."""
+    with file.open("rb") as raw:
+        packed = raw.read(2) == _GZIP
+        raw.seek(0)
+        yield raw, gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]

@@ -1,0 +1,141 @@
+"""NDJSON lines as a table: nested data in dotted columns, lists as JSON text."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+# The order of the contract's fields.
+_ORDER = (
+    "source_url",
+    "data",
+    "id",
+    "output_id",
+    "root_job_id",
+    "create_date",
+    "update_date",
+    "last_scraped_date",
+    "key_hash",
+    "value_hash",
+    "is_approved",
+    "tags",
+    "files",
+)
+_DATES = frozenset({"create_date", "update_date", "last_scraped_date"})
+# Rows of 2 KB: a row group of 10 MB.
+_ROW_GROUP = 5000
+
+
+def rows(lines: Path) -> Iterator[dict[str, Any]]:
+    """Yield each line's cells."""
+    with lines.open("rb") as file:
+        for line in file:
+            yield flatten(json.loads(line))
+
+
+def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return an item's cells: objects become dotted names, lists and empty objects JSON text."""
+    cells: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, dict) and item:
+            cells.update(flatten(item, f"{prefix}{name}."))
+        elif isinstance(item, (dict, list)):
+            cells[prefix + name] = _json(item)
+        else:
+            cells[prefix + name] = item
+    return cells
+
+
+def columns(found: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """Return each column and its kind: bool, int, float, text, date, or mixed."""
+    kinds: dict[str, str] = {}
+    for row in found:
+        for name, value in row.items():
+            kind = _kind(name, value)
+            known = kinds.setdefault(name, kind)
+            if kind not in (known, "none"):
+                numbers = {known, kind} == {"int", "float"}
+                kinds[name] = kind if known == "none" else "float" if numbers else "mixed"
+    kinds = kinds or {"id": "int"}  # no items: a table without rows
+    places = {name: place for place, name in enumerate(_ORDER)}
+    return dict(sorted(kinds.items(), key=lambda column: places.get(column[0].partition(".")[0], len(places))))
+
+
+def _kind(name: str, value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    if isinstance(value, float):
+        return "float"
+    return "date" if name in _DATES else "text"
+
+
+def write_csv(lines: Path, out: Path) -> None:
+    """Write a CSV with a column for everything that occurs."""
+    names = list(columns(rows(lines)))
+    with out.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(names)
+        for row in rows(lines):
+            writer.writerow([_cell(row.get(name)) for name in names])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def check_parquet() -> None:
+    """Raise ValueError with what to install if Parquet cannot be written."""
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError:
+        raise ValueError("Parquet needs pyarrow: pip install pyarrow, or use .csv or .ndjson") from None
+
+
+def write_parquet(lines: Path, out: Path) -> None:
+    """Write a Parquet file whose columns have the type of all their values, text where they differ."""
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {
+        "bool": pyarrow.bool_(),
+        "int": pyarrow.int64(),
+        "float": pyarrow.float64(),
+        "date": pyarrow.timestamp("ms", tz="UTC"),
+    }
+    kinds = columns(rows(lines))
+    schema = pyarrow.schema([(name, types.get(kind, pyarrow.string())) for name, kind in kinds.items()])
+    left = rows(lines)
+    with pyarrow.parquet.ParquetWriter(out, schema, compression="zstd") as writer:
+        while group := list(islice(left, _ROW_GROUP)):
+            arrays = [
+                pyarrow.array([_typed(kind, row.get(name)) for row in group], type=schema.field(name).type)
+                for name, kind in kinds.items()
+            ]
+            writer.write_batch(pyarrow.record_batch(arrays, schema=schema))
+
+
+def _typed(kind: str, value: Any) -> Any:
+    if value is None or kind in ("bool", "int", "text"):
+        return value
+    if kind == "float":
+        return float(value)
+    if kind == "date":
+        return datetime.fromisoformat(value)
+    return _cell(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,129 @@
+"""Follow a group: what is new, changed or deleted, as it happens, with a cursor that survives a kill."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sds_client.errors import CursorExpired
+from sds_client.paths import outputs_path, read_query
+from sds_client.transport import Transport
+from sds_client.types import Deletion, Output
+
+# Seconds that the service may hold a request while there is nothing to read; it allows 60.
+WAIT = 30
+# A service that is stopping ends the waiting at once: seconds before it is asked again.
+_MIN_WAIT = 0.25
+# Seconds of items, or one page, that a kill may repeat.
+_SAVE_EVERY = 1.0
+
+
+class Follower:
+    """Reads what is new or changed, for as long as it comes, and remembers what the consumer has taken.
+
+    Leaving the `with` block saves the cursor; in between it is saved once per page, and once per second within one.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        group: str,
+        cursor_file: str | os.PathLike[str] | None,
+        live: bool,
+        cursor: int,
+        page_size: int,
+        deleted: bool,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._transport, self._path, self._live = transport, outputs_path(group), live
+        self._query = read_query(options) | ({"deleted": "true"} if deleted else {})
+        about = {"group": group, "filters": {k: v for k, v in self._query.items() if k != "fields"}}
+        self._query["limit"] = str(page_size)
+        self._file = None if cursor_file is None else CursorFile(Path(cursor_file), about)
+        self._taken = self._saved = cursor if self._file is None else self._file.load(cursor)
+        self._read = self._taken
+        self._saved_at = time.monotonic()
+        self._at_end = False
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._save()
+
+    async def page(self) -> list[Output | Deletion] | None:
+        """Return the next page that has items, waiting for one; None at the end when it is not live."""
+        while True:
+            self._taken = self._read  # the consumer came back: it has taken all of the last page
+            self._save()
+            if self._at_end and not self._live:
+                return None
+            wait, asked_at = (WAIT if self._at_end else 0), time.monotonic()
+            query = {**self._query, "cursor": str(self._read)} | ({"wait": str(wait)} if wait else {})
+            try:
+                response = await self._transport.call("GET", self._path, query=query, wait=wait)
+            except CursorExpired as error:
+                raise self._expired(error) from None
+            items: list[Output | Deletion] = response.json["items"]
+            further: int | None = response.json["metadata"]["next_cursor"]
+            self._at_end = further is None
+            # A page may be empty, or end behind its last item, where few items of a range match the filters.
+            self._read = further if further is not None else items[-1]["id"] if items else self._read
+            if items:
+                return items
+            if wait and time.monotonic() - asked_at < _MIN_WAIT:
+                await asyncio.sleep(_MIN_WAIT)
+
+    def taken(self, item: Output | Deletion) -> None:
+        """Note that the consumer came back for the next item: it has taken this one."""
+        self._taken = item["id"]
+        if time.monotonic() - self._saved_at > _SAVE_EVERY:
+            self._save()
+
+    def _save(self) -> None:
+        self._saved_at = time.monotonic()
+        if self._file is not None and self._taken != self._saved:
+            self._file.save(self._taken)
+            self._saved = self._taken
+
+    def _expired(self, error: CursorExpired) -> CursorExpired:
+        first = "" if self._file is None else f"remove {self._file}, "
+        message = f"the cursor {self._read} is too old to learn of every deletion since: {first}empty the copy and "
+        return CursorExpired(error.status, error.problems, f"{message}follow again from cursor 0")
+
+
+class CursorFile:
+    """A cursor in a file, with the group and filters that it belongs to; replaced as a whole or not at all."""
+
+    def __init__(self, path: Path, about: dict[str, Any]) -> None:
+        self._path, self._about = path, about
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def load(self, default: int) -> int:
+        """Return the saved cursor. Raises ValueError for a file of another group or other filters."""
+        try:
+            kept = json.loads(self._path.read_text())
+            cursor = kept.pop("cursor")
+        except FileNotFoundError:
+            return default
+        except (ValueError, KeyError, AttributeError):
+            raise ValueError(f"{self._path} is not a cursor file") from None
+        if kept != self._about or type(cursor) is not int:
+            raise ValueError(f"{self._path} is the cursor of another group or of other filters")
+        return cursor
+
+    def save(self, cursor: int) -> None:
+        """Write the cursor, durably."""
+        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
+        with beside.open("w") as file:
+            json.dump({**self._about, "cursor": cursor}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(self._path)

@@ -1,0 +1,134 @@
+"""harambe: what a scraper saves goes to the service, and a run starts with the service's cookies.
+
+async with Observer(url, token, group="lamps", key_fields=["sku"]) as observer:
+    await SDK.run(scraper, "https://shop.example/", observer=observer, **await observer.harness_options())
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mimetypes
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from sds_client import formats
+from sds_client.aio import AsyncClient
+from sds_client.writing import key_hash
+
+# Downloads remembered until saved data names them.
+_MAX_FILES = 1000
+
+
+class Observer:
+    """An `OutputObserver` of harambe-core. Each call returns when the service has stored what it was given.
+
+    `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
+    them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
+    A download whose URL is in saved data is listed in the item's `files`, with its checksum; its content is not stored.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        group: str,
+        *,
+        key_fields: Sequence[str] = (),
+        job_id: str | None = None,
+        tags: dict[str, Any] | None = None,
+    ) -> None:
+        self._client, self._group, self._keys = AsyncClient(url, token), group, key_fields
+        self._job = job_id or f"{group}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        self._tags = tags or {}
+        # Dates of this machine only, so that its clock may be wrong; whole, as the service may round them.
+        self._began = datetime.now(UTC).replace(microsecond=0)
+        self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.close()
+
+    async def harness_options(self, domain: str | None = None) -> dict[str, Any]:
+        """Return the service's cookies and local storage as `SDK.run` takes them, of a domain if given."""
+        state = await self._client.storage_state(domain)
+        known = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite")
+        cookies = [{name: cookie[name] for name in known if name in cookie} for cookie in state["cookies"]]
+        entries = [
+            {"domain": entry["domain"], "path": entry["path"], "key": entry["key"], "value": entry["value"]}
+            for entry in await self._client.local_storage(domain, active=True)
+        ]
+        return {"cookies": cookies, "local_storage": entries}
+
+    async def on_save_data(self, data: dict[str, Any]) -> None:
+        """Store one item; harambe puts its page under `__url`."""
+        source = data.get("__url")
+        if not isinstance(source, str):
+            raise ValueError("saved data has no __url: harambe's SDK puts it there")
+        kept = {name: value for name, value in data.items() if name != "__url"}
+        output: dict[str, Any] = {"source_url": source, "root_job_id": self._job, "data": kept, "tags": self._tags}
+        output["last_scraped_date"] = datetime.now(UTC)
+        if self._keys:
+            output["key_hash"] = key_hash(kept, self._keys)
+        files = [{**self._files[url], "field": f"data.{path}"} for path, url in _texts(kept) if url in self._files]
+        await self._client.push(self._group, [output | ({"files": files} if files else {})])
+
+    async def delete_missing(self) -> int:
+        """Delete the group's items that were not saved since this observer was made; return how many.
+
+        Call it after a run that surely saw everything, for a group that one scraper fills. The token needs the scope
+        `delete`.
+        """
+        return await self._client.delete_many(self._group, scraped_before=self._began)
+
+    async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:
+        """Do nothing: the service stores what was scraped, not what will be."""
+
+    async def on_download(self, download_url: str, filename: str, content: bytes, path: str = "") -> dict[str, str]:
+        """Remember a file for the data that will name it. Older versions of harambe give no `path`."""
+        url = f"{download_url}/{quote(filename)}"
+        self._files[url] = {
+            # By its page and name, so that the same run again changes nothing.
+            "id": hashlib.sha256(url.encode()).hexdigest()[:32],
+            "source_url": download_url,
+            "file_url": url,
+            "file_type": mimetypes.guess_type(filename)[0] or "application/octet-stream",
+            "file_checksum": hashlib.sha256(content).hexdigest(),
+            "file_metadata": {"filename": filename, "size": len(content)},
+        }
+        if len(self._files) > _MAX_FILES:
+            self._files.popitem(last=False)
+        return {"url": url, "filename": filename, "path": path}
+
+    async def on_paginate(self, next_url: str) -> None:
+        """Do nothing."""
+
+    async def on_save_cookies(self, cookies: list[dict[str, Any]]) -> None:
+        """Merge the browser's cookies into the organization's."""
+        await self._client.set_storage_state(formats.from_value(cookies))
+
+    async def on_save_local_storage(self, local_storage: list[dict[str, Any]]) -> None:
+        """Merge local-storage entries into the organization's."""
+        await self._client.set_local_storage(
+            {"domain": entry["domain"], "key": entry["key"], "value": entry["value"], "path": entry.get("path") or "/"}
+            for entry in local_storage
+        )
+
+    async def on_check_and_solve_captchas(self, page: Any) -> None:
+        """Do nothing."""
+
+
+def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each text in a value with its dotted path."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, (dict, list)):
+        for name, item in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _texts(item, f"{path}.{name}" if path else str(name))

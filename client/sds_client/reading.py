@@ -1,0 +1,71 @@
+"""Read outputs: page by page, or as one stream of NDJSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Literal
+
+from sds_client.errors import ClientError
+from sds_client.paths import outputs_path, read_query
+from sds_client.transport import LOST, Transport
+from sds_client.types import Output
+
+PAGE = 500
+Order = Literal["asc", "desc"]
+
+
+class Reader:
+    """Reads a group page by page, to the present end."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        group: str,
+        cursor: int,
+        page_size: int,
+        order: Order,
+        options: Mapping[str, Any],
+    ) -> None:
+        self._transport, self._path = transport, outputs_path(group)
+        self._query = {**read_query(options), "limit": str(page_size)}
+        if order == "desc":
+            self._query["order"] = "desc"
+        if cursor:
+            self._query["cursor"] = str(cursor)
+        self._at_end = False
+
+    async def page(self) -> list[Output] | None:
+        """Return the next page, which may be empty before the end; None at the end."""
+        if self._at_end:
+            return None
+        response = await self._transport.call("GET", self._path, query=self._query)
+        cursor = response.json["metadata"]["next_cursor"]
+        self._at_end = cursor is None
+        self._query["cursor"] = str(cursor)
+        items: list[Output] = response.json["items"]
+        return items
+
+
+async def export(transport: Transport, group: str, cursor: int, options: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+    """Yield NDJSON from a cursor to the present end, some whole lines at a time.
+
+    After a lost connection it continues behind the last line that was received.
+    """
+    path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
+    retry = transport.retry()
+    while True:
+        if cursor:
+            query["cursor"] = str(cursor)
+        try:
+            async with transport.open("GET", path, query=query) as response:
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    lines, end, rest = (rest + chunk).rpartition(b"\n")
+                    if end:
+                        cursor = json.loads(lines[lines.rfind(b"\n") + 1 :])["id"]
+                        retry.progress()
+                        yield lines + end
+            return
+        except (ClientError, *LOST) as error:
+            await retry.pause(error)

@@ -1,0 +1,18 @@
+"""The client that the add-on's parts use, and how they end a crawl."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.reactor import is_asyncio_reactor_installed
+
+from sds_client.aio import AsyncClient
+
+
+def connect(settings: Any) -> AsyncClient:
+    if not is_asyncio_reactor_installed():
+        raise NotConfigured(
+            "the service's client needs TWISTED_REACTOR = 'twisted.internet.asyncioreactor.AsyncioSelectorReactor'"
+        )
+    return AsyncClient(settings["SDS_URL"], settings["SDS_TOKEN"])

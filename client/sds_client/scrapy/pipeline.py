@@ -1,0 +1,170 @@
+"""Items on their way to the service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from datetime import UTC, datetime
+from typing import Any
+
+from itemadapter import ItemAdapter
+from scrapy import signals
+from scrapy.exceptions import DropItem, NotConfigured
+
+from sds_client.errors import ClientError
+from sds_client.scrapy.completeness import why_incomplete
+from sds_client.scrapy.connection import connect
+from sds_client.scrapy.sources import Sources
+from sds_client.transport import dump
+from sds_client.writing import key_hash
+
+log = logging.getLogger(__name__)
+
+
+class OutputsPipeline:
+    """Stores items, some at a time; an item goes on when it is durable."""
+
+    def __init__(self, crawler: Any) -> None:
+        settings = crawler.settings
+        if not settings.get("SDS_GROUP"):
+            raise NotConfigured("SDS_GROUP is not set")
+        self._crawler, self._client = crawler, connect(settings)
+        self._sources = Sources.of(crawler)
+        self._group = settings["SDS_GROUP"]
+        self._keys = settings.getlist("SDS_KEY_FIELDS")
+        self._tags, self._tags_field = settings.getdict("SDS_TAGS"), settings.get("SDS_TAGS_FIELD")
+        self._job: str | None = settings.get("SDS_JOB_ID")
+        self._delete_missing = settings.getbool("SDS_DELETE_MISSING")
+        # Dates of this machine only, so that its clock may be wrong; whole, as the service may round them.
+        self._began = datetime.now(UTC).replace(microsecond=0)
+        self._max_items = settings.getint("SDS_BATCH_ITEMS", 100)
+        self._pause = settings.getfloat("SDS_BATCH_SECONDS", 0.5)
+        self._waiting: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._sending: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> OutputsPipeline:
+        pipeline = cls(crawler)
+        crawler.signals.connect(pipeline._spider_closed, signals.spider_closed)
+        return pipeline
+
+    async def process_item(self, item: Any, spider: Any = None) -> Any:
+        """Return the item when it is stored."""
+        loop = asyncio.get_running_loop()
+        stored: asyncio.Future[None] = loop.create_future()
+        try:
+            self._waiting.append((self._output(item), stored))
+        except DropItem:
+            self._crawler.stats.inc_value("sds/dropped")
+            raise
+        if len(self._waiting) >= self._max_items:
+            self._send()
+        elif self._timer is None:
+            self._timer = loop.call_later(self._pause, self._send)
+        await stored
+        return item
+
+    async def close_spider(self, spider: Any = None) -> None:
+        """Send the items that wait."""
+        self._send()
+        await asyncio.gather(*self._sending)
+
+    async def _spider_closed(self, reason: str) -> None:
+        """Delete what the crawl did not see, where that is wanted and sure, and close the connections."""
+        try:
+            if self._delete_missing:
+                await self._delete(why_incomplete(reason, self._crawler.stats.get_stats()))
+        except ClientError as error:
+            log.error("the missing items could not be deleted: %s", error)
+        finally:
+            await self._client.close()
+
+    async def _delete(self, incomplete: str | None) -> None:
+        if incomplete:
+            log.warning("SDS_DELETE_MISSING: nothing is deleted, because %s", incomplete)
+            return
+        deleted = await self._client.delete_many(self._group, scraped_before=self._began)
+        self._crawler.stats.set_value("sds/deleted", deleted)
+
+    def _output(self, item: Any) -> dict[str, Any]:
+        """Return an item as the service accepts it. Raises DropItem for one without a page or key, or not JSON."""
+        page = self._sources.page(item)
+        data = ItemAdapter(item).asdict()
+        source = data.pop("source_url", None) or page or data.get("url")
+        if not isinstance(source, str):
+            raise DropItem("it has no source_url, and its page is not known")
+        if self._job is None:
+            spider = self._crawler.spider
+            self._job = getattr(spider, "_job", None) or f"{spider.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        own_tags = data.pop(self._tags_field, None) if self._tags_field else None
+        if not isinstance(own_tags, (dict, type(None))):
+            raise DropItem(f"its {self._tags_field} must be a dict of tags")
+        output = {"source_url": source, "root_job_id": self._job, "data": data}
+        if tags := {**self._tags, **(own_tags or {})}:
+            output["tags"] = tags
+        if self._delete_missing:
+            output["last_scraped_date"] = datetime.now(UTC)
+        try:
+            if self._keys:
+                output["key_hash"] = key_hash(data, self._keys)
+            dump(output)
+        except KeyError as error:
+            raise DropItem(f"it has no {error.args[0]}, which is one of SDS_KEY_FIELDS") from None
+        except (TypeError, ValueError) as error:
+            raise DropItem(f"it cannot be sent: {error}") from None
+        return output
+
+    def _send(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting:
+            task = asyncio.get_running_loop().create_task(self._store(self._waiting))
+            self._waiting = []
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _store(self, batch: list[tuple[dict[str, Any], asyncio.Future[None]]]) -> None:
+        """Store a batch, without the items that the service rejects."""
+        while batch:
+            try:
+                pushed = await self._client.push(self._group, [output for output, _ in batch])
+            except Exception as error:
+                rejected = _rejected(error)
+                if not rejected:
+                    self._fail(batch, error)
+                    return
+                self._crawler.stats.inc_value("sds/dropped", len(rejected))
+                for place, reason in rejected.items():
+                    batch[place][1].set_exception(DropItem(f"the service rejects it: {reason}"))
+                batch = [entry for place, entry in enumerate(batch) if place not in rejected]
+                continue
+            for kind in ("created", "updated", "unchanged"):
+                self._crawler.stats.inc_value(f"sds/{kind}", getattr(pushed, kind))
+            for _, stored in batch:
+                stored.set_result(None)
+            return
+
+    def _fail(self, batch: list[tuple[dict[str, Any], asyncio.Future[None]]], error: Exception) -> None:
+        log.error("%d items could not be stored: %s", len(batch), error)
+        for _, stored in batch:
+            stored.set_exception(error)
+        asyncio.get_running_loop().call_soon(_close, self._crawler, "sds_failed")
+
+
+def _close(crawler: Any, reason: str) -> None:
+    if crawler.engine is not None and crawler.spider is not None:
+        crawler.engine.close_spider(crawler.spider, reason)
+
+
+def _rejected(error: Exception) -> dict[int, str]:
+    """Return which items of a batch an error is about, and why; none if it is about something else."""
+    rejected: dict[int, str] = {}
+    if isinstance(error, ClientError) and error.status == 422:
+        for problem in error.problems:
+            loc = [str(part) for part in problem.get("loc", [])]
+            if len(loc) < 2 or not loc[1].isdecimal():
+                return {}
+            rejected.setdefault(int(loc[1]), f"{'.'.join(loc[2:])}: {problem.get('msg')}".lstrip(": "))
+    return rejected

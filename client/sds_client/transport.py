@@ -1,0 +1,177 @@
+"""Send requests, and again when that is safe."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import io
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import aiohttp
+
+from sds_client.errors import ClientError, CursorExpired, VersionConflict
+
+# The statuses of a busy or restarting service and of the proxies before it.
+BUSY = frozenset({429, 502, 503, 504})
+_MIN_PAUSE, _MAX_PAUSE = 0.2, 15.0
+# From this size on, the bytes saved are worth the time of gzip: 1000 items of 2 KB are 2 MB.
+_COMPRESS_FROM = 32 * 1024
+_KINDS = {410: CursorExpired, 412: VersionConflict}
+LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
+
+
+@dataclass
+class Response:
+    """A successful response, read to its end."""
+
+    status: int
+    json: Any
+
+
+class Transport:
+    """One session with one service, made when first used."""
+
+    def __init__(self, url: str, token: str, timeout: float, patience: float) -> None:
+        if not url.startswith(("http://", "https://")):
+            raise ValueError("the address of the service must start with http:// or https://")
+        self.url = url.rstrip("/")
+        self._token, self._timeout, self._patience = token, timeout, patience
+        self._session: aiohttp.ClientSession | None = None
+
+    def retry(self) -> Retry:
+        """Return the pauses for one request."""
+        return Retry(self._patience)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        value: Any = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
+        repeatable: bool = True,
+    ) -> Response:
+        """Return the response to a request; with `repeatable`, send it again while the service is away.
+
+        `wait` is how many seconds the service was asked to hold the request, in addition to the usual time.
+        """
+        headers = dict(headers or {})
+        if value is not None:
+            body = dump(value)
+        if body is not None:
+            headers["Content-Type"] = "application/json"
+            if len(body) >= _COMPRESS_FROM:
+                body = await asyncio.to_thread(gzip.compress, body, 1)
+                headers["Content-Encoding"] = "gzip"
+        retry = self.retry()
+        while True:
+            try:
+                async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
+                    text = await response.read()
+                    return Response(response.status, json.loads(text) if text else None)
+            except (ClientError, *LOST) as error:
+                await retry.pause(error, repeatable)
+
+    @asynccontextmanager
+    async def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        wait: float = 0.0,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request once and give its response, unread. Raises ClientError for any but a success."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"})
+        # For each read, not for the whole: an export may take hours.
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout + wait)
+        # As a file, so that aiohttp sends it in pieces: as bytes it would warn of the size.
+        data = None if body is None else io.BytesIO(body)
+        # No redirects: the token is for this address only.
+        async with self._session.request(
+            method, self.url + path, params=query, data=data, headers=headers, timeout=timeout, allow_redirects=False
+        ) as response:
+            if response.status != 200:
+                raise await _refusal(response)
+            yield response
+
+
+class Retry:
+    """The pauses between the tries of one request: they grow, with chance, and end after `patience` seconds."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self.progress()
+
+    def progress(self) -> None:
+        """Reset the pauses: something was received."""
+        self._ceiling, self._since = _MIN_PAUSE, time.monotonic()
+
+    async def pause(self, error: Exception, repeatable: bool = True) -> None:
+        """Wait before the next try, or raise the error when there must be none."""
+        asked = 0.0
+        if isinstance(error, ClientError):
+            # A request rejected with 429 stored nothing; the others may have stored something.
+            if error.status not in BUSY or not (repeatable or error.status == 429):
+                raise error
+            asked = error.retry_after
+        elif not repeatable and not isinstance(error, aiohttp.ClientConnectorError):
+            raise _lost(error) from error
+        wait = max(asked, random.uniform(self._ceiling / 2, self._ceiling))
+        if time.monotonic() - self._since + wait > self._patience:
+            raise (error if isinstance(error, ClientError) else _lost(error)) from error
+        self._ceiling = min(self._ceiling * 2, _MAX_PAUSE)
+        await asyncio.sleep(wait)
+
+
+def _lost(error: Exception) -> ClientError:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return ClientError(0, message=f"cannot connect to {error.host}:{error.port}")
+    kind = "the service did not respond in time" if isinstance(error, TimeoutError) else "the connection was lost"
+    return ClientError(0, message=kind)
+
+
+async def _refusal(response: aiohttp.ClientResponse) -> ClientError:
+    """Return the error of a response; a body that is not in the service's error shape is left out."""
+    try:
+        problems = json.loads(await response.read())["detail"]
+        kind = _KINDS.get(response.status, ClientError)
+        error = kind(response.status, [problem for problem in problems if isinstance(problem, dict)])
+    except (ValueError, KeyError, TypeError, aiohttp.ClientError):
+        error = ClientError(response.status, message=response.reason or "")
+    with suppress(ValueError):  # it may also be a date: then the usual pauses apply
+        error.retry_after = float(response.headers.get("Retry-After", 0))
+    return error
+
+
+def dump(value: Any) -> bytes:
+    """Return the JSON of a value; dates, decimals, UUIDs and sets become what JSON has."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
+
+
+def _plain(value: Any) -> Any:
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if isinstance(value, (set, frozenset)):
+        return sorted(value, key=repr)
+    if type(value).__name__ in ("Decimal", "UUID"):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")
