@@ -11,8 +11,8 @@ from aiohttp import web
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import ORGANIZATION, TOKEN
-from service.http.offload import TENANT
 from service.http.routing import scope_of
+from service.http.turns import TENANT
 from service.store import Token, Tokens, hash_token, in_time, is_token
 
 # 10,000 tokens in use at once are about 5 MB.

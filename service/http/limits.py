@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
-from collections import OrderedDict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,8 +12,8 @@ from aiohttp import web
 
 from service.http.errors import ApiError, http_error
 from service.http.keys import SETTINGS, TOKEN
-from service.http.offload import TENANT
 from service.http.routing import scope_of
+from service.http.turns import Turns
 from service.settings import Settings
 from service.store import time_budget
 
@@ -61,41 +59,6 @@ class Pool:
             del self._by_token[token_id]
 
 
-class Gate:
-    """Lets some in at a time; the others wait, the oldest of each organization in turn."""
-
-    def __init__(self, places: int) -> None:
-        self._free = places
-        self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
-
-    async def __aenter__(self) -> None:
-        if self._free:
-            self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(TENANT.get(), deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came at the same moment
-                self._leave()
-            raise
-
-    async def __aexit__(self, *_: object) -> None:
-        self._leave()
-
-    def _leave(self) -> None:
-        while self._waiting:
-            tenant, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[tenant] = turns
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
-
-
 class Limits:
     """What a process takes on at once, and a bucket of requests for each token."""
 
@@ -104,7 +67,7 @@ class Limits:
         self.receiving = Pool(settings.max_receiving)
         self.bytes = Pool(settings.max_bytes_in_flight)
         # Streams that read their first piece: until then nobody knows how much they will hold.
-        self.beginning = Gate(_MAX_BEGINNING)
+        self.beginning = Turns(_MAX_BEGINNING)
         self.rate = settings.rate_limit
         self._buckets: dict[str, tuple[float, float]] = {}
 

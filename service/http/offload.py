@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
+
+from service.http.turns import Turns
 
 T = TypeVar("T")
 
@@ -23,62 +23,28 @@ _THREADS = 2
 _SWITCH_SECONDS, _BUSY_SWITCH_SECONDS = sys.getswitchinterval(), 0.001
 _executor = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="off-loop")
 
-# The organization that the present request belongs to.
-TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
-
-
-class _Queue:
-    """Work that waits for a thread: the oldest of each organization in turn."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._running = 0
-        self._waiting: OrderedDict[int, deque[tuple[Callable[[], Any], asyncio.Future[Any]]]] = OrderedDict()
-
-    def put(self, tenant: int, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Return the future result of work."""
-        done: asyncio.Future[T] = self._loop.create_future()
-        self._waiting.setdefault(tenant, deque()).append((work, done))
-        self._start()
-        return done
-
-    def _start(self) -> None:
-        while self._running < _THREADS and self._waiting:
-            tenant, queue = self._waiting.popitem(last=False)
-            work, done = queue.popleft()
-            if queue:
-                self._waiting[tenant] = queue
-            if not done.done():  # whoever waited may have given up
-                if not self._running:
-                    sys.setswitchinterval(_BUSY_SWITCH_SECONDS)
-                self._running += 1
-                self._loop.run_in_executor(_executor, work).add_done_callback(lambda ended, d=done: self._end(ended, d))  # type: ignore[misc]
-
-    def _end(self, ended: asyncio.Future[Any], done: asyncio.Future[Any]) -> None:
-        self._running -= 1
-        error = None if ended.cancelled() else ended.exception()
-        if not done.done():
-            if ended.cancelled():
-                done.cancel()
-            elif error is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(ended.result())
-        self._start()
-        if not self._running:
-            sys.setswitchinterval(_SWITCH_SECONDS)
-
-
-_queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue] = WeakKeyDictionary()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Return what `work` returns, from a thread."""
     loop = asyncio.get_running_loop()
-    queue = _queues.get(loop)
-    if queue is None:
-        queue = _queues[loop] = _Queue(loop)
-    return await queue.put(TENANT.get(), work)
+    turns = _turns.get(loop)
+    if turns is None:
+        turns = _turns[loop] = Turns(_THREADS)
+    await turns.take()
+    sys.setswitchinterval(_BUSY_SWITCH_SECONDS)
+
+    def end(ended: asyncio.Future[Any]) -> None:
+        turns.leave()
+        if not turns.taken:
+            sys.setswitchinterval(_SWITCH_SECONDS)
+        if not ended.cancelled():
+            ended.exception()  # whoever asked may have gone
+
+    running = loop.run_in_executor(_executor, work)
+    running.add_done_callback(end)
+    return await asyncio.shield(running)  # a thread cannot be stopped: its place is free when it ends
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

@@ -13,7 +13,8 @@ import pytest
 from service.http import body as bodies
 from service.http.body import inflate
 from service.http.errors import ApiError
-from service.http.offload import TENANT, in_thread
+from service.http.offload import in_thread
+from service.http.turns import TENANT
 from service.settings import Settings
 from tests.support.api import Api, make_output
 from tests.support.stall import without_stall

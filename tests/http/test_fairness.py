@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from service.http.limits import LIMITS, Gate, Pool
-from service.http.offload import TENANT
+from service.http.limits import LIMITS, Pool
 from service.http.responses import STREAM_BYTES
 from service.http.slow_readers import unsent
+from service.http.turns import TENANT, Turns
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
@@ -40,13 +40,13 @@ def test_what_is_put_back_leaves_nothing_behind() -> None:
     assert pool.used == 0 and not pool._by_token
 
 
-async def test_a_gate_lets_organizations_in_by_turns() -> None:
-    gate, go = Gate(1), asyncio.Event()
+async def test_a_queue_lets_organizations_in_by_turns() -> None:
+    turns, go = Turns(1), asyncio.Event()
     order: list[str] = []
 
     async def pass_through(tenant: int, name: str) -> None:
         TENANT.set(tenant)
-        async with gate:
+        async with turns:
             await go.wait()
             order.append(name)
 
@@ -58,7 +58,7 @@ async def test_a_gate_lets_organizations_in_by_turns() -> None:
     go.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert order[0] == "a0" and order.index("b") <= 2 and sorted(order) == ["a0", "a2", "a3", "a4", "b"]
-    async with asyncio.timeout(60), gate:
+    async with asyncio.timeout(60), turns:
         pass
 
 
