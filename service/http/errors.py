@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from service.http.keys import REQUEST_ID, STREAMING
-from service.store import CursorExpired, ItemTooLarge, StoreUnavailable
+from service.store import CursorExpired, CursorInvalid, ItemTooLarge, StoreUnavailable
 
 log = logging.getLogger("service")
 
@@ -114,6 +114,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(431 if error.message.startswith("Too many headers") else 400)
         case StoreUnavailable():
             return http_error(503, {"Retry-After": "1"})
+        case CursorInvalid():
+            return invalid("value_error", "Must be the cursor of a Link header", "query", "cursor")
         case CursorExpired():
             return http_error(410)
         case ConnectionError():  # the client left before its body was in: nobody reads this

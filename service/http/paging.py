@@ -10,10 +10,10 @@ from urllib.parse import unquote
 import orjson
 from aiohttp import web
 
-from service.http.errors import invalid
+from schemas.base import INT64_MAX
 from service.http.keys import SETTINGS
 from service.http.responses import json_array, stream_response
-from service.store import Key, Listing
+from service.store import CursorInvalid, Key, Listing
 
 
 async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:
@@ -33,16 +33,20 @@ def encode_cursor(key: Key) -> str:
 
 
 def decode_cursor(text: str | None) -> Key | None:
-    """Return the key of a cursor. Raises 422 for a text that `encode_cursor` did not make."""
+    """Return the key of a cursor; the list that it belongs to knows its parts. Raises CursorInvalid."""
     if text is None:
         return None
     try:
         key: Any = orjson.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
-        if not isinstance(key, list) or not all(isinstance(part, (str, int)) for part in key):
+        if not isinstance(key, list) or not all(map(_is_part, key)):
             raise ValueError
         return tuple(key)
     except (ValueError, binascii.Error):
-        raise invalid("value_error", "Must be the cursor of a Link header", "query", "cursor") from None
+        raise CursorInvalid from None
+
+
+def _is_part(value: Any) -> bool:
+    return type(value) is str or (type(value) is int and abs(value) <= INT64_MAX)
 
 
 def url_with_cursor(request: web.Request, cursor: object) -> str:

@@ -19,7 +19,7 @@ from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
-from service.store.errors import CursorExpired, LayoutError, Misconfigured, StoreError, StoreUnavailable
+from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
@@ -46,6 +46,7 @@ __all__ = [
     "Batch",
     "BrowserState",
     "CursorExpired",
+    "CursorInvalid",
     "InFlight",
     "ItemTooLarge",
     "Key",

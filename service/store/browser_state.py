@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.decoding import AWARE, RAW, decode, decoded_batches, encoded
-from service.store.errors import DUPLICATE_KEY, CursorExpired
+from service.store.errors import DUPLICATE_KEY, CursorExpired, CursorInvalid
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
 from service.store.vault import Sealed, Vault, VaultError
@@ -180,12 +180,13 @@ class BrowserState:
         """Return the place in the list that a cursor names."""
         if len(cursor) == len(self.order) and all(isinstance(part, str) for part in cursor):
             return cursor
-        if len(cursor) == 1 and ObjectId.is_valid(cursor[0]):
-            where = {"_id": ObjectId(cursor[0]), "organization_id": organization_id}
-            found = await self._records.find_one(where, dict.fromkeys(self.order, 1))
-            if found is not None:
-                return self._position(found)
-        raise CursorExpired
+        if len(cursor) != 1 or not ObjectId.is_valid(cursor[0]):
+            raise CursorInvalid
+        where = {"_id": ObjectId(cursor[0]), "organization_id": organization_id}
+        found = await self._records.find_one(where, dict.fromkeys(self.order, 1))
+        if found is None:
+            raise CursorExpired
+        return self._position(found)
 
     def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
         served = []

@@ -9,20 +9,27 @@ from contextlib import contextmanager
 from bson.errors import BSONError
 from pymongo.errors import (
     BulkWriteError,
+    CollectionInvalid,
+    ConfigurationError,
     ConnectionFailure,
+    DocumentTooLarge,
     ExecutionTimeout,
+    InvalidName,
+    InvalidOperation,
     OperationFailure,
     PyMongoError,
     WTimeoutError,
 )
 
 DUPLICATE_KEY = 11000
-# Server codes of a primary that is leaving or gone, a host that `mongos` cannot reach, a write concern not met in
-# time, a lost cursor, and operations that a shutdown or a time limit ended.
-_PASSING_CODES = {
-    *(6, 7, 43, 50, 64, 89, 91, 100, 133, 134, 189, 202, 211, 262, 365),
-    *(9001, 10107, 11600, 11601, 11602, 13435, 13436),
+# Server codes of a command that no database would take: it is wrong, and so is the service. Whatever else a server
+# reports (no disk space, a lost lock, a read-only member, a code of a later version) may be over next time.
+_DEFECT_CODES = {
+    *(2, 9, 12, 14, 15, 16, 22, 28, 40, 52, 54, 55, 56, 57, 59, 66, 72, 73, 96, 241),  # bad values, paths, operators
+    *(10334, 17280, 40352, 40353, 40415, DUPLICATE_KEY),
 }
+# What the server says, with code 2, where an index has vanished.
+_NO_INDEX = "hint"
 # Server codes of a message that cannot be read, as one document in it is too deep, too large or malformed.
 _REFUSING_CODES = {2, 9, 15, 22, 10334}
 
@@ -47,6 +54,10 @@ class CursorExpired(StoreError):
     """A list cannot be continued after this cursor: its record, or deletion records after it, were removed."""
 
 
+class CursorInvalid(StoreError):
+    """A cursor that no page of this list has given."""
+
+
 class Misconfigured(StoreUnavailable):
     """Nothing works until the operator does what the message says."""
 
@@ -67,10 +78,10 @@ def driver_errors() -> Iterator[None]:
         if code in _FIXES:
             log.error(_FIXES[code], extra={"code": code})
             raise Misconfigured(_FIXES[code]) from None
-        passing = isinstance(error, BulkWriteError) and is_passing(error)
-        if error.timeout or code in _PASSING_CODES or passing:
-            raise StoreUnavailable(type(error).__name__) from None
-        raise StoreError(f"{type(error).__name__} {code}") from None
+        if _is_defect(error):
+            raise StoreError(f"{type(error).__name__} {code}") from None
+        log.warning("the database failed", extra={"error": type(error).__name__, "code": code})
+        raise StoreUnavailable(type(error).__name__) from None
     except (BSONError, OverflowError, UnicodeEncodeError) as error:
         raise StoreError(type(error).__name__) from None
 
@@ -86,5 +97,18 @@ def is_passing(error: BulkWriteError) -> bool:
     """Return whether a bulk write may work later: its outcome is unknown."""
     details = error.details
     return bool(details.get("writeConcernErrors")) or any(
-        failed["code"] in _PASSING_CODES for failed in details.get("writeErrors", ())
+        failed["code"] not in _DEFECT_CODES for failed in details.get("writeErrors", ())
     )
+
+
+def _is_defect(error: PyMongoError) -> bool:
+    """Return whether the service has asked for something that cannot work, now or later."""
+    if error.timeout:
+        return False
+    if isinstance(error, BulkWriteError):
+        return not is_passing(error)
+    if isinstance(error, OperationFailure):
+        reason = str((error.details or {}).get("errmsg", ""))
+        return error.code in _DEFECT_CODES and _NO_INDEX not in reason
+    # Of the driver's own, those about the network have been dealt with.
+    return isinstance(error, (ConfigurationError, InvalidOperation, InvalidName, CollectionInvalid, DocumentTooLarge))

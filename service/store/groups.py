@@ -12,6 +12,7 @@ from pymongo import DESCENDING
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
+from service.store.errors import CursorInvalid
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Batch, Key, Listing, after
@@ -51,8 +52,7 @@ class Groups:
     def _found(self, organization_id: int, fields: Iterable[str] | dict[str, Any], cursor: Key | None) -> Any:
         where: dict[str, Any] = {"organization_id": organization_id, "last_change": {"$exists": True}}
         if cursor is not None:
-            date = datetime.fromtimestamp(cursor[0] / 1000, UTC)
-            where |= after(("last_change", "group_id"), (date, cursor[1]), "$lt")
+            where |= after(("last_change", "group_id"), _key(cursor), "$lt")
         found = self._groups.find(where, fields, hint="recent", batch_size=_BATCH)
         return found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
 
@@ -126,6 +126,17 @@ class Groups:
             found = await self._groups.find_one(where, ["jobs"]) or {}
             group["jobs"] = found.get("jobs", 0)
         return group
+
+
+def _key(cursor: Key) -> Key:
+    """Return the place in the list that a cursor names."""
+    match cursor:
+        case (int(millis), str(group_id)):
+            try:
+                return datetime.fromtimestamp(millis / 1000, UTC), group_id
+            except (ValueError, OverflowError, OSError):
+                pass
+    raise CursorInvalid
 
 
 def _served(group: dict[str, Any], days: list[dict[str, Any]], since: str) -> dict[str, Any]:

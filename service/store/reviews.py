@@ -12,7 +12,7 @@ from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.counters import Counters
-from service.store.errors import CursorExpired
+from service.store.errors import CursorInvalid
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, split
 
@@ -111,8 +111,10 @@ def _latest(organization_id: int, group_id: str, job_id: Record | None = None) -
 
 def _key(cursor: Key) -> Key:
     """Return the place in the list that a cursor names."""
-    try:
-        date, order = cursor
-        return (datetime.fromisoformat(date).astimezone(UTC), int(order))
-    except (TypeError, ValueError, OverflowError):
-        raise CursorExpired from None
+    match cursor:
+        case (str(date), int(order)):
+            try:
+                return datetime.fromisoformat(date).astimezone(UTC), order
+            except (ValueError, OverflowError):
+                pass
+    raise CursorInvalid
