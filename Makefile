@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format docs lock clean help
+.PHONY: run test test-e2e chromium mongosh bench wrk fuzz check format docs sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -33,6 +33,9 @@ check: $(DEV) ## Run the linter, the formatter and the type checker
 format: $(DEV) ## Format the code, and mend what the linter can mend
 	@$(BIN)/ruff check --fix --quiet .
 	@$(BIN)/ruff format .
+
+sync-client: $(DEV) ## Generate the synchronous client from the asynchronous one
+	@$(BIN)/python -m scripts.sync_client
 
 docs: $(INSTALLED) ## Write the generated parts of the documentation
 	@{ sed '/^|/,$$d' docs/settings.md; $(BIN)/python -m service settings --markdown; } > docs/settings.md.new

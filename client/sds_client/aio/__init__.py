@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from sds_client.aio.outputs import Outputs
 from sds_client.aio.resources import Resources
-from sds_client.transport import Transport
 
 
 class AsyncClient(Outputs, Resources):
@@ -27,19 +23,3 @@ class AsyncClient(Outputs, Resources):
     >>> asyncio.run(titles(url, token))
     ['Oak']
     """
-
-    def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
-        self.url = url
-        self._transport = Transport(url, token, timeout, patience)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._transport.close()

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Literal, Unpack, overload
 
+from sds_client.aio.base import Base, Items, each
 from sds_client.deleting import delete_all
 from sds_client.errors import ClientError
 from sds_client.following import Follower
 from sds_client.patching import Patched, patch_body, patch_many
 from sds_client.paths import delete_query, outputs_path
 from sds_client.reading import PAGE, Order, Reader, export
-from sds_client.transport import Transport
 from sds_client.types import (
     DeleteFilters,
     Deletion,
@@ -24,13 +25,11 @@ from sds_client.types import (
 from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batcher, Pushed, Sender
 
 
-class Outputs:
-    _transport: Transport
-
+class Outputs(Base):
     async def push(
         self,
         group: str,
-        items: Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]],
+        items: Items,
         *,
         batch_items: int = BATCH_ITEMS,
         batch_bytes: int = BATCH_BYTES,
@@ -50,12 +49,9 @@ class Outputs:
         batcher = Batcher(batch_items, batch_bytes)
         sender = Sender(self._transport, group, concurrency, on_batch)
         try:
-            if isinstance(items, AsyncIterable):
-                async for item in items:
-                    await sender.send(batcher.add(item))
-            else:
-                for item in items:
-                    await sender.send(batcher.add(item))
+            async for item in each(items):
+                if (full := batcher.add(item)) is not None:
+                    await sender.send(full)
             await sender.send(batcher.rest())
             return await sender.finish()
         finally:
@@ -133,12 +129,18 @@ class Outputs:
                     yield item
                     follower.taken(item)
 
-    def ndjson(self, group: str, *, cursor: int = 0, **options: Unpack[ReadOptions]) -> AsyncGenerator[bytes]:
+    async def ndjson(self, group: str, *, cursor: int = 0, **options: Unpack[ReadOptions]) -> AsyncGenerator[bytes]:
         """Yield a group's items as NDJSON text, some whole lines at a time: the fastest way to read everything.
 
         After a lost connection it continues behind the last line that was received.
         """
-        return export(self._transport, group, cursor, options)
+        blocks = export(self._transport, group, cursor, options)
+        try:
+            while block := await anext(blocks, b""):
+                yield block
+        finally:
+            with suppress(RuntimeError):  # after an interrupt it may still be ending by itself
+                await blocks.aclose()
 
     async def get(self, group: str, output_id: str) -> Output | None:
         """Return one item, or None when there is none."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
+from sds_client.aio.base import Base
 from sds_client.deleting import delete_all
 from sds_client.paths import group_path, reviews_path, state_delete_query, state_query
 from sds_client.state import Counts, StateCounts, chunks, state_chunks
-from sds_client.transport import Transport
 from sds_client.types import Cookie, Group, GroupFields, Item, Job, LocalStorageEntry, Review, Token
 
 T = TypeVar("T")
 
 
-class Resources:
-    _transport: Transport
-
+class Resources(Base):
     async def cookies(self, domain: str | None = None, active: bool = False) -> list[Cookie]:
         """Return the cookies, of one exact domain if given, with `active` only those not expired."""
         return await self._get(list[Cookie], "/v1/cookies", state_query(domain, active))

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from typing import Self
-
-from sds_client.aio import AsyncClient
 from sds_client.sync.outputs import Outputs
 from sds_client.sync.resources import Resources
 
@@ -54,25 +49,3 @@ class Client(Outputs, Resources):
     sds_client.errors.ClientError: 422: body.0.value: Field required
     >>> client.close()
     """
-
-    def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
-        self.url = url
-        self._client = AsyncClient(url, token, timeout=timeout, patience=patience)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="sds_client", daemon=True)
-        self._thread.start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections; the client cannot be used afterwards."""
-        if self._loop.is_closed():
-            return
-        self._wait(self._client.close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()

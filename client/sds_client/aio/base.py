@@ -1,0 +1,39 @@
+"""What the parts of the asynchronous client share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from sds_client.transport import Transport
+
+Items = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
+
+
+class Base:
+    def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
+        self.url = url
+        self._transport = Transport(url, token, timeout, patience)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+
+async def each(items: Items) -> AsyncIterator[Mapping[str, Any]]:
+    """Yield the items of either kind of iterable."""
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
