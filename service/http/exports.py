@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from functools import partial
 from typing import Any
 
+from service.http.flattening import Room, leaves
 from service.http.offload import off_loop
 from service.store import OUTPUT_FIELDS, Page, render_json
 
@@ -19,8 +21,11 @@ EVENTS = "text/event-stream"
 OTHER = "other"
 # Of one field, and of all of them: spreadsheets stop at 16,384, and every row has a cell for each.
 _MAX_COLUMNS, _MAX_ALL_COLUMNS = 1000, 2000
-# Spreadsheets take a text that begins so for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_MAX_HEADER = 256 * 1024  # characters
+# What is rendered at once, in characters.
+_PIECE = 1024 * 1024
+# Spreadsheets take a text that begins so for a formula, some of them after white space and in full-width characters.
+_FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 
 async def ndjson(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
@@ -61,16 +66,16 @@ async def table(
     rows = Table(fields, safe)
     begun = False
     async for page in pages:
-        if page is not None:
-            text = await off_loop(page.size, partial(_rows, rows, page, not begun))
+        if page is None:
+            continue
+        if not begun:
+            yield await off_loop(page.size, partial(rows.header, page.each()))
             begun = True
-            del page
+        items, size = page.each(), page.size
+        del page
+        while text := await off_loop(size, partial(rows.render, items)):
             yield text
             del text
-
-
-def _rows(rows: Table, page: Page, first: bool) -> bytes:
-    return (rows.header(page.each()) if first else b"") + rows.render(page.each())
 
 
 class Table:
@@ -81,6 +86,7 @@ class Table:
 
     def __init__(self, fields: Iterable[str] = (), safe: bool = False) -> None:
         self._order = {path: place for place, path in enumerate(tuple(fields) or OUTPUT_FIELDS)}
+        self._longest = max(map(len, self._order))
         self._safe = safe
         self._columns: dict[str, int] = {}
 
@@ -88,23 +94,30 @@ class Table:
         """Return the line with the names of the columns that these items need, as far as there is room."""
         # Each by the field it stands below; what was not asked for, such as `id`, comes first.
         found: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
-        total = 0
+        room = Room(_MAX_ALL_COLUMNS, _MAX_HEADER)
         for item in items:
             for name, _, _ in leaves(item):
                 below = found[self._place(name) + 1]
-                if name not in below and len(below) < _MAX_COLUMNS and total < _MAX_ALL_COLUMNS:
+                if name not in below and len(below) < _MAX_COLUMNS and room.take(name):
                     below[name] = None
-                    total += 1
         for path, place in self._order.items():
             if not found[place + 1]:
                 found[place + 1][path] = None
         names = [name for below in found for name in below]
         self._columns = {name: place for place, name in enumerate(names)}
-        return _csv([[*map(self._cell, names), OTHER]])
+        text = io.StringIO()
+        _writer(text).writerow([*map(self._cell, names), OTHER])
+        return text.getvalue().encode()
 
     def render(self, items: Iterable[dict[str, Any]]) -> bytes:
-        """Return one line per item."""
-        return _csv(map(self._row, items))
+        """Return one line per item, about a megabyte of them; nothing once the iterator is at its end."""
+        text = io.StringIO()
+        writer = _writer(text)
+        for item in items:
+            writer.writerow(self._row(item))
+            if text.tell() > _PIECE:
+                break
+        return text.getvalue().encode()
 
     def _row(self, item: dict[str, Any]) -> list[str]:
         cells: list[str | None] = [None] * len(self._columns)
@@ -123,28 +136,17 @@ class Table:
 
     def _cell(self, value: Any) -> str:
         text = _text(value)
-        return f"'{text}" if self._safe and isinstance(value, str) and text.startswith(_FORMULA) else text
+        return f"'{text}" if self._safe and isinstance(value, str) and _FORMULA.match(text) else text
 
     def _place(self, name: str) -> int:
         """Return the place of the field that a column stands below, -1 for none."""
         end = name.find(".")
-        while end >= 0:
+        while 0 <= end <= self._longest:
             place = self._order.get(name[:end])
             if place is not None:
                 return place
             end = name.find(".", end + 1)
         return self._order.get(name, -1)
-
-
-def leaves(value: dict[str, Any], prefix: str = "", exact_prefix: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield dotted name, exact name and value of all that is no object; in exact names, dots of keys are escaped."""
-    for key, item in value.items():
-        name = prefix + key
-        exact = exact_prefix + (key.replace("\\", "\\\\").replace(".", "\\.") if "." in key else key)
-        if isinstance(item, dict) and item:
-            yield from leaves(item, name + ".", exact + ".")
-        else:
-            yield name, exact, item
 
 
 def _text(value: Any) -> str:
@@ -156,7 +158,5 @@ def _text(value: Any) -> str:
     return text[1:-1] if text.startswith('"') else text
 
 
-def _csv(rows: Iterable[list[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\r\n").writerows(rows)
-    return text.getvalue().encode()
+def _writer(text: io.StringIO) -> Any:
+    return csv.writer(text, lineterminator="\r\n")

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-# Objects may have any number of keys: the first so many paths are described.
-_MAX_PATHS = 500
+from service.http.flattening import Room, is_open
+
+# Objects may have any number of keys: the first so many paths are described, of so many characters in all.
+_MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024
 _MAX_EXAMPLES = 3
 _MAX_TEXT = 200
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
@@ -51,25 +53,29 @@ class FieldStatistics:
     def __init__(self) -> None:
         self._items = 0
         self._fields: dict[str, _Field] = {}
+        self._room = Room(_MAX_PATHS, _MAX_CHARACTERS)
 
     def add(self, items: list[dict[str, Any]]) -> None:
         """Take in the data of some items."""
         for item in items:
             self._items += 1
-            self._add(item.get("data") or {}, "")
+            data = item.get("data") or {}
+            if is_open(data, ""):
+                self._add(data, "")
 
     def _add(self, data: dict[str, Any], prefix: str) -> None:
         for name, value in data.items():
             path = f"{prefix}{name}"
             found = self._fields.get(path)
             if found is None:
-                if len(self._fields) >= _MAX_PATHS:
+                if not self._room.take(path):
                     continue
                 found = self._fields[path] = _Field()
             if isinstance(value, dict) and value:
                 found.types["object"] += 1
                 found.count += 1
-                self._add(value, f"{path}.")
+                if is_open(value, path):
+                    self._add(value, f"{path}.")
             else:
                 found.add(value)
 

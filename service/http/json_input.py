@@ -17,6 +17,9 @@ from service.http.keys import SETTINGS
 from service.http.offload import off_loop
 from service.settings import Settings
 
+# Every value below a key repeats it where names are dotted.
+MAX_KEY = 1024
+
 
 async def read_object(request: web.Request, schema: Schema) -> dict[str, Any]:
     """Return the object in a request's body. Raises with all that is wrong with it."""
@@ -74,22 +77,22 @@ def parse_lines(raw: bytes, settings: Settings) -> list[Any]:
     return values
 
 
-def check_storable(value: Any, max_depth: int, levels_above: int = 1) -> None:
-    """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep.
+def check_storable(value: Any, max_depth: int, levels_above: int = 1, max_key: int = MAX_KEY) -> None:
+    """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep; and keys that are too long.
 
     The depth counts from a record's fields; an array of records is one level above them.
     """
     levels = max_depth + 1 + levels_above
-    if not is_storable([value], levels + 1):
+    if not is_storable([value], levels + 1, max_key=max_key):
         problems = []
-        for found in _unstorable(value, levels, ["body"]):
+        for found in _unstorable(value, levels, max_key, ["body"]):
             problems.append(found)
             if len(problems) == MAX_PROBLEMS:
                 break
         raise ApiError(422, problems)
 
 
-def is_storable(value: Any, levels: int, may_have_nul: bool = True) -> bool:
+def is_storable(value: Any, levels: int, may_have_nul: bool = True, max_key: int = MAX_KEY) -> bool:
     """Return whether all is well, level by level: about 50 ns a value, half of it to look for NUL."""
     level = [value]
     while level:
@@ -99,7 +102,10 @@ def is_storable(value: Any, levels: int, may_have_nul: bool = True) -> bool:
         below: list[Any] = []
         for container in level:
             if type(container) is dict:
-                if may_have_nul and "\0" in "".join(container):
+                keys = "".join(container)
+                if may_have_nul and "\0" in keys:
+                    return False
+                if len(keys) > max_key and max(map(len, container)) > max_key:
                     return False
                 values = container.values()
             else:
@@ -117,7 +123,7 @@ def is_storable(value: Any, levels: int, may_have_nul: bool = True) -> bool:
     return True
 
 
-def _unstorable(value: Any, levels: int, loc: list[str]) -> Iterator[Problem]:
+def _unstorable(value: Any, levels: int, max_key: int, loc: list[str]) -> Iterator[Problem]:
     """Yield what is wrong and where."""
     if isinstance(value, str):
         if "\0" in value:
@@ -130,7 +136,9 @@ def _unstorable(value: Any, levels: int, loc: list[str]) -> Iterator[Problem]:
         for key, item in entries:
             if isinstance(key, str) and "\0" in key:
                 yield problem("value_error", "A key must not contain NUL", *loc)
+            elif isinstance(key, str) and len(key) > max_key:
+                yield problem("string_too_long", f"A key must be at most {max_key} characters", *loc)
             else:
-                yield from _unstorable(item, levels - 1, [*loc, str(key)])
+                yield from _unstorable(item, levels - 1, max_key, [*loc, str(key)])
     elif type(value) is int and not -INT64_MAX - 1 <= value <= INT64_MAX:
         yield problem("value_error", "Must fit in 64 bits", *loc)

@@ -272,3 +272,32 @@ async def test_dates_at_the_edges_come_back_in_utc(api: Api, text: str, out: str
     (item,) = (await api.ok("/v1/outputs/g", params={"created_after": "2026-01-01T00:00:00+01:00"}))["items"]
     assert (item["last_scraped_date"], item["files"][0]["create_date"]) == (out, out)
     assert (await api.get("/v1/outputs/g", params={"created_after": text})).status == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("data", {"a": [{"k" * 1025: 1}]}), ("tags", {"ü" * 1025: "x"}), ("data", {"a" * 2000: {"b": 1}})],
+)
+async def test_a_key_of_more_than_1024_characters_is_refused(api: Api, field: str, value: Any) -> None:
+    inside = ["a", "0"] if "a" in value else []
+    body = bodies([make_output(1), make_output(2, **{field: value})])
+    await refused(api, "/v1/outputs/g", body, (["body", "1", field, *inside], "string_too_long"))
+
+
+async def test_a_tag_of_more_than_1024_characters_is_refused_in_a_patch(api: Api) -> None:
+    await api.ok("/v1/outputs/g", [make_output()])
+    answer = await api.patch("/v1/outputs/g", [{"key_hash": "key-1", "tags": {"k" * 1025: 1}}])
+    assert (answer.status, answer.problems()) == (422, [(["body", "0", "tags"], "string_too_long")])
+
+
+async def test_a_key_of_1024_characters_comes_back_as_it_was(api: Api) -> None:
+    data = {"ü" * 1024: {"k" * 1024: 1}}
+    await api.ok("/v1/outputs/g", [make_output(data=data)])
+    assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == data
+
+
+async def test_what_a_browser_keeps_may_have_longer_keys(api: Api) -> None:
+    databases = [{"name": "d", "stores": [{"records": [{"value": {"k" * 5000: 1}}]}]}]
+    origin = {"origin": "https://shop.example", "localStorage": [], "indexedDB": databases}
+    await api.ok("/v1/storage-state", {"cookies": [], "origins": [origin]})
+    assert (await api.ok("/v1/storage-state"))["origins"][0]["indexedDB"] == databases

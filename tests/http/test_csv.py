@@ -81,7 +81,63 @@ def test_an_item_of_20000_keys_and_100_fields_takes_milliseconds() -> None:
     assert time.thread_time() - began < 3
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
+HOSTILE = [
+    {"k" * 20_000: {f"k{n}": n for n in range(20_000)}},
+    {"k" * 1000: {f"k{n}": n for n in range(40_000)}},
+    {"k" * 30: {"l" * 30: {"m" * 30: {"n" * 30: {f"{n}": n for n in range(60_000)}}}}},
+    {f"{'k' * 900}{n}": {f"{i}": i for i in range(200)} for n in range(400)},
+]
+
+
+@pytest.mark.parametrize("data", HOSTILE)
+def test_a_row_is_not_much_larger_than_its_item_and_loses_nothing(data: dict[str, Any]) -> None:
+    item = {"id": 1, "data": data}
+    table = Table()
+    text = table.header([item]) + table.render([item])
+    assert len(text) < 5 * len(json.dumps(item))
+    (row,) = csv.DictReader(io.StringIO(text.decode(), newline=""))
+    cells = {name: cell for name, cell in row.items() if name.startswith("data") and cell}
+    assert json.loads((json.loads(row["other"] or "{}") | cells)["data"]) == data
+
+
+def test_many_items_are_rendered_a_megabyte_at_a_time() -> None:
+    items = iter([{"id": n, "data": {"text": "x" * 100_000}} for n in range(50)])
+    table = Table()
+    table.header([ITEM])
+    pieces = []
+    while piece := table.render(items):
+        pieces.append(piece)
+    assert b"".join(pieces).count(b"\r\n") == 50
+    assert max(map(len, pieces)) < 1_200_000
+
+
+def test_the_names_of_all_columns_together_are_bounded() -> None:
+    items = [{"id": n, "data": {f"{n}{'k' * 1000}": "x" * 1000}} for n in range(2000)]
+    assert len(Table().header(items)) < 300_000
+    (row, *_) = rows(items)
+    assert row[f"data.0{'k' * 1000}"] == "x" * 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "=1+1",
+            "+1",
+            "-1",
+            "@SUM(A1)",
+            "\t=1",
+            "\r=1",
+            "\n=1+1",
+            " =1+1",
+            "\u3000=1+1",
+            "\ufeff=1+1",
+            "\n",
+            "\x00=1",
+        ),
+        *("\n", "\x00=1", "\uff1d1+1", "\uff0b1", "\uff0d1", "\uff20SUM(A1)", " \uff1d1"),
+    ],
+)
 def test_formulas_are_neutralised_when_asked(text: str) -> None:
     item = {"id": -5, "data": {"x": text, text: "y"}}
     safe, plain = rows([item], safe=True)[0], rows([item])[0]

@@ -1,0 +1,75 @@
+"""Nested objects as dotted names, bounded by what they are made from: for CSV and for the statistics of fields.
+
+Every leaf repeats the keys of all objects above it. One key of 20,000 characters over 20,000 leaves, an item of 60 KB,
+would become 400 MB of names.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+# An object whose members would have longer names stays whole.
+MAX_NAME = 1024
+# Characters of names per character of content, what even the smallest item may have, and the largest.
+_NAMES_PER_CONTENT, _MIN_NAMES, _MAX_NAMES = 8, 1024, 1024 * 1024
+_OTHER_VALUE = 4  # characters of a value that is no text, roughly
+
+
+class Leaf(NamedTuple):
+    """A value that is no object, its dotted name, and the name with the dots of keys escaped."""
+
+    name: str
+    exact: str
+    value: Any
+
+
+def is_open(value: Any, name: str) -> bool:
+    """Return whether a value is an object that is taken apart: no member's name becomes too long."""
+    return isinstance(value, dict) and bool(value) and len(name) + 1 + max(map(len, value)) <= MAX_NAME
+
+
+def leaves(item: dict[str, Any]) -> list[Leaf]:
+    """Return the leaves of an item; its fields as they are, if the names would be much longer than the content."""
+    found: list[Leaf] = []
+    flattening = _Flattening(found)
+    if flattening.add(item, "", "") and flattening.names <= _MIN_NAMES + _NAMES_PER_CONTENT * flattening.content:
+        return found
+    return [Leaf(name, name, value) for name, value in item.items()]
+
+
+class _Flattening:
+    def __init__(self, found: list[Leaf]) -> None:
+        self._found = found
+        self.names = self.content = 0
+
+    def add(self, value: dict[str, Any], prefix: str, exact_prefix: str) -> bool:
+        """Add the leaves of an object; return False, too early, if there are too many."""
+        for key, item in value.items():
+            name = prefix + key
+            exact = exact_prefix + (key.replace("\\", "\\\\").replace(".", "\\.") if "." in key else key)
+            self.content += len(key)
+            if is_open(item, name):
+                if not self.add(item, name + ".", exact + "."):
+                    return False
+            else:
+                self.names += len(name)
+                self.content += len(item) if isinstance(item, str) else _OTHER_VALUE
+                self._found.append(Leaf(name, exact, item))
+                if self.names > _MAX_NAMES:
+                    return False
+        return True
+
+
+class Room:
+    """How many names a table may have, and how many characters in all of them."""
+
+    def __init__(self, names: int, characters: int) -> None:
+        self._names, self._characters = names, characters
+
+    def take(self, name: str) -> bool:
+        """Take the room of one more name; return False if there is not enough left."""
+        if not self._names or len(name) > self._characters:
+            return False
+        self._names -= 1
+        self._characters -= len(name)
+        return True
