@@ -27,6 +27,7 @@ from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api
+from tests.support.connections import make_indexes_once, shared_client
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
 # machines are shared. `--hypothesis-profile=explore` looks further.
@@ -47,9 +48,13 @@ def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Start a replica set of one on a temporary folder; `TEST_MONGO_URL` names another database."""
     given = os.environ.get("TEST_MONGO_URL")
     if given:
-        yield given
+        with shared_client(given):
+            yield given
         return
-    with local_mongo(Path(tmp_path_factory.mktemp("mongo")), options=FAIL_POINTS) as mongo:
+    with (
+        local_mongo(Path(tmp_path_factory.mktemp("mongo")), options=FAIL_POINTS) as mongo,
+        shared_client(mongo.url),
+    ):
         yield mongo.url
 
 
@@ -63,7 +68,7 @@ def settings() -> Settings:
 async def store(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     """A store on the real engine."""
     store = Store.connect(settings, mongo_url)
-    await store.ensure_indexes()
+    await make_indexes_once(store, mongo_url)
     yield store
     await store.close()
 

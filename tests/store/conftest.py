@@ -12,6 +12,7 @@ from pymongo import MongoClient
 from service.settings import Settings
 from service.store import Store
 from tests.support.commands import Commands, listening_store
+from tests.support.connections import make_indexes_once
 from tests.support.groups import DATABASE, LEASE, Group
 
 
@@ -35,7 +36,7 @@ def settings() -> Settings:
 async def other(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     """The store of a second process."""
     other = Store.connect(settings, mongo_url)
-    await other.ensure_indexes()
+    await make_indexes_once(other, mongo_url)
     yield other
     await other.close()
 
@@ -49,7 +50,7 @@ def commands() -> Commands:
 async def listening(settings: Settings, mongo_url: str, commands: Commands) -> AsyncIterator[Store]:
     """A store whose commands are seen."""
     store = listening_store(settings, mongo_url, commands)
-    await store.ensure_indexes()
+    await make_indexes_once(store, mongo_url)
     commands.clear()
     yield store
     await store.close()
