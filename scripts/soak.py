@@ -188,7 +188,7 @@ async def soak(minutes: float, rate: float, folder: Path) -> bool:
     with contextlib.ExitStack() as stack:
         mongo = await asyncio.to_thread(stack.enter_context, local_mongo(folder))
         store = Store.connect(Settings(), mongo.url)
-        token = await store.tokens.create(1, ["read", "write"])
+        token = await store.tokens.create(1, ["read", "write", "state"])
         await store.close()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))

@@ -17,7 +17,17 @@ from service.parser import Parser, parse, top_parser
 from service.runtime.backup_file import reading, writing
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from service.settings import Settings, SettingsError
-from service.store import SCOPES, BrowserState, Misconfigured, Rotation, Store, StoreError, StoreUnavailable, Vault
+from service.store import (
+    DEFAULT_SCOPES,
+    SCOPES,
+    BrowserState,
+    Misconfigured,
+    Rotation,
+    Store,
+    StoreError,
+    StoreUnavailable,
+    Vault,
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -91,8 +101,8 @@ def _parser() -> Parser:
         "--scope",
         action="append",
         choices=SCOPES,
-        required=True,
-        help="read: GET; write: POST and PATCH; delete: DELETE, and PUT of a group's retention; repeat it for several",
+        help="read: GET; write: POST and PATCH; delete: DELETE, and PUT of a group's retention; state: with these, "
+        f"cookies, local storage and storage state. Repeat it for several; default: {', '.join(DEFAULT_SCOPES)}",
     )
     create.add_argument("--label", default="", help="who uses it, for `token list`")
     create.add_argument("--expires", type=_future_date, help="ISO 8601 date in the future; default: never")
@@ -223,8 +233,9 @@ def settings_show(settings: Settings, markdown: bool) -> int:
     return 0
 
 
-def token_create(settings: Settings, organization: int, scope: list[str], label: str, expires: Any) -> int:
-    secret = _with_store(settings, lambda store: store.tokens.create(organization, scope, label, expires))
+def token_create(settings: Settings, organization: int, scope: list[str] | None, label: str, expires: Any) -> int:
+    scopes = scope or DEFAULT_SCOPES
+    secret = _with_store(settings, lambda store: store.tokens.create(organization, scopes, label, expires))
     print("The token, shown only this once:", file=sys.stderr)
     print(secret)
     return 0

@@ -17,16 +17,16 @@ from service.handlers import (
 )
 from service.http.routing import Route
 
-# Scopes: "read", "write", "delete", or "public" for a route that needs no token.
+# Scopes: "read", "write", "delete", with "state" for what a browser keeps; "public" for a route that needs no token.
 ROUTES = [
-    Route("POST", "/v1/cookies", "write", cookies.post),
-    Route("GET", "/v1/cookies", "read", cookies.get),
-    Route("DELETE", "/v1/cookies", "delete", cookies.delete),
-    Route("POST", "/v1/local-storage", "write", local_storage.post),
-    Route("GET", "/v1/local-storage", "read", local_storage.get),
-    Route("DELETE", "/v1/local-storage", "delete", local_storage.delete),
-    Route("POST", "/v1/storage-state", "write", storage_state.post),
-    Route("GET", "/v1/storage-state", "read", storage_state.get),
+    Route("POST", "/v1/cookies", "write state", cookies.post),
+    Route("GET", "/v1/cookies", "read state", cookies.get),
+    Route("DELETE", "/v1/cookies", "delete state", cookies.delete),
+    Route("POST", "/v1/local-storage", "write state", local_storage.post),
+    Route("GET", "/v1/local-storage", "read state", local_storage.get),
+    Route("DELETE", "/v1/local-storage", "delete state", local_storage.delete),
+    Route("POST", "/v1/storage-state", "write state", storage_state.post),
+    Route("GET", "/v1/storage-state", "read state", storage_state.get),
     Route("POST", "/v1/reviews/{group_id}", "write", reviews.post),
     Route("GET", "/v1/reviews/{group_id}", "read", reviews.get),
     Route("POST", "/v1/outputs/{group_id}", "write", outputs.post),

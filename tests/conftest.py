@@ -114,7 +114,7 @@ async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpCl
 
     async def make(organization_id: int | None = None, scopes: list[str] | None = None, **token: Any) -> Api:
         organization_id = next(_organizations) if organization_id is None else organization_id
-        secret = await store.tokens.create(organization_id, scopes or ["read", "write", "delete"], **token)
+        secret = await store.tokens.create(organization_id, scopes or ["read", "write", "delete", "state"], **token)
         return Api(client, secret, organization_id)
 
     return make

@@ -136,7 +136,7 @@ def _started(options: argparse.Namespace) -> Iterator[None]:
 async def _tokens(mongo: Engine) -> tuple[str, str]:
     store = Store.connect(Settings(mongo_database=DATABASE), mongo.url)
     try:
-        scopes = ["read", "write", "delete"]
+        scopes = ["read", "write", "delete", "state"]
         return await store.tokens.create(1, scopes), await store.tokens.create(2, scopes)
     finally:
         await store.close()

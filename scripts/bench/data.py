@@ -67,7 +67,7 @@ async def _load(engine: Engine, items: int) -> Loaded:
         await store.outputs.write(ORGANIZATION, "beside", store.outputs.prepare(beside))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
-    token = await store.tokens.create(ORGANIZATION, ["read", "write"], "bench")
+    token = await store.tokens.create(ORGANIZATION, ["read", "write", "state"], "bench")
     await store.close()
     outputs = engine.database["outputs"]
     mine = {"organization_id": ORGANIZATION, "group_id": GROUP}

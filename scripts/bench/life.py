@@ -102,7 +102,7 @@ async def call(session: aiohttp.ClientSession, method: str, url: str, headers: d
 
 
 def _token(mongo: Engine, loaded: data.Loaded) -> dict[str, str]:
-    mongo.database["tokens"].update_many({}, {"$set": {"scopes": ["read", "write", "delete"]}})
+    mongo.database["tokens"].update_many({}, {"$set": {"scopes": ["read", "write", "delete", "state"]}})
     return {"Authorization": f"Bearer {loaded.token}"}
 
 

@@ -12,7 +12,7 @@ from service.http.records import Records
 from service.http.responses import json_response
 
 INPUT = Records(CookieInput)
-_DELETION = QueryLoader(CookiesDeletion())
+_DELETION = QueryLoader(CookiesDeletion(), refuse_empty=True)
 
 
 @endpoint("Get cookies", Cookie(many=True), query=StateQuery)

@@ -13,7 +13,7 @@ from service.http.records import Records
 from service.http.responses import json_response
 
 INPUT = Records(LocalStorageInput)
-_DELETION = QueryLoader(LocalStorageDeletion())
+_DELETION = QueryLoader(LocalStorageDeletion(), refuse_empty=True)
 
 
 @endpoint("Get local storage", LocalStorageEntry(many=True), query=StateQuery)

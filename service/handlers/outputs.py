@@ -36,7 +36,7 @@ from service.store import Page, Patch, Query, render_json
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
 _QUERY = QueryLoader(OutputsQuery())
-_DELETE = QueryLoader(DeleteQuery())
+_DELETE = QueryLoader(DeleteQuery(), refuse_empty=True)
 # A page may be kept by the client, but is asked for again each time.
 CACHING = {"Cache-Control": "private, no-cache"}
 # Of a page in memory while it is read: the reply, the documents in it, what is rendered.

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import ORGANIZATION, TOKEN
-from service.http.routing import scope_of
+from service.http.routing import scopes_of
 from service.http.turns import TENANT
 from service.store import Token, Tokens, hash_token, in_time, is_token
 
@@ -93,15 +93,15 @@ AUTHENTICATOR = web.AppKey("authenticator", Authenticator)
 
 @web.middleware
 async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Let a request through whose token has the scope that its route asks for."""
-    scope = scope_of(request)
-    if scope is not None:
+    """Let a request through whose token has the scopes that its route asks for."""
+    scopes = scopes_of(request)
+    if scopes:
         token = await request.app[AUTHENTICATOR].token(request.headers.getall("Authorization", []))
         request[TOKEN] = token
         request[ORGANIZATION] = token.organization_id
         TENANT.set(token.organization_id)
-        if scope not in token.scopes:
-            message = f"The token does not have the scope {scope}"
+        if not scopes <= token.scopes:
+            message = f"The token does not have the scope {' and '.join(sorted(scopes - token.scopes))}"
             raise ApiError(403, [problem("scope_missing", message, "header", "Authorization")])
     response: web.StreamResponse = await handler(request)
     return response

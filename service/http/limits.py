@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.http.errors import ApiError, http_error
 from service.http.keys import SETTINGS, TOKEN
-from service.http.routing import scope_of
+from service.http.routing import scopes_of
 from service.http.turns import Turns
 from service.settings import Settings
 from service.store import time_budget
@@ -159,7 +159,7 @@ def without_slot(request: web.Request) -> Iterator[None]:
 @web.middleware
 async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
     """Refuse at once what would only wait: health checks and metrics always pass."""
-    if scope_of(request) is None:
+    if not scopes_of(request):
         return await handler(request)  # type: ignore[no-any-return]
     admission = request[ADMISSION] = Admission(request.app[LIMITS], request[TOKEN].id)
     try:

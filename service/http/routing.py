@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 from aiohttp import web
 
+from service.store import SCOPES
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Scope = Literal["public", "read", "write", "delete"]
+_NONE: frozenset[str] = frozenset()
 
 
 class Route(NamedTuple):
@@ -17,12 +19,12 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    scope: Scope
+    scope: str  # the words that its token needs, all of them, or "public"
     handler: Handler
 
 
 TABLE = web.AppKey("routes", list[Route])
-_SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, Scope])
+_SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, frozenset[str]])
 _PARAMETERS = web.AppKey("parameters", dict[web.AbstractRoute, frozenset[str] | None])
 
 
@@ -32,12 +34,13 @@ def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
     scopes = app[_SCOPES] = {}
     parameters = app[_PARAMETERS] = {}
     for method, path, scope, handler in app[TABLE]:
-        if scope not in get_args(Scope):
-            raise ValueError(f"{method} {path} needs a scope: one of {', '.join(get_args(Scope))}")
+        words = scope.split() if scope != "public" else []
+        if scope != "public" and (not words or not set(words) <= set(SCOPES)):
+            raise ValueError(f"{method} {path} needs a scope: public, or some of {', '.join(SCOPES)}")
         pattern = _pattern(path, {other.path for other in app[TABLE]})
         for name in ("GET", "HEAD") if method == "GET" else (method,):
             route = app.router.add_route(name, pattern, handler)
-            scopes[route] = scope
+            scopes[route] = frozenset(words)
             parameters[route] = getattr(handler, "parameters", None)
 
 
@@ -54,10 +57,9 @@ def _pattern(path: str, paths: set[str]) -> str:
     return pattern.removesuffix("[^/]+}") + rf"(?!(?:{'|'.join(map(re.escape, names))})\Z)[^/]+}}"
 
 
-def scope_of(request: web.Request) -> str | None:
-    """Return the scope that a request's token needs; None when it needs no token."""
-    scope = request.app[_SCOPES].get(request.match_info.route)
-    return None if scope == "public" else scope
+def scopes_of(request: web.Request) -> frozenset[str]:
+    """Return the scopes that a request's token needs; none when it needs no token."""
+    return request.app[_SCOPES].get(request.match_info.route) or _NONE
 
 
 def parameters_of(request: web.Request) -> frozenset[str] | None:

@@ -34,12 +34,13 @@ from service.store.outputs.items import ItemTooLarge
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.time_budget import in_time, response_has_begun, time_budget
-from service.store.tokens import SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
+from service.store.tokens import DEFAULT_SCOPES, SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
 from service.store.upkeep import Upkeep
 from service.store.vault import Vault
 from service.store.watch import Watch
 
 __all__ = [
+    "DEFAULT_SCOPES",
     "OUTPUT_FIELDS",
     "SCOPES",
     "TOKEN_PREFIX",

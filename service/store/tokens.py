@@ -20,7 +20,10 @@ TOKEN_PREFIX = "sds_"  # noqa: S105
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM = 40  # base-62 digits, 238 bits
 _CHECK = 6
-SCOPES = ("read", "write", "delete")
+SCOPES = ("read", "write", "delete", "state")
+DEFAULT_SCOPES = ("read", "write", "state")
+# Tokens without it were made when `state` was part of the other scopes, and keep it.
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,7 @@ class Tokens:
                 "_id": hash_token(secret),
                 "organization_id": organization_id,
                 "scopes": sorted(set(scopes)),
+                "format": _FORMAT,
                 "label": label,
                 "create_date": now(),
                 "expires": expires,
@@ -132,7 +136,7 @@ def _token(document: dict[str, Any]) -> Token:
     return Token(
         document["_id"][:_ID],
         document["organization_id"],
-        frozenset(document["scopes"]),
+        frozenset(document["scopes"] if "format" in document else [*document["scopes"], "state"]),
         document["label"],
         document["create_date"],
         document["expires"],

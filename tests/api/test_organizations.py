@@ -139,7 +139,7 @@ def test_every_route_that_takes_no_token_is_meant_to() -> None:
 @pytest.fixture
 async def two(make_api: MakeApi) -> tuple[Api, Api]:
     """Two callers of two organizations."""
-    callers = [await make_api(scopes=["read", "write", "delete"]) for _ in range(2)]
+    callers = [await make_api(scopes=["read", "write", "delete", "state"]) for _ in range(2)]
     first, second = (HeldApi(api.client, api.token, api.organization_id) for api in callers)
     return first, second
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from service.http.routing import Route
+from service.store import Store, hash_token
 from tests.conftest import MakeApi
 from tests.support.api import make_output
 from tests.support.routes import API_ROUTES
@@ -15,10 +16,19 @@ SCOPES = ("read", "write", "delete")
 GUARDED = [route for route in API_ROUTES if route.scope != "public"]
 
 
+STATE = ("/v1/cookies", "/v1/local-storage", "/v1/storage-state")
+
+
 def needed(method: str, path: str) -> str:
-    """Return the scope that the decisions ask for."""
+    """Return the scopes that the decisions ask for."""
+    if path in STATE:
+        return f"{_of_method(method)} state"
     if method == "PUT" and path.startswith("/v1/groups/"):  # to set a retention is to delete
         return "delete"
+    return _of_method(method)
+
+
+def _of_method(method: str) -> str:
     return {"GET": "read", "DELETE": "delete"}.get(method, "write")
 
 
@@ -34,8 +44,16 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
     written = await owner.ok("/v1/outputs/shop", [make_output()])
     path = route.path.format(group_id="shop", output_id=written["items"][0]["output_id"])
     before = (await owner.get("/v1/outputs/shop")).body, (await owner.get("/v1/groups/shop/stats")).body
-    others = [scope for scope in SCOPES if scope != route.scope]
-    for scopes in ([others[0]], [others[1]], others):
+    words = route.scope.split()
+    others = [scope for scope in SCOPES if scope not in words]
+    without = [
+        ([others[0], *words[1:]], words[0]),
+        ([others[1], *words[1:]], words[0]),
+        ([*others, *words[1:]], words[0]),
+    ]
+    if "state" in words:
+        without.append(([*SCOPES], "state"))
+    for scopes, missing in without:
         caller = await make_api(owner.organization_id, scopes)
         # Refused before anything is read: also where the body is wrong.
         bodies: list[dict[str, Any]] = [{}, {"json": {}}] if route.method in ("POST", "PATCH", "PUT") else [{}]
@@ -43,13 +61,13 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
             response = await caller.request(route.method, path, **body)
             assert response.status == 403
             assert response.problems() == [(["header", "Authorization"], "scope_missing")]
-            assert route.scope in response.json["detail"][0]["msg"]
+            assert missing in response.json["detail"][0]["msg"]
     assert before == ((await owner.get("/v1/outputs/shop")).body, (await owner.get("/v1/groups/shop/stats")).body)
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 async def test_the_scope_alone_is_enough(make_api: MakeApi, route: Route) -> None:
-    caller = await make_api(scopes=[route.scope])
+    caller = await make_api(scopes=route.scope.split())
     path = route.path.format(group_id="shop", output_id="nothing")
     bodies: dict[str, Any] = {"POST": [], "PATCH": [], "PUT": {"retention_days": 1}}
     options = {"json": bodies[route.method]} if route.method in bodies else {}
@@ -65,3 +83,19 @@ async def test_without_a_token_nothing_is_told(make_api: MakeApi, route: Route) 
         assert response.status == 401
         assert response.headers["WWW-Authenticate"] == "Bearer"
         assert (await response.json())["detail"][0]["type"] == "auth_missing"
+
+
+async def test_a_token_that_syncs_outputs_does_not_see_the_sessions_of_accounts(make_api: MakeApi) -> None:
+    consumer = await make_api(scopes=["read"])
+    assert (await consumer.get("/v1/outputs/shop")).status == 200
+    for path in STATE:
+        answer = await consumer.get(path)
+        assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+
+
+async def test_a_token_from_before_the_scope_state_keeps_its_access(make_api: MakeApi, store: Store) -> None:
+    old = await make_api(scopes=["read"])
+    await store.database["tokens"].update_one({"_id": hash_token(old.token)}, {"$unset": {"format": ""}})
+    for path in STATE:
+        assert (await old.get(path)).status == 200
+    assert (await old.ok("/v1/token"))["scopes"] == ["read", "state"]

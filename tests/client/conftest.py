@@ -20,7 +20,7 @@ def running(mongo_url: str) -> Iterator[ServiceProcess]:
 @pytest.fixture
 def token(mongo_url: str, organization: int, running: ServiceProcess) -> str:
     """A token of an organization that nobody else has."""
-    return make_token(mongo_url, organization, "read", "write", "delete")
+    return make_token(mongo_url, organization, "read", "write", "delete", "state")
 
 
 @pytest.fixture

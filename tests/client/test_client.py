@@ -152,7 +152,7 @@ def test_browser_state_is_deleted_by_what_names_it(client: Client) -> None:
 
 def test_the_token_describes_itself(client: Client, organization: int, token: str) -> None:
     found = client.token()
-    assert (found["organization_id"], found["scopes"]) == (organization, ["delete", "read", "write"])
+    assert (found["organization_id"], found["scopes"]) == (organization, ["delete", "read", "state", "write"])
     assert token not in str(found)
 
 

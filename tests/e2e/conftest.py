@@ -123,7 +123,7 @@ def make_caller(mongo_url: str, service: ServiceProcess) -> Callable[..., Caller
 
     def make(organization_id: int | None = None, *scopes: str) -> Caller:
         organization_id = organization_id or next(_organizations)
-        given = [word for scope in scopes or ("read", "write", "delete") for word in ("--scope", scope)]
+        given = [word for scope in scopes or ("read", "write", "delete", "state") for word in ("--scope", scope)]
         done = run_command(mongo_url, "token", "create", "--organization", str(organization_id), *given)
         return Caller(service.url, done.stdout.split()[-1], organization_id)
 

@@ -53,7 +53,7 @@ def running(mongo_url: str) -> Iterator[ServiceProcess]:
 
 @pytest.fixture
 def token(running: ServiceProcess, mongo_url: str, organization: int) -> str:
-    return make_token(mongo_url, organization, "read", "write", "delete")
+    return make_token(mongo_url, organization, "read", "write", "delete", "state")
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def service(mongo_url: str) -> Iterator[ServiceProcess]:
 
 @pytest.fixture(scope="module")
 def tokens(mongo_url: str) -> list[str]:
-    return [make_token(mongo_url, ATTACKER, "read", "write", "delete"), make_token(mongo_url, OTHER)]
+    return [make_token(mongo_url, ATTACKER, "read", "write", "delete", "state"), make_token(mongo_url, OTHER)]
 
 
 async def suffer(service: ServiceProcess, tokens: list[str], name: str) -> Target:

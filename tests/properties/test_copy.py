@@ -223,7 +223,7 @@ class Life(RuleBasedStateMachine):
 
 @pytest.fixture
 def client(mongo_url: str, organization: int) -> Iterator[Client]:
-    token = make_token(mongo_url, organization, "read", "write", "delete")
+    token = make_token(mongo_url, organization, "read", "write", "delete", "state")
     with ServiceProcess(mongo_url) as process, Client(process.wait_until_ready().url, token) as client:
         yield client
 

@@ -230,7 +230,7 @@ def new_tokens(mongo_url: str) -> Iterator[str]:
 
     async def make() -> list[str]:
         store = Store.connect(Settings(mongo_database="test"), mongo_url)
-        tokens = [await store.tokens.create(next(_organizations), ["read", "write"]) for _ in range(100)]
+        tokens = [await store.tokens.create(next(_organizations), ["read", "write", "state"]) for _ in range(100)]
         await store.close()
         return tokens
 

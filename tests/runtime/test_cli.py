@@ -25,7 +25,9 @@ def database(mongo_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def create(*options: str, organization: int = 1) -> int:
-    return main(["token", "create", "--organization", str(organization), "--scope", "read", *options])
+    return main(
+        ["token", "create", "--organization", str(organization), "--scope", "read", "--scope", "state", *options]
+    )
 
 
 def status(url: str, token: str) -> int:
@@ -35,6 +37,15 @@ def status(url: str, token: str) -> int:
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+@pytest.mark.usefixtures("database")
+def test_a_token_without_scopes_reads_and_writes_and_keeps_browser_state(
+    capsys: pytest.CaptureFixture[str], organization: int
+) -> None:
+    assert main(["token", "create", "--organization", str(organization)]) == 0
+    assert main(["token", "list", "--organization", str(organization)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].split()[2] == "read,state,write"
 
 
 def test_token_create_prints_the_token_alone_on_the_last_line_of_standard_output(mongo_url: str) -> None:
@@ -55,9 +66,9 @@ def test_tokens_are_listed_without_their_text(capsys: pytest.CaptureFixture[str]
     header, first, second = out.splitlines()
     assert header.split() == ["id", "organization", "scopes", "created", "expires", "revoked", "label"]
     assert re.fullmatch(
-        rf"[0-9a-f]{{12}} +{organization}  read,write  20\d\d-\S+Z  2030-01-31T00:00:00Z  - +crawler", first
+        rf"[0-9a-f]{{12}} +{organization}  read,state,write +20\d\d-\S+Z  2030-01-31T00:00:00Z  - +crawler", first
     )
-    assert re.fullmatch(rf"[0-9a-f]{{12}} +{organization}  read +20\d\d-\S+Z  - +-", second.strip())
+    assert re.fullmatch(rf"[0-9a-f]{{12}} +{organization}  read,state +20\d\d-\S+Z  - +-", second.strip())
     assert not any(token in out for token in tokens)
 
 
@@ -119,7 +130,6 @@ def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
         (["dance"], "dance"),
         (["token"], "ACTION"),
         (["token", "create"], "--organization"),
-        (["token", "create", "--organization", "1"], "--scope"),
         (["token", "create", "--organization", "1", "--scope", "admin"], "admin"),
         (["token", "create", "--organization", "one", "--scope", "read"], "whole number"),
         (["token", "create", "--organization", str(2**63), "--scope", "read"], "63 bits"),
@@ -250,7 +260,7 @@ def test_flags_of_serve_override_the_environment(mongo_url: str) -> None:
 def test_tokens_are_made_beside_a_running_service_that_started_its_database(tmp_path: Path) -> None:
     with ServiceProcess("", data_dir=tmp_path) as service:
         service.wait_until_ready()
-        done = run_command("", "token", "create", "--organization", "1", "--scope", "read", DATA_DIR=str(tmp_path))
+        done = run_command("", "token", "create", "--organization", "1", DATA_DIR=str(tmp_path))
         assert done.returncode == 0, done.stderr
         assert status(f"{service.url}/v1/cookies", done.stdout.splitlines()[-1]) == 200
         assert service.stop() == 0

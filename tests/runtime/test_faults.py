@@ -302,7 +302,7 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
     mongo_url: str, proxy: FaultProxy, organization: int
 ) -> None:
     pool = 8
-    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write")
+    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write", "state")
     with ServiceProcess(proxy.url, mongo_timeout=TIMEOUT, mongo_pool=pool) as service:
         await asyncio.to_thread(service.wait_until_ready)
         tasks = f"/proc/{service.process.pid}/task"
@@ -353,7 +353,7 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
 async def test_a_stop_under_load_answers_every_request_that_was_accepted(
     mongo_url: str, organization: int, workers: int
 ) -> None:
-    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write")
+    token = await asyncio.to_thread(make_token, mongo_url, organization, "read", "write", "state")
     headers = {"Authorization": f"Bearer {token}"}
     stopped = asyncio.Event()
     written: set[str] = set()
@@ -441,7 +441,7 @@ async def test_nothing_acknowledged_is_lost_when_the_database_is_killed_under_lo
         store = Store.connect(settings, mongo.url)
         await until_ready(store)
         client: TestClient[Any, Any] = await aiohttp_client(Server(create_app(settings, store)))
-        api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
+        api = Api(client, await store.tokens.create(1, ["read", "write", "state"]), 1)
         work = [asyncio.create_task(write(api, number)) for number in range(6)]
         work.append(asyncio.create_task(follow(api)))
         async with asyncio.timeout(RECOVERY):

@@ -114,7 +114,7 @@ def fill(service: Caller) -> None:
 def token(mongo_url: str, client: object) -> Token:
     """Makes a token in one of the databases: `token("from", 1)`."""
     return lambda database, organization=1: make_token(
-        mongo_url, organization, "read", "write", "delete", database=PREFIX + database
+        mongo_url, organization, "read", "write", "delete", "state", database=PREFIX + database
     )
 
 

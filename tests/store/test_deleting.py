@@ -15,7 +15,7 @@ from tests.support.groups import Group, at
 async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_in_flight(
     make_api: MakeApi, store: Store, organization: int
 ) -> None:
-    api = await make_api(organization, scopes=["read", "write", "delete"])
+    api = await make_api(organization, scopes=["read", "write", "delete", "state"])
     path = "/v1/outputs/lamps"
     await store.outputs.ids.allocate(organization, "lamps", 1)  # a writer that is slow, or dead
     await api.ok(path, [make_output(1, root_job_id="gone"), make_output(2, root_job_id="kept")])

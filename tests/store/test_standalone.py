@@ -33,7 +33,7 @@ async def test_a_standalone_server_keeps_the_contract(
     store: Store, settings: Settings, aiohttp_client: AiohttpClient
 ) -> None:
     client: TestClient[Any, Any] = await aiohttp_client(Server(create_app(settings, store)))
-    api = Api(client, await store.tokens.create(1, ["read", "write"]), 1)
+    api = Api(client, await store.tokens.create(1, ["read", "write", "state"]), 1)
     outputs = "/v1/outputs/group"
 
     written = await api.ok(outputs, [make_output(number) for number in range(30)])

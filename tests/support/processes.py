@@ -59,12 +59,12 @@ def run_command(mongo_url: str, *arguments: str, **environ: str) -> subprocess.C
 
 
 def make_token(mongo_url: str, organization_id: int, *scopes: str, database: str = "test") -> str:
-    """Return a token that may read and write, or has these scopes, made without a process of its own."""
+    """Return a token that may read and write all, or has these scopes, made without a process of its own."""
 
     async def make() -> str:
         store = Store.connect(Settings(mongo_database=database), mongo_url)
         try:
-            return await store.tokens.create(organization_id, list(scopes) or ["read", "write"])
+            return await store.tokens.create(organization_id, list(scopes) or ["read", "write", "state"])
         finally:
             await store.close()
 
