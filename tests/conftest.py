@@ -5,6 +5,7 @@ Everything in the service is scoped to an organization, so a new one is all the 
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -41,6 +42,12 @@ _organizations = itertools.count(os.getpid() * 10_000)
 FAIL_POINTS = ("--setParameter", "enableTestCommands=1")
 
 MakeApi = Callable[..., Awaitable[Api]]
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from looking through three thousand collected tests again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

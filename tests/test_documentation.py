@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings
 from tests.support.documentation import PAGES, ROOT
+from tests.support.processes import run_command
 
 README, API, SETTINGS = ROOT / "README.md", ROOT / "docs/api.md", ROOT / "docs/settings.md"
 EVERYTHING = {page: page.read_text() for page in PAGES}
@@ -63,13 +62,7 @@ def test_the_readme_is_short() -> None:
 
 
 def test_the_table_of_settings_is_the_one_that_the_command_prints() -> None:
-    printed = subprocess.run(
-        [sys.executable, "-m", "service", "settings", "--markdown"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    printed = run_command("", "settings", "--markdown").stdout
     table = "\n".join(line for line in EVERYTHING[SETTINGS].splitlines() if line.startswith("|"))
     assert table == printed.strip(), "run `make docs`"
 
@@ -181,7 +174,7 @@ def test_the_tests_behind_the_promises_exist() -> None:
     text = EVERYTHING[ROOT / "docs/verification.md"]
     missing = []
     for file, name in re.findall(r"`((?:tests/[\w/]+/)?test_\w+\.py)(?:::(\w+)(?:…\w*)?)?`", text):
-        found = [path for path in ROOT.rglob("tests/**/test_*.py") if str(path).endswith(f"/{file}")]
+        found = [path for path in (ROOT / "tests").rglob("test_*.py") if str(path).endswith(f"/{file}")]
         if not found or not any(name in path.read_text() for path in found):
             missing.append(f"{file}::{name}")
     assert missing == []

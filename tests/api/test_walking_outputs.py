@@ -84,6 +84,7 @@ class Loaded:
         ]
 
 
+@pytest.mark.slow
 async def test_a_walk_by_next_url_returns_each_of_25000_exactly_once_with_any_filters(
     make_api: MakeApi, mongo_url: str
 ) -> None:

@@ -81,6 +81,7 @@ def test_a_cursor_file_of_another_group_or_filter_is_refused(client: Client, tmp
         list(client.follow("group", cursor_file=file, live=False))
 
 
+@pytest.mark.slow
 def test_a_follower_outlives_a_restart_of_the_service(mongo_url: str, token: str) -> None:
     with ServiceProcess(mongo_url) as first, Client(first.wait_until_ready().url, token) as client:
         client.push("group", make_outputs(1))

@@ -44,6 +44,7 @@ client.push("lamps", [lamp])
 """
 
 
+@pytest.mark.slow
 def test_filters_and_items_are_typed(tmp_path: Path) -> None:
     file = tmp_path / "example.py"
     file.write_text(CODE)

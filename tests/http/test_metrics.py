@@ -184,6 +184,7 @@ def send_refused(service: ServiceProcess, times: int) -> None:
             urllib.request.urlopen(f"{service.url}/v1/token", timeout=SECONDS)
 
 
+@pytest.mark.slow
 def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2) as service:
         first = service.wait_for("listening", 2)[0]["pid"]

@@ -95,6 +95,7 @@ def connect(service: ServiceProcess) -> http.client.HTTPConnection:
     return http.client.HTTPConnection("127.0.0.1", service.port, timeout=60)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
 @pytest.mark.parametrize(("path", "field"), [("/v1/cookies", "name"), ("/v1/local-storage", "key")])
 def test_listing_100000_records_grows_the_process_by_less_than_50_mb(
@@ -116,6 +117,7 @@ def test_listing_100000_records_grows_the_process_by_less_than_50_mb(
     connection.close()
 
 
+@pytest.mark.slow
 def test_a_reader_slower_than_the_databases_time_limit_gets_everything(service: ServiceProcess, token: str) -> None:
     with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
@@ -133,6 +135,7 @@ def test_a_reader_slower_than_the_databases_time_limit_gets_everything(service: 
     assert end.endswith(b"]\r\n0\r\n\r\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
 @pytest.mark.parametrize("path", ["/v1/cookies", "/v1/local-storage", "/v1/storage-state"])
 def test_head_of_a_long_list_sends_no_body_and_the_connection_goes_on(

@@ -20,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 from sds_client import Client
 from tests.support.processes import ServiceProcess, make_token
 
+pytestmark = pytest.mark.slow
+
 _groups = itertools.count()
 CONTENT = ("source_url", "data", "is_approved", "tags")
 END = "end"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scripts.fuzz import fuzz
+
+pytestmark = pytest.mark.slow
 
 
 def test_no_answer_differs_from_the_document(mongo_url: str) -> None:

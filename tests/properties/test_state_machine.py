@@ -20,6 +20,8 @@ from service.settings import Settings
 from service.store import Store
 from tests.support.processes import ServiceProcess
 
+pytestmark = pytest.mark.slow
+
 _organizations = itertools.count(2_000_000_000 + os.getpid() * 1000)
 
 # Few names, so that steps meet; odd ones among them.

@@ -14,7 +14,7 @@ import pytest
 from service.cli import main
 from service.settings import Settings
 from service.store import is_token
-from tests.support.processes import ServiceProcess, refused_port, run_command, wait_until
+from tests.support.processes import ServiceProcess, refused_port, run_command, run_process, wait_until
 
 
 @pytest.fixture
@@ -104,6 +104,7 @@ def test_a_token_is_revoked_by_its_id_or_its_text_once(capsys: pytest.CaptureFix
     assert len(re.findall(r"20\d\d-\S+Z  - +20\d\d-\S+Z", capsys.readouterr().out)) == 2
 
 
+@pytest.mark.slow
 def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
     mongo_url: str, database: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,11 +190,12 @@ def test_a_certificate_that_is_none_ends_the_service_with_one_clear_line(
     assert capsys.readouterr().err.startswith("error: TLS_CERT and TLS_KEY cannot be used: ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_port_in_use_ends_the_service_with_one_clear_line(mongo_url: str, workers: str) -> None:
     with ServiceProcess(mongo_url) as service:
         service.wait_until_listening()
-        done = run_command(mongo_url, "serve", "--port", str(service.port), "--workers", workers)
+        done = run_process(mongo_url, "serve", "--port", str(service.port), "--workers", workers)
     assert done.returncode == 1
     (line,) = (line for line in done.stderr.splitlines() if not line.startswith("{"))
     assert line.startswith("error: ")
@@ -246,6 +248,7 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str], arguments: l
         assert "serve --help" in text
 
 
+@pytest.mark.slow
 def test_flags_of_serve_override_the_environment(mongo_url: str) -> None:
     entry = ["env", "PORT=1", "LOG_LEVEL=ERROR", "HOST=192.0.2.1"]
     with ServiceProcess(
@@ -257,6 +260,7 @@ def test_flags_of_serve_override_the_environment(mongo_url: str) -> None:
         assert status(f"{service.url}/healthz", "") == 200
 
 
+@pytest.mark.slow
 def test_tokens_are_made_beside_a_running_service_that_started_its_database(tmp_path: Path) -> None:
     with ServiceProcess("", data_dir=tmp_path) as service:
         service.wait_until_ready()

@@ -8,41 +8,44 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ServiceProcess, refused_port, run_command
+from tests.support.processes import ServiceProcess, refused_port, run_process
 from tests.support.tls import make_certificate
 
 ANY = "0.0.0.0"  # noqa: S104
 
 
+@pytest.mark.slow
 def test_a_service_that_listens_is_healthy_and_ready(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, host=ANY) as service:
         service.wait_until_ready()
         for flags in ([], ["--ready"]):
-            done = run_command("", "healthcheck", *flags, PORT=str(service.port), HOST=ANY)
+            done = run_process("", "healthcheck", *flags, PORT=str(service.port), HOST=ANY)
             assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_service_with_tls_is_healthy(mongo_url: str, tmp_path: Path) -> None:
     cert, key = make_certificate(tmp_path)
     with ServiceProcess(mongo_url, tls_cert=cert, tls_key=key) as service:
         service.wait_until_listening()
-        done = run_command("", "healthcheck", PORT=str(service.port), TLS_CERT=str(cert), TLS_KEY=str(key))
+        done = run_process("", "healthcheck", PORT=str(service.port), TLS_CERT=str(cert), TLS_KEY=str(key))
         assert (done.returncode, done.stderr) == (0, "")
         # Asked without TLS, it responds with nothing that is HTTP, or not at all.
-        assert run_command("", "healthcheck", PORT=str(service.port)).returncode == 1
+        assert run_process("", "healthcheck", PORT=str(service.port)).returncode == 1
 
 
+@pytest.mark.slow
 def test_a_service_without_its_database_is_alive_but_not_ready() -> None:
     with refused_port() as port, ServiceProcess(f"mongodb://127.0.0.1:{port}", mongo_timeout=1) as service:
         service.wait_until_listening()
-        assert run_command("", "healthcheck", PORT=str(service.port)).returncode == 0
-        done = run_command("", "healthcheck", "--ready", PORT=str(service.port))
+        assert run_process("", "healthcheck", PORT=str(service.port)).returncode == 0
+        done = run_process("", "healthcheck", "--ready", PORT=str(service.port))
         assert (done.returncode, done.stderr) == (1, "error: the service responds with 503\n")
 
 
 def test_no_service_is_one_clear_line() -> None:
     with refused_port() as port:
-        done = run_command("", "healthcheck", PORT=str(port))
+        done = run_process("", "healthcheck", PORT=str(port))
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
@@ -50,7 +53,7 @@ def test_no_service_is_one_clear_line() -> None:
 
 @pytest.mark.parametrize(("flags", "code"), [(["--help"], 0), (["--fast"], 2)])
 def test_the_command_explains_itself(flags: list[str], code: int) -> None:
-    done = run_command("", "healthcheck", *flags)
+    done = run_process("", "healthcheck", *flags)
     assert done.returncode == code
     assert "--ready" in done.stdout + done.stderr
 

@@ -26,6 +26,8 @@ from service.runtime import local_mongo as module
 from service.runtime.local_mongo import LocalMongoError, local_mongo
 from tests.support.mongod import standalone
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, time

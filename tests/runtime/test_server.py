@@ -47,6 +47,7 @@ def limited(files: int) -> list[str]:
     return ["bash", "-c", f'ulimit -n {files}; exec {shlex.quote(sys.executable)} -m service "$@"', "bash"]
 
 
+@pytest.mark.slow
 def test_the_soft_limit_of_files_is_raised_and_logged(mongo_url: str) -> None:
     entry = ["bash", "-c", f'ulimit -S -n 256; exec {shlex.quote(sys.executable)} -m service "$@"', "bash"]
     with ServiceProcess(mongo_url, entry=entry) as service:
@@ -62,6 +63,7 @@ def ask(port: int) -> bytes:
         return connection.recv(100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo"], ids=["silent", "half a head"])
 def test_more_connections_than_files_keep_nobody_out(mongo_url: str, sent: bytes) -> None:
     with ServiceProcess(mongo_url, entry=limited(300), mongo_pool=8) as service:

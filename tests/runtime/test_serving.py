@@ -26,6 +26,8 @@ from tests.support.api import make_cookie, make_output
 from tests.support.processes import SECONDS, ServiceProcess, make_token, run_command, wait_until
 from tests.support.tls import make_certificate
 
+pytestmark = pytest.mark.slow
+
 
 def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, **options: Any) -> Any:
     """Return the JSON of an answer."""

@@ -17,6 +17,8 @@ import pytest
 from tests.support.api import make_output
 from tests.support.processes import SECONDS, ServiceProcess, make_token
 
+pytestmark = pytest.mark.slow
+
 
 def get(service: ServiceProcess, path: str) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
 from pymongo import MongoClient
 
 from sds_client import AsyncClient
 from tests.support import database_v1
 from tests.support.api import make_output
 from tests.support.processes import ServiceProcess, make_token, run_command, wait_until
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_consumer_that_follows_across_the_upgrade_misses_nothing(mongo_url: str) -> None:

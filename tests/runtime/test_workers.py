@@ -11,6 +11,8 @@ import pytest
 
 from tests.support.processes import SECONDS, ServiceProcess
 
+pytestmark = pytest.mark.slow
+
 
 def pausing(seconds: float) -> list[str]:
     """Return the start of a command whose supervisor pauses this long before it starts a worker again."""

@@ -165,6 +165,7 @@ def test_a_user_who_may_not_manage_users_is_told_what_to_do(
     assert "correct them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_server_without_authentication_gets_no_analyst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

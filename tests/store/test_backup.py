@@ -21,6 +21,8 @@ from service.store.backup import COLLECTIONS
 from tests.support.api import make_cookie, make_entry, make_output, make_review
 from tests.support.processes import ServiceProcess, make_token, run_command
 
+pytestmark = pytest.mark.slow
+
 KEYS = Vault.new_key("k1")
 # Of this process alone: others may use the same server.
 PREFIX = f"backup-{os.getpid()}-"

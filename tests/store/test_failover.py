@@ -21,7 +21,7 @@ from service.store import Store
 from tests.support.api import Api, make_output
 
 # Three databases at once: beside nothing else of the kind.
-pytestmark = pytest.mark.xdist_group("replica-set")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("replica-set")]
 # The driver finds the new primary and the election takes its time.
 RETRY_SECONDS = 30.0
 

@@ -15,7 +15,7 @@ from scripts.checker.failovers import KINDS
 SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 3"
 
 # Three databases at once: beside nothing else of the kind.
-pytestmark = pytest.mark.xdist_group("replica-set")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("replica-set")]
 
 
 def check(options: str, **environ: str) -> tuple[int, str]:

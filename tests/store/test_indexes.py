@@ -66,6 +66,7 @@ def errors(service: ServiceProcess) -> list[dict[str, Any]]:
     return [line for line in lines if line["level"].upper() in ("WARNING", "ERROR")]
 
 
+@pytest.mark.slow
 def test_an_index_build_longer_than_the_time_limit_is_done_once_and_for_all_processes(
     mongo_url: str, client: MongoClient[dict[str, Any]], organization: int
 ) -> None:

@@ -74,6 +74,7 @@ async def test_one_value_sealed_twice_gives_nothing_in_common(api: Api, store: S
     assert first[4:16] != second[4:16] and first[16:] != second[16:]
 
 
+@pytest.mark.slow
 async def test_no_file_of_the_database_holds_a_value(tmp_path: Path, organization: int) -> None:
     """The journal too, and the log. A value that is not sealed is found, so that this can fail."""
     plain = "canary-" + os.urandom(20).hex()
@@ -453,6 +454,7 @@ def test_a_new_key_can_be_used(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["secrets", "new-key", "--id", "a,b"]) == 1
 
 
+@pytest.mark.slow
 def test_a_service_without_keys_warns_when_it_starts(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, secret_keys="") as service:
         service.wait_until_listening()

@@ -17,6 +17,8 @@ from tests.conftest import Server
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review, walk
 from tests.support.mongod import standalone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def store(settings: Settings, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
