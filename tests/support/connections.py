@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -46,18 +46,19 @@ _indexed: set[tuple[str, str]] = set()
 
 
 async def make_indexes_once(store: Store, url: str) -> None:
-    """Make the indexes of a database whose stores share them for the whole run: later ones find them made.
-
-    Looking whether they are there takes ten round trips, and so does it when an application starts its upkeep.
-    """
+    """Make the indexes of a database that is kept for the whole run; looking for them takes ten round trips."""
     database = url, store.database.name
     if database not in _indexed:
         await store.ensure_indexes()
         _indexed.add(database)
     store.indexes._ready.update(INDEXES)
     store.indexes._all_ready.set()
-    store.ensure_indexes = _nothing  # type: ignore[method-assign]
 
+    async def nothing() -> None:
+        """Leave them as they are."""
 
-async def _nothing() -> None:
-    """Do nothing."""
+    def start_upkeep(start: Callable[[], None] = store.start_upkeep) -> None:
+        store.ensure_indexes = nothing  # type: ignore[method-assign]
+        start()
+
+    store.start_upkeep = start_upkeep  # type: ignore[method-assign]
