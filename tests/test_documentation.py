@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sds_client.__main__ import parser as client_parser
-from service.cli import _parser as server_parser
+from service.cli import build_parser as server_parser
 from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings

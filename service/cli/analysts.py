@@ -1,0 +1,47 @@
+"""`analyst create`, `analyst list` and `analyst remove`."""
+
+from __future__ import annotations
+
+import sys
+
+from service.cli.arguments import Commands, on_database, subject
+from service.cli.database import with_store
+from service.settings import Settings
+from service.store import Store
+
+
+def add(commands: Commands) -> None:
+    """Add the commands to a command line."""
+    analysts = subject(commands, "analyst", "make, list and remove users who may read the database")
+    create_ = on_database(analysts, "create", "make a read-only user and show its address once")
+    create_.add_argument("--name", default="analyst", help="who it is; default: analyst")
+    create_.set_defaults(command=create)
+    list_ = on_database(analysts, "list", "list the names of the analysts")
+    list_.set_defaults(command=list_all)
+    remove_ = on_database(analysts, "remove", "remove an analyst")
+    remove_.add_argument("name", help="the name from `analyst list`")
+    remove_.set_defaults(command=remove)
+
+
+def create(settings: Settings, name: str) -> int:
+    async def run(store: Store) -> str:
+        return await store.analysts.address(name, await store.analysts.create(name))
+
+    address = with_store(settings, run)
+    print("The address, with its password shown only this once:", file=sys.stderr)
+    print(address)
+    return 0
+
+
+def list_all(settings: Settings) -> int:
+    for name in with_store(settings, lambda store: store.analysts.list()):
+        print(name)
+    return 0
+
+
+def remove(settings: Settings, name: str) -> int:
+    if with_store(settings, lambda store: store.analysts.remove(name)):
+        print("removed")
+        return 0
+    print("error: no such analyst; `python -m service analyst list` names them", file=sys.stderr)
+    return 1
