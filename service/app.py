@@ -16,12 +16,14 @@ from service.http.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.http.memory import watch_memory
 from service.http.metrics import METRICS, Metrics
 from service.http.openapi import add_document
+from service.http.outgoing import Sender
 from service.http.query import known_parameters, well_formed_target
 from service.http.routing import add_routes
 from service.http.security_headers import add_headers
 from service.routes import ROUTES
 from service.settings import Settings
 from service.store import Readiness, Store
+from service.webhooks import COURIER, Courier
 
 # In the order in which a request passes them.
 MIDDLEWARES = [
@@ -46,6 +48,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[READINESS] = Readiness(store.database)
     app[LIMITS] = Limits(settings)
     app[METRICS] = Metrics(store, app[LIMITS])
+    app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private))
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     add_routes(app, ROUTES)
     add_document(app)
@@ -59,8 +62,9 @@ async def _upkeep(app: web.Application) -> AsyncIterator[None]:
     """Keep the store in order while the application runs, and let its writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
-    tasks = [asyncio.create_task(app[METRICS].watch()), asyncio.create_task(watch_memory())]
+    tasks = [asyncio.create_task(work) for work in (app[METRICS].watch(), watch_memory(), app[COURIER].run())]
     yield
     for task in tasks:
         task.cancel()
+    await app[COURIER].close()
     await store.close()

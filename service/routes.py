@@ -14,6 +14,7 @@ from service.handlers import (
     reviews,
     storage_state,
     token,
+    webhooks,
 )
 from service.http.routing import Route
 
@@ -43,6 +44,11 @@ ROUTES = [
     Route("GET", "/v1/groups/{group_id}/stats", "read", groups.stats),
     Route("GET", "/v1/groups/{group_id}/jobs", "read", groups.jobs),
     Route("GET", "/v1/groups/{group_id}/fields", "read", groups.fields),
+    Route("GET", "/v1/webhooks", "write", webhooks.get),
+    Route("POST", "/v1/webhooks", "write", webhooks.post),
+    Route("DELETE", "/v1/webhooks/{webhook_id}", "write", webhooks.delete),
+    Route("POST", "/v1/webhooks/{webhook_id}/test", "write", webhooks.test),
+    Route("GET", "/v1/webhooks/{webhook_id}/deliveries", "write", webhooks.deliveries),
     Route("GET", "/v1/token", "read", token.get),
     Route("GET", "/healthz", "public", health.healthz),
     Route("GET", "/readyz", "public", health.readyz),

@@ -40,8 +40,8 @@ class Settings:
     local_mongo_cache_gb: float = _setting(0.25, "Cache of the database started on this machine, in GB; at least 0.25.")
     secret_keys: str = _setting(
         "",
-        "Keys that encrypt cookie and local-storage values: id:base64 of 32 bytes, separated by commas. "
-        "The first encrypts, all decrypt.",
+        "Keys that encrypt cookie and local-storage values and webhook secrets: id:base64 of 32 bytes, separated "
+        "by commas. The first encrypts, all decrypt.",
         secret=True,
     )
     sealed_only: bool = _setting(
@@ -85,6 +85,9 @@ class Settings:
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
     group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
     write_rounds: int = _setting(4, "Write rounds of one group that run at once, per process.")
+    webhook_private: bool = _setting(
+        False, "Let webhooks use http and addresses inside the network. Leave it off where tenants are strangers."
+    )
     cors_origins: str = _setting("", "Origins whose pages may call from a browser, separated by commas; * for all.")
     log_level: str = _setting("INFO", "DEBUG, INFO, WARNING or ERROR.")
     log_format: str = _setting(

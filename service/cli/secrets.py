@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from service.cli.arguments import Commands, on_database, subject
 from service.cli.database import with_store
 from service.settings import Settings
-from service.store import BrowserState, Rotation, Store, Vault
+from service.store import Rotation, SealedRecords, Store, Vault
 
 # The second pass sees what was written under the old key during the first.
 _PASSES = 3
@@ -38,7 +38,7 @@ def rotate(settings: Settings) -> int:
             print("error: SECRET_KEYS is not set", file=sys.stderr)
             return 1
         for _ in range(_PASSES):
-            done = [await _rotate(part) for part in store.browser_state]
+            done = [await _rotate(part) for part in store.sealed]
             unreadable = sum(rotation.unreadable for rotation in done)
             if not sum(rotation.resealed for rotation in done):
                 break
@@ -58,7 +58,7 @@ def rotate(settings: Settings) -> int:
     return with_store(settings, run)
 
 
-async def _rotate(part: BrowserState) -> Rotation:
+async def _rotate(part: SealedRecords) -> Rotation:
     """Seal the values of one collection; show how far it is, as a bar on a terminal."""
     total, rotation = max(1, await part.count()), Rotation(0, 0, 0)
     bar = sys.stdout.isatty()

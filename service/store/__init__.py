@@ -14,11 +14,12 @@ from pymongo.errors import PyMongoError
 from service.settings import Settings
 from service.store.analysts import Analysts
 from service.store.backup import Backup
-from service.store.browser_state import BrowserState, Rotation, Selection, now
+from service.store.browser_state import BrowserState, Selection, now
 from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
+from service.store.deliveries import TEST, Deliveries, Lane, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.groups import Groups
 from service.store.indexes import Indexes
@@ -33,42 +34,56 @@ from service.store.outputs.items import SERVED as OUTPUT_FIELDS
 from service.store.outputs.items import ItemTooLarge
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
+from service.store.sealing import Rotation, SealedRecords
 from service.store.time_budget import in_time, response_has_begun, time_budget
 from service.store.tokens import DEFAULT_SCOPES, SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
 from service.store.upkeep import Upkeep
 from service.store.vault import Vault
 from service.store.watch import Watch
+from service.store.webhooks import MAX_WEBHOOKS, SECRET_PREFIX, TooManyWebhooks, Webhook, Webhooks
 
 __all__ = [
     "DEFAULT_SCOPES",
+    "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
     "SCOPES",
+    "SECRET_PREFIX",
+    "TEST",
     "TOKEN_PREFIX",
     "Batch",
     "BrowserState",
     "CursorExpired",
     "CursorInvalid",
+    "Deliveries",
     "InFlight",
     "ItemTooLarge",
     "Key",
+    "Lane",
     "LayoutError",
     "Listing",
+    "Message",
     "Misconfigured",
+    "Outcome",
     "Page",
     "Patch",
     "Query",
     "Readiness",
     "Rotation",
+    "SealedRecords",
     "Selection",
     "Store",
     "StoreError",
     "StoreUnavailable",
     "Token",
     "Tokens",
+    "TooManyWebhooks",
     "Vault",
+    "Webhook",
+    "Webhooks",
     "hash_token",
     "in_time",
     "is_token",
+    "new_message",
     "new_secret",
     "now",
     "render_json",
@@ -112,6 +127,7 @@ class Store:
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)
         self.reviews = Reviews(database, counters, self.indexes)
+        self.webhooks = Webhooks(database, vault, self.indexes)
         self.tokens = Tokens(database)
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database)
@@ -138,8 +154,13 @@ class Store:
 
     @property
     def browser_state(self) -> tuple[BrowserState, ...]:
-        """The collections that hold secrets."""
+        """The collections that scrapers' browsers are loaded with."""
         return (self.cookies, self.local_storage, self.origins)
+
+    @property
+    def sealed(self) -> tuple[SealedRecords, ...]:
+        """The collections that hold secrets."""
+        return (*self.browser_state, self.webhooks)
 
     @stored
     async def ping(self) -> bool:

@@ -24,7 +24,7 @@ from service.store.layout import VERSION
 _FORMAT = "scraping-data-service backup"
 # Of a group, in one snapshot; and of an organization as a whole.
 GROUP_COLLECTIONS = ("groups", "outputs", "jobs", "days", "reviews")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens")
+ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens", "webhooks")
 # The counters of an organization; its id is the document's own.
 COUNTERS = "sequences"
 COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS)

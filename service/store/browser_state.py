@@ -15,18 +15,17 @@ from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.connection import Database
 from service.store.contract import stored, streamed
-from service.store.decoding import AWARE, RAW, decode, decoded_batches, encoded
+from service.store.decoding import AWARE, decode, encoded
 from service.store.errors import DUPLICATE_KEY, CursorExpired, CursorInvalid
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
-from service.store.vault import Sealed, Vault, VaultError
+from service.store.sealing import CHUNK, SealedRecords
+from service.store.vault import Sealed, Vault
 
 T = TypeVar("T")
 
-# Records rewritten or deleted by one command: each takes about 20 microseconds to prepare.
-CHUNK = 1000
 # What a record has besides its value, roughly, in bytes.
 _OVERHEAD = 300
 # A cursor goes into a header, of which most clients take 8 KB: a longer key is named by its record's `_id`.
@@ -39,12 +38,6 @@ _OFF_LOOP_BYTES = 256 * 1024
 class Counts(NamedTuple):
     created: int
     updated: int
-
-
-class Rotation(NamedTuple):
-    seen: int
-    resealed: int
-    unreadable: int
 
 
 @dataclass(frozen=True)
@@ -73,16 +66,9 @@ def _below(domain: str) -> str:
     return rf"^(.*\.)?{re.escape(domain.removeprefix('.'))}(:\d+)?$"
 
 
-class BrowserState:
-    """A collection of records, each known by its organization and its identity.
+class BrowserState(SealedRecords):
+    """A collection of records that an organization sets by their identity, lists and deletes."""
 
-    With SECRET_KEYS, `value` holds the sealed value and the sealed `extra`, and the fields in `bound` are
-    authenticated with them: whoever can write to the database can delete a record, but not change it unseen.
-    """
-
-    name: ClassVar[str]
-    identity: ClassVar[tuple[str, ...]]
-    bound: ClassVar[tuple[str, ...]]
     # The index that gives the order of listing, and its fields after the organization.
     order_index: ClassVar[str] = "identity"
     order: ClassVar[tuple[str, ...]]
@@ -92,13 +78,8 @@ class BrowserState:
     session: ClassVar[Any]  # what `expires` holds in a record that does not expire
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
-        self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
-        self._vault, self._indexes = vault, indexes
-
-    @property
-    def _raw(self) -> Collection:
-        """The records as they are encoded: `extra` may hold anything, see `decoding.py`."""
-        return self._records.with_options(codec_options=RAW)
+        super().__init__(database, vault)
+        self._indexes = indexes
 
     # -- reading -----------------------------------------------------------------------------
 
@@ -217,60 +198,6 @@ class BrowserState:
             if len(found) < CHUNK:
                 return deleted
 
-    # -- sealing -----------------------------------------------------------------------------
-
-    def _sealed(self, record: Record) -> Record:
-        """Return the fields of a record that hold its value and `extra`, as they are to be stored."""
-        value, extra = record["value"], record.get("extra", {})
-        if not self._vault.active:
-            return {"value": value, "extra": extra}
-        return {"value": self._vault.seal(Sealed(value, extra), *self._context(record)), "extra": {}}
-
-    def _open(self, record: Record) -> Sealed:
-        """Return the value and `extra` of a stored record. Raises VaultError."""
-        stored_value = record["value"]
-        if self._vault.is_bound(stored_value):
-            return self._vault.open(stored_value, *self._context(record))
-        # From before SECRET_KEYS was set, or sealed by a version that bound only the identity.
-        owner = (record["organization_id"], self.name, *(record[field] for field in self.identity))
-        return Sealed(self._vault.open_unbound(stored_value, *owner, "value"), record.get("extra") or {})
-
-    def _context(self, record: Record) -> tuple[Any, ...]:
-        """Return what a value belongs to: it opens nowhere else."""
-        fields = (*self.identity, *self.bound)
-        return (record["organization_id"], self.name, *(_text(record[field]) for field in fields))
-
-    @streamed
-    async def rotate(self) -> AsyncIterator[Rotation]:
-        """Seal every value that is not under the first key, of all organizations; yield how far it is.
-
-        Services may go on writing meanwhile, and it may be stopped and started again at any point.
-        """
-        seen = resealed = unreadable = 0
-        async for records in decoded_batches(self._raw.find({}, batch_size=CHUNK), CHUNK):
-            operations = []
-            for record in records:
-                if self._vault.is_current(record["value"]):
-                    continue
-                try:
-                    opened = self._open(record)
-                except VaultError:
-                    unreadable += 1
-                    continue
-                # Only if it is still the record that was read: a newer one has its own seal.
-                fields = ("_id", "organization_id", "value", *self.bound)
-                same = {field: record[field] for field in fields}
-                operations.append(UpdateOne(same, {"$set": self._sealed({**record, **opened._asdict()})}))
-            if operations:
-                resealed += (await self._records.bulk_write(operations, ordered=False)).modified_count
-            seen += len(records)
-            yield Rotation(seen, resealed, unreadable)
-
-    @stored
-    async def count(self) -> int:
-        """Return roughly how many records all organizations have."""
-        return await self._records.estimated_document_count()
-
     # -- writing -----------------------------------------------------------------------------
 
     def _identity(self, record: Record) -> Record:
@@ -326,12 +253,3 @@ def _stored_size(record: Record) -> int:
 
 def _decoded(record: Record) -> Record:
     return decode(encoded(record), AWARE)
-
-
-def _text(value: Any) -> str:
-    """Return a field as it is authenticated: the same text before it is stored and after, and one for each value."""
-    if isinstance(value, datetime):
-        return f"date {value.isoformat(timespec='milliseconds')}"
-    if isinstance(value, str):
-        return f"text {value}"
-    return repr(value) if value is None or isinstance(value, bool) else f"int {int(value)}"

@@ -23,6 +23,7 @@ log = logging.getLogger("service.store")
 # Server codes: a duplicate key, and an index of the same name with other options or keys.
 _CONFLICTS = {11000, 85, 86}
 _GROUP = ("organization_id", "group_id")
+_WEBHOOK = ("organization_id", "webhook_id")
 
 
 def _index(name: str, *fields: str, **options: Any) -> IndexModel:
@@ -65,6 +66,15 @@ INDEXES: dict[str, list[IndexModel]] = {
     "origins": [
         _index("identity", "organization_id", "origin", unique=True),
         _index("domain", "organization_id", "domain", "origin"),
+    ],
+    "webhooks": [
+        _index("identity", "organization_id", "webhook_id", unique=True),
+        _index("due", "due", **_present("due")),
+    ],
+    "deliveries": [
+        _index("due", *_WEBHOOK, "due", **_present("due")),
+        _index("recent", *_WEBHOOK, "-create_date", "-_id"),
+        _index("group", *_WEBHOOK, "group_id"),
     ],
 }
 

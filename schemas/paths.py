@@ -1,0 +1,50 @@
+"""Paths below `data`, as rules, filters and `ignore` name them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from marshmallow import ValidationError
+
+from schemas.base import Text, problem
+
+_MAX_NAMES = 65  # no value is nested deeper
+_MAX_LENGTH = 1024
+
+
+def is_path(text: str) -> bool:
+    """Return whether a text is a path below `data`: names with dots between, such as `price.amount`."""
+    names = text.split(".")
+    return (
+        len(text) <= _MAX_LENGTH
+        and len(names) <= _MAX_NAMES
+        and all(name and not name.startswith("$") and "\0" not in name for name in names)
+    )
+
+
+class DataPath(Text):
+    """A path below `data`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(min_length=1, max_length=_MAX_LENGTH, **kwargs)
+
+    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
+        path = super()._deserialize(value, attr, data, **kwargs)
+        if not is_path(path):
+            raise ValidationError([problem("value_error", "Must be a path below data, such as price.amount")])
+        return path
+
+
+class Condition(Text):
+    """A path below `data`, a colon and the value that it must have: `price.currency:EUR`."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=8192, **kwargs)
+
+    def _deserialize(  # type: ignore[override]
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> tuple[str, str]:
+        path, colon, wanted = super()._deserialize(value, attr, data, **kwargs).partition(":")
+        if not colon or not is_path(path):
+            message = "Must be a path below data, a colon and a value, such as price.currency:EUR"
+            raise ValidationError([problem("value_error", message)])
+        return path, wanted

@@ -1,0 +1,176 @@
+"""Requests to addresses that users choose: bounded in time and size, and never into the network of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+import ssl
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import aiohttp
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+import service
+from service.http.body import JSON
+from service.store import Outcome
+
+SECONDS = 10.0
+_MAX_URL = 2048
+# Looking up a name holds a thread, however long the name server takes: none of those that the service needs itself.
+_LOOKUPS = 64
+# Of the response, enough for 200 characters.
+_READ = 1024
+# What an IPv6 address may carry of an IPv4 one: mapped, NAT64, 6to4.
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
+
+Lookup = Callable[..., list[Any]]
+
+
+class UnsafeAddress(OSError):
+    """The host is, or has, an address that is not public."""
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address is one that everybody can reach."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # with a zone, or no address at all
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if ip in _NAT64:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+        if ip.is_site_local or ip.teredo:
+            return False
+    return ip.is_global and not ip.is_multicast and not ip.is_reserved
+
+
+def url_problem(text: str, private: bool) -> str | None:
+    """Return what is wrong with a URL to send requests to; None if it can be used."""
+    schemes = ("https", "http") if private else ("https",)
+    try:
+        url = URL(text)
+        host, port = url.host, url.port  # each may raise for a URL that cannot be read
+    except ValueError:
+        return "Must be a URL such as https://hooks.example/scraping"
+    if len(text) > _MAX_URL or url.scheme not in schemes or not host or not port:
+        return f"Must be a URL of at most {_MAX_URL} characters that begins with {' or '.join(schemes)}://"
+    if url.user or url.password or url.fragment:
+        return "Must not have a user name, a password or a fragment"
+    if not private and _is_address(host) and not is_public(host):
+        return "Must be a public address"
+    return None
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
+
+
+class _PublicResolver(AbstractResolver):
+    """Looks names up, and refuses those that lead to an address that is not public.
+
+    What it returns is what is connected to: nobody can look the name up again and get another address.
+    """
+
+    def __init__(self, private: bool, lookup: Lookup) -> None:
+        self._private, self._lookup = private, lookup
+        self._threads = ThreadPoolExecutor(_LOOKUPS, "webhook-lookup")
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        def look_up() -> list[Any]:
+            return self._lookup(host, port, family, socket.SOCK_STREAM)
+
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, look_up)
+        addresses = [(family, proto, sockaddr[0]) for family, _, proto, _, sockaddr in found]
+        if not self._private and not all(is_public(address) for _, _, address in addresses):
+            raise UnsafeAddress(host)
+        flags = socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=family, proto=proto, flags=flags)
+            for family, proto, address in addresses
+        ]
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+class Sender:
+    """Posts bodies to URLs of users. Follows no redirect, keeps no cookie and no connection, uses no proxy."""
+
+    def __init__(
+        self,
+        private: bool,
+        *,
+        seconds: float = SECONDS,
+        tls: ssl.SSLContext | None = None,
+        lookup: Lookup = socket.getaddrinfo,
+    ) -> None:
+        self._private, self._seconds, self._tls, self._lookup = private, seconds, tls, lookup
+        self._opened: aiohttp.ClientSession | None = None
+
+    @property
+    def _session(self) -> aiohttp.ClientSession:
+        """The session, opened by the first request: it belongs to the loop that is running then."""
+        if self._opened is None:
+            resolver = _PublicResolver(self._private, self._lookup)
+            self._opened = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    resolver=resolver, use_dns_cache=False, force_close=True, limit=0, ssl=self._tls or True
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                trust_env=False,
+                headers={"User-Agent": f"scraping-data-service/{service.__version__}", "Content-Type": JSON},
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
+        return self._opened
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Outcome:
+        """Send a body and return what came of it; a response other than 2xx is a failure."""
+        try:
+            # The address again: what is stored may be older than the setting.
+            if problem := url_problem(url, self._private):
+                return Outcome(None, error=problem)
+            async with asyncio.timeout(self._seconds):
+                async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
+                    text = (await response.content.read(_READ)).decode("utf-8", "replace")
+                    status = response.status
+        except TimeoutError:
+            return Outcome(None, error=f"No response within {self._seconds:g} seconds")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Outcome(None, error=_reason(error))
+        if 200 <= status < 300:
+            return Outcome(status, text)
+        word = "Redirects are not followed" if 300 <= status < 400 else "The status is not 2xx"
+        return Outcome(status, text, word)
+
+    async def close(self) -> None:
+        """Drop the connections."""
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def _reason(error: BaseException) -> str:
+    """Return why a request failed, in words that tell nothing about the inside."""
+    inner = getattr(error, "os_error", None) or error.__cause__ or error
+    if isinstance(error, UnsafeAddress) or isinstance(inner, UnsafeAddress):
+        return "The host is not at a public address"
+    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(inner, socket.gaierror):
+        return "The host was not found"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "The certificate or the TLS handshake is not valid"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "The connection was refused or could not be made"
+    return "The connection broke, or the response is not valid HTTP"

@@ -1,0 +1,376 @@
+"""Messages to webhooks: stored before they are sent, so that they outlive the process that had them to send.
+
+A webhook is worked on by one process at a time, which holds its lease. `due` says when somebody is to
+look at it next: at once when a message is added, when the next attempt is to be made, every five
+seconds where it is told of changed groups. The lease ends by itself when its process dies.
+
+A message is named by what it says: to add it twice is to add it once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from pymongo import ReturnDocument
+from pymongo.errors import BulkWriteError
+
+from service.store.browser_state import now
+from service.store.connection import DURABLE, MAJORITY, Collection, Database, server_time
+from service.store.contract import stored
+from service.store.errors import DUPLICATE_KEY
+from service.store.indexes import Indexes
+from service.store.listing import Record, after
+from service.store.outputs.documents import dump
+
+GROUP_CHANGED = "group.changed"
+TEST = "webhook.test"
+# After the last of these the webhook is switched off.
+RETRIES = [timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)]
+CHANGED_EVERY = timedelta(seconds=5)
+# Longer than a turn of the worker: ten seconds of messages, and ten more for the last of them.
+LEASE = timedelta(seconds=40)
+# A webhook that nothing is known of is looked at this often, should a process have died before it set `due`.
+_IDLE = timedelta(minutes=1)
+KEPT = 50
+MAX_RESPONSE = 200
+# How far the clock of a new primary may be behind that of the one before.
+_SKEW = timedelta(seconds=2)
+# Finished messages are kept so much longer than the changes that are looked at: they are what keeps one from being
+# added again.
+_MARGIN = timedelta(minutes=1)
+_GROUPS_AT_ONCE = 1000
+
+
+class Outcome(NamedTuple):
+    """What came of an attempt: the status and the beginning of the response, or why there is none."""
+
+    status: int | None
+    response: str = ""
+    error: str | None = None
+
+    @property
+    def is_success(self) -> bool:
+        return self.error is None
+
+
+class Lane(NamedTuple):
+    """A webhook that this process works on."""
+
+    organization_id: int
+    webhook_id: str
+    token: str
+    until: datetime
+    events: tuple[str, ...]
+    group_id: str | None
+    since: datetime
+    look: datetime | None  # when to look for changed groups
+
+    @property
+    def owner(self) -> Record:
+        return {"organization_id": self.organization_id, "webhook_id": self.webhook_id}
+
+
+class Message(NamedTuple):
+    """One message: its id, its type and its body."""
+
+    id: str
+    type: str
+    body: str
+    attempts: int = 0
+
+
+def new_message(type: str, data: dict[str, Any], id: str | None = None) -> Message:
+    """Return a message that says something now, under a new id if none is given."""
+    body = dump({"type": type, "timestamp": now(), "data": data}).decode()
+    return Message(id or f"msg_{uuid.uuid4().hex}", type, body)
+
+
+class Deliveries:
+    """The messages to the webhooks of all organizations."""
+
+    def __init__(self, database: Database, indexes: Indexes) -> None:
+        options: dict[str, Any] = {"write_concern": DURABLE, "read_concern": MAJORITY}
+        self._database, self._indexes = database, indexes
+        self._webhooks: Collection = database.get_collection("webhooks", **options)
+        self._deliveries: Collection = database.get_collection("deliveries", **options)
+        self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
+        self.added = asyncio.Event()  # in this process
+
+    @stored
+    async def add(
+        self, organization_id: int, webhooks: list[str], type: str, group_id: str, version: str, data: dict[str, Any]
+    ) -> None:
+        """Store a message for each webhook and let it be sent; `version` tells it from others of its type and group."""
+        records = [
+            _record(organization_id, id, new_message(type, data, _name(id, type, group_id, version)), group_id)
+            for id in webhooks
+        ]
+        await self._insert(records)
+        where = {"organization_id": organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
+        await self._webhooks.update_many(where, {"$min": {"due": now()}})
+        self.added.set()
+
+    @stored
+    async def recent(self, organization_id: int, webhook_id: str) -> list[Record]:
+        """Return the last messages to a webhook, newest first."""
+        self._indexes.require("deliveries")
+        where = {"organization_id": organization_id, "webhook_id": webhook_id}
+        found = self._deliveries.find(where, {"body": 0}).sort([("create_date", -1), ("_id", -1)]).limit(KEPT)
+        return [_served(record) for record in await found.to_list(None)]
+
+    async def remove(self, owner: Record) -> None:
+        """Forget the messages to a webhook."""
+        await self._deliveries.delete_many(owner)
+
+    # -- for whoever sends --------------------------------------------------------------------
+
+    @stored
+    async def due(self, busy: Iterable[int], limit: int) -> list[tuple[int, str]]:
+        """Return organization and id of webhooks to look at, the longest due first, without busy organizations."""
+        self._indexes.require("webhooks", "deliveries")
+        where: Record = {"due": {"$lte": now()}, "lease.until": {"$not": {"$gt": now()}}}
+        if busy := list(busy):
+            where["organization_id"] = {"$nin": busy}
+        found = self._webhooks.find(where, ["organization_id", "webhook_id"], hint="due").sort("due", 1).limit(limit)
+        return [(record["organization_id"], record["webhook_id"]) for record in await found.to_list(None)]
+
+    @stored
+    async def lease(self, organization_id: int, webhook_id: str) -> Lane | None:
+        """Take a webhook that is due; None if another process has it."""
+        moment, token = now(), uuid.uuid4().hex
+        until = moment + LEASE
+        where = {
+            "organization_id": organization_id,
+            "webhook_id": webhook_id,
+            "due": {"$lte": moment},
+            "lease.until": {"$not": {"$gt": moment}},
+        }
+        taken = {"$set": {"lease": {"token": token, "until": until}, "due": until}}
+        record = await self._webhooks.find_one_and_update(where, taken, return_document=ReturnDocument.AFTER)
+        if record is None:
+            return None
+        wants_changes = GROUP_CHANGED in record["events"]
+        look = record.get("look", record["create_date"]) if wants_changes else None
+        events = tuple(record["events"])
+        return Lane(organization_id, webhook_id, token, until, events, record["group_id"], record["since"], look)
+
+    @stored
+    async def add_changes(self, lane: Lane) -> Lane:
+        """Add a message for each group that has changed since the last look, if it is time to look again.
+
+        A batch that is in flight now will be counted with its own, earlier date: the next look begins there.
+        """
+        moment = now()
+        if lane.look is None or lane.look > moment:
+            return lane
+        # Both before the groups are read: what is written later is in the next look.
+        present = await server_time(self._database)
+        since = min([present, *await self._in_flight_since(lane.organization_id)]) - _SKEW
+        where: Record = {"organization_id": lane.organization_id, "last_change": {"$gte": lane.since}}
+        if lane.group_id is not None:
+            where["group_id"] = lane.group_id
+        page = where
+        while True:
+            found = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
+            groups = await found.limit(_GROUPS_AT_ONCE).to_list(None)
+            await self._add_changed(lane, {group["group_id"]: last for group in groups if (last := _readable(group))})
+            if len(groups) < _GROUPS_AT_ONCE:
+                break
+            place = (groups[-1]["last_change"], groups[-1]["group_id"])
+            if now() - moment > CHANGED_EVERY:  # the rest in the next look
+                since = min(since, place[0])
+                break
+            page = {**where, **after(("last_change", "group_id"), place)}
+        return lane._replace(since=since, look=now() + CHANGED_EVERY)
+
+    async def _in_flight_since(self, organization_id: int) -> list[datetime]:
+        """Return the dates of the batches in flight of an organization."""
+        where = {"organization_id": organization_id, "open.deadline": {"$exists": True}}
+        found = self._groups.find(where, {"_id": 0, "open.date": 1}, hint="deadline")
+        return [batch["date"] for group in await found.to_list(None) for batch in group["open"]]
+
+    async def _add_changed(self, lane: Lane, groups: dict[str, int]) -> None:
+        """Add messages of changed groups, each in place of the one of its group that still waits."""
+        names = {_name(lane.webhook_id, GROUP_CHANGED, id, str(last)): id for id, last in groups.items()}
+        known = {**lane.owner, "_id": {"$in": list(names)}}
+        for record in await self._deliveries.find(known, ["_id"]).to_list(None):
+            del names[record["_id"]]
+        if not names:
+            return
+        # What became of the messages before: the attempts go on where they were, and five seconds are between two.
+        before = {**lane.owner, "group_id": {"$in": list(names.values())}, "type": GROUP_CHANGED}
+        waiting: dict[str, Record] = {}
+        earliest: dict[str, datetime] = {}
+        async for record in self._deliveries.find(before, ["group_id", "attempts", "due", "last_attempt", "last_id"]):
+            # A process whose lease is over must not take away what another has added.
+            if "due" in record and record["last_id"] < groups[record["group_id"]]:
+                waiting[record["group_id"]] = record
+            elif "due" not in record and record["last_attempt"] is not None:
+                next_one = record["last_attempt"] + CHANGED_EVERY
+                earliest[record["group_id"]] = max(next_one, earliest.get(record["group_id"], next_one))
+        records = []
+        for name, group_id in names.items():
+            data = {"group_id": group_id, "last_id": groups[group_id]}
+            record = _record(lane.organization_id, lane.webhook_id, new_message(GROUP_CHANGED, data, name), group_id)
+            record["last_id"] = groups[group_id]
+            if group_id in waiting:
+                record |= {key: waiting[group_id][key] for key in ("attempts", "due", "last_attempt")}
+            else:
+                record["due"] = max(record["due"], earliest.get(group_id, record["due"]))
+            records.append(record)
+        await self._insert(records)
+        if waiting:
+            await self._deliveries.delete_many(
+                {**lane.owner, "_id": {"$in": [record["_id"] for record in waiting.values()]}, "state": "pending"}
+            )
+
+    @stored
+    async def next(self, lane: Lane) -> Message | None:
+        """Return the message that has waited longest for its attempt."""
+        where = {**lane.owner, "due": {"$lte": now()}}
+        found = await self._deliveries.find(where, hint="due").sort("due", 1).limit(1).to_list(1)
+        return Message(*(found[0][key] for key in ("_id", "type", "body", "attempts"))) if found else None
+
+    @stored
+    async def record(self, lane: Lane, message: Message, outcome: Outcome) -> None:
+        """Note what came of an attempt; after the last one the webhook is switched off."""
+        moment = now()
+        change: Record = {"$set": _attempt(message, outcome, moment), "$unset": {"due": ""}}
+        last = not outcome.is_success and message.attempts == len(RETRIES)
+        if not outcome.is_success and not last:
+            change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
+        await self._deliveries.update_one({**lane.owner, "_id": message.id}, change)
+        result = {"last_result": _result(message, outcome, moment)}
+        if last:
+            await self._webhooks.update_one(
+                lane.owner, {"$set": {**result, "switched_off": moment}, "$unset": {"due": "", "lease": ""}}
+            )
+            dropped = {"state": "failed", "error": "The webhook was switched off before this was sent"}
+            waiting = {**lane.owner, "due": {"$exists": True}}
+            await self._deliveries.update_many(waiting, {"$set": dropped, "$unset": {"due": ""}})
+        else:
+            await self._webhooks.update_one(lane.owner, {"$set": result})
+        await self._trim(lane)
+
+    @stored
+    async def record_test(self, organization_id: int, webhook_id: str, message: Message, outcome: Outcome) -> Record:
+        """Store what came of a test; one that succeeds switches the webhook on again."""
+        moment = now()
+        owner = {"organization_id": organization_id, "webhook_id": webhook_id}
+        record = {**_record(organization_id, webhook_id, message, None), **_attempt(message, outcome, moment)}
+        del record["due"]
+        await self._deliveries.insert_one(record)
+        await self._webhooks.update_one(owner, {"$set": {"last_result": _result(message, outcome, moment)}})
+        if outcome.is_success:
+            switched_on = {"switched_off": None, "since": moment, "due": moment}
+            await self._webhooks.update_one({**owner, "switched_off": {"$ne": None}}, {"$set": switched_on})
+        return _served(record)
+
+    @stored
+    async def release(self, lane: Lane) -> None:
+        """Leave a webhook to others, and say when it is to be looked at next."""
+        moment = now()
+        waiting = self._deliveries.find({**lane.owner, "due": {"$exists": True}}, ["due"], hint="due")
+        found = await waiting.sort("due", 1).limit(1).to_list(1)
+        times = [moment + _IDLE, *(record["due"] for record in found), *([lane.look] if lane.look else [])]
+        # Not before the others that are due now. What was added meanwhile has set `due` to before the end of the lease.
+        due = max(moment, min(times))
+        update: list[Record] = [
+            {
+                "$set": {
+                    "due": {"$cond": [{"$lt": ["$due", lane.until]}, "$due", due]},
+                    "since": lane.since,
+                    **({"look": lane.look} if lane.look else {}),
+                }
+            },
+            {"$unset": "lease"},
+        ]
+        done = await self._webhooks.update_one({**lane.owner, "lease.token": lane.token}, update)
+        if not done.matched_count and await self._webhooks.find_one(lane.owner, ["_id"]) is None:
+            await self.remove(lane.owner)  # it was deleted meanwhile
+
+    async def _trim(self, lane: Lane) -> None:
+        """Remove old messages that nothing waits for."""
+        ended = {**lane.owner, "state": {"$ne": "pending"}}
+        newest = self._deliveries.find(ended, ["create_date"]).sort("create_date", -1)
+        found = await newest.skip(KEPT).limit(1).to_list(1)
+        if found:
+            end = found[0]["create_date"]
+            if lane.look is not None:
+                end = min(end, lane.since - _MARGIN)
+            await self._deliveries.delete_many({**ended, "create_date": {"$lte": end}})
+
+    async def _insert(self, records: list[Record]) -> None:
+        try:
+            await self._deliveries.insert_many(records, ordered=False)
+        except BulkWriteError as error:  # those that are there already say the same
+            failed = error.details["writeErrors"]
+            if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
+                raise
+
+
+_GROUP = {"_id": 0, "group_id": 1, "last_change": 1, "last_id": 1, "open.first": 1}
+
+
+def _readable(group: Record) -> int:
+    """Return the newest id of a group that a reader can see now: batches in flight end what is readable."""
+    first: int = min([*(batch["first"] for batch in group.get("open", ())), group.get("last_id", 0) + 1])
+    return first - 1
+
+
+def _name(*parts: str) -> str:
+    """Return the id of a message that says this; no two messages have the same."""
+    text = b"".join(b"%d:%b" % (len(part.encode()), part.encode()) for part in parts)
+    return f"msg_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def _record(organization_id: int, webhook_id: str, message: Message, group_id: str | None) -> Record:
+    moment = now()
+    return {
+        "_id": message.id,
+        "organization_id": organization_id,
+        "webhook_id": webhook_id,
+        "type": message.type,
+        "group_id": group_id,
+        "body": message.body,
+        "create_date": moment,
+        "state": "pending",
+        "attempts": message.attempts,
+        "last_attempt": None,
+        "status": None,
+        "response": "",
+        "error": None,
+        "due": moment,
+    }
+
+
+def _attempt(message: Message, outcome: Outcome, moment: datetime) -> Record:
+    return {
+        "state": "delivered" if outcome.is_success else "failed",
+        "attempts": message.attempts + 1,
+        "last_attempt": moment,
+        "status": outcome.status,
+        "response": outcome.response[:MAX_RESPONSE],
+        "error": outcome.error,
+    }
+
+
+def _result(message: Message, outcome: Outcome, moment: datetime) -> Record:
+    return {
+        "date": moment,
+        "type": message.type,
+        "delivered": outcome.is_success,
+        "status": outcome.status,
+        "error": outcome.error,
+    }
+
+
+def _served(record: Record) -> Record:
+    names = ("type", "group_id", "create_date", "state", "attempts", "last_attempt", "status", "response", "error")
+    served = {name: record[name] for name in names}
+    return {"delivery_id": record["_id"], **served, "next_attempt": record.get("due")}

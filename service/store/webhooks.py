@@ -1,0 +1,144 @@
+"""Webhooks: whom an organization wants to be told of what, and the secret that signs it."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+import uuid
+from typing import Any, NamedTuple
+
+from service.store.browser_state import now
+from service.store.connection import Database
+from service.store.contract import stored
+from service.store.deliveries import Deliveries
+from service.store.errors import StoreError
+from service.store.indexes import Indexes
+from service.store.listing import Record
+from service.store.sealing import SealedRecords
+from service.store.vault import Vault
+
+# What the Standard Webhooks specification puts before a secret.
+SECRET_PREFIX = "whsec_"  # noqa: S105
+_SECRET = 32  # bytes
+# Each is looked at every few seconds by whoever delivers.
+MAX_WEBHOOKS = 50
+JOB_FINISHED = "job.finished"
+
+
+class TooManyWebhooks(StoreError):
+    """The organization has as many webhooks as it may have."""
+
+
+class Webhook(NamedTuple):
+    """Where a message goes, and what signs it."""
+
+    organization_id: int
+    webhook_id: str
+    url: str
+    secret: str
+
+
+class Webhooks(SealedRecords):
+    """The webhooks of an organization."""
+
+    name = "webhooks"
+    identity = ("webhook_id",)
+    # A secret opens for its own address only: nobody who can write to the database sends its messages elsewhere.
+    bound = ("url",)
+
+    def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
+        super().__init__(database, vault)
+        self._indexes = indexes
+        self.deliveries = Deliveries(database, indexes)
+
+    @stored
+    async def create(self, organization_id: int, webhook: Record) -> Record:
+        """Make a webhook and return it with its secret, which cannot be had again. Raises TooManyWebhooks."""
+        self._indexes.require(self.name)
+        if await self._records.count_documents({"organization_id": organization_id}) >= MAX_WEBHOOKS:
+            raise TooManyWebhooks
+        secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET)).decode()
+        moment = now()
+        record: Record = {
+            "organization_id": organization_id,
+            "webhook_id": str(uuid.uuid4()),
+            "url": webhook["url"],
+            "events": webhook["events"],
+            "group_id": webhook["group_id"],
+            "label": webhook["label"],
+            "create_date": moment,
+            "value": secret,
+            "switched_off": None,
+            "last_result": None,
+            "since": moment,
+            "due": moment,
+        }
+        await self._records.insert_one({**record, **self._sealed(record)})
+        return {**_served(record), "secret": secret}
+
+    @stored
+    async def list(self, organization_id: int) -> list[Record]:
+        """Return the webhooks, oldest first."""
+        self._indexes.require(self.name)
+        found = self._records.find({"organization_id": organization_id}).sort([("create_date", 1), ("webhook_id", 1)])
+        return [_served(record) for record in await found.to_list(None)]
+
+    @stored
+    async def find(self, organization_id: int, webhook_id: str) -> Webhook | None:
+        """Return where to send the messages of a webhook. Raises VaultError where its secret does not open."""
+        self._indexes.require(self.name)
+        record = await self._records.find_one({"organization_id": organization_id, "webhook_id": webhook_id})
+        if record is None:
+            return None
+        return Webhook(organization_id, webhook_id, record["url"], self._open(record).value)
+
+    @stored
+    async def exists(self, organization_id: int, webhook_id: str) -> bool:
+        """Return whether an organization has this webhook."""
+        self._indexes.require(self.name)
+        where = {"organization_id": organization_id, "webhook_id": webhook_id}
+        return await self._records.find_one(where, ["_id"]) is not None
+
+    @stored
+    async def delete(self, organization_id: int, webhook_id: str) -> bool:
+        """Remove a webhook and its deliveries; return whether there was one."""
+        self._indexes.require(self.name, "deliveries")
+        owner = {"organization_id": organization_id, "webhook_id": webhook_id}
+        done = await self._records.delete_one(owner)
+        await self.deliveries.remove(owner)
+        return bool(done.deleted_count)
+
+    @stored
+    async def job_finished(self, organization_id: int, group_id: str, job: dict[str, Any]) -> None:
+        """Tell the webhooks of a group that a job has finished; telling the same again changes nothing.
+
+        `job` is as the API serves it, with `job_id` and `finish_date`.
+        """
+        self._indexes.require(self.name, "deliveries")
+        where = {
+            "organization_id": organization_id,
+            "events": JOB_FINISHED,
+            "switched_off": None,
+            "group_id": {"$in": [None, group_id]},
+        }
+        found = await self._records.find(where, ["webhook_id"]).to_list(MAX_WEBHOOKS)
+        if not found:
+            return
+        names = [record["webhook_id"] for record in found]
+        data = {"group_id": group_id, "job": job}
+        version = f"{job['job_id']} {job['finish_date']}"
+        await self.deliveries.add(organization_id, names, JOB_FINISHED, group_id, version, data)
+
+
+def _served(record: Record) -> Record:
+    return {
+        "webhook_id": record["webhook_id"],
+        "url": record["url"],
+        "events": record["events"],
+        "group_id": record["group_id"],
+        "label": record["label"],
+        "create_date": record["create_date"],
+        "active": record["switched_off"] is None,
+        "switched_off": record["switched_off"],
+        "last_result": record["last_result"],
+    }

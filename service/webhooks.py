@@ -1,0 +1,143 @@
+"""Delivers messages to webhooks: signed, in turns by organization, as long as the application runs."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import hashlib
+import hmac
+import logging
+import random
+import time
+from collections import Counter
+
+from aiohttp import web
+
+from service.http.outgoing import SECONDS, Sender
+from service.store import SECRET_PREFIX, TEST, Lane, Message, Outcome, StoreError, Webhook, Webhooks, new_message
+
+log = logging.getLogger("service.webhooks")
+
+# Webhooks worked on at once, per process, and of one organization.
+_AT_ONCE = 64
+_PER_ORGANIZATION = 4
+# Seconds of messages to one webhook before others have their turn, and between two looks at what is due.
+_TURN_SECONDS = 10.0
+_LOOK_SECONDS = 1.0
+_FAILED_SECONDS = 5.0
+
+
+def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str, str]:
+    """Return the headers that the Standard Webhooks specification asks for."""
+    key = base64.b64decode(secret.removeprefix(SECRET_PREFIX))
+    signed = hmac.digest(key, f"{message_id}.{timestamp}.".encode() + body, hashlib.sha256)
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(timestamp),
+        "webhook-signature": f"v1,{base64.b64encode(signed).decode()}",
+    }
+
+
+class Courier:
+    """Sends what is due. A receiver that does not respond takes one place of its organization, for ten seconds."""
+
+    def __init__(self, webhooks: Webhooks, sender: Sender) -> None:
+        self._webhooks, self._deliveries, self._sender = webhooks, webhooks.deliveries, sender
+        self._turns: dict[asyncio.Task[None], int] = {}
+        self._testing: set[int] = set()
+        self._stopping = False
+
+    async def test(self, webhook: Webhook) -> tuple[Message, Outcome] | None:
+        """Send a message that says nothing; None while another test of the organization is under way."""
+        if webhook.organization_id in self._testing:
+            return None
+        message = new_message(TEST, {"webhook_id": webhook.webhook_id})
+        self._testing.add(webhook.organization_id)
+        try:
+            return message, await self._send(webhook, message)
+        finally:
+            self._testing.discard(webhook.organization_id)
+
+    async def run(self) -> None:
+        """Look for what is due until cancelled."""
+        while True:
+            self._deliveries.added.clear()
+            try:
+                await self._begin_turns()
+            except StoreError as error:
+                log.warning("webhooks wait for the database", extra={"error": str(error)})
+            except Exception as error:
+                log.error("looking for due webhooks failed", extra={"error": type(error).__name__})
+            # Apart from each other, so that processes do not all ask at once.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._deliveries.added.wait(), _LOOK_SECONDS * random.uniform(0.5, 1.0))
+
+    async def close(self) -> None:
+        """Let what is being sent come to its end, which it does within its time limit."""
+        self._stopping = True
+        if self._turns:
+            await asyncio.wait(self._turns, timeout=SECONDS)
+        for turn in list(self._turns):
+            turn.cancel()
+        await asyncio.gather(*self._turns, return_exceptions=True)
+        await self._sender.close()
+
+    async def _begin_turns(self) -> None:
+        while (places := _AT_ONCE - len(self._turns)) > 0 and not self._stopping:
+            held = Counter(self._turns.values())
+            busy = [organization_id for organization_id, count in held.items() if count >= _PER_ORGANIZATION]
+            begun = False
+            for organization_id, webhook_id in await self._deliveries.due(busy, places):
+                if held[organization_id] < _PER_ORGANIZATION:
+                    lane = await self._deliveries.lease(organization_id, webhook_id)
+                    if lane is not None:
+                        held[organization_id] += 1
+                        self._begin(lane)
+                        begun = True
+            if not begun:
+                return
+
+    def _begin(self, lane: Lane) -> None:
+        turn = asyncio.create_task(self._turn(lane))
+        self._turns[turn] = lane.organization_id
+
+        def end(turn: asyncio.Task[None]) -> None:
+            del self._turns[turn]
+            self._deliveries.added.set()  # somebody may wait for the place
+
+        turn.add_done_callback(end)
+
+    async def _turn(self, lane: Lane) -> None:
+        """Send what is due to one webhook, until something fails or its time is over."""
+        try:
+            webhook = await self._webhooks.find(lane.organization_id, lane.webhook_id)
+            if webhook is not None:
+                lane = await self._deliveries.add_changes(lane)
+                await self._send_due(lane, webhook)
+        except StoreError as error:
+            log.warning("delivering to a webhook failed", extra={"error": str(error)})
+            await asyncio.sleep(_FAILED_SECONDS)
+        except Exception as error:
+            log.error("delivering to a webhook failed", extra={"error": type(error).__name__})
+            await asyncio.sleep(_FAILED_SECONDS)
+        with contextlib.suppress(StoreError):  # the lease ends by itself
+            await self._deliveries.release(lane)
+
+    async def _send_due(self, lane: Lane, webhook: Webhook) -> None:
+        end = time.monotonic() + _TURN_SECONDS
+        while time.monotonic() < end and not self._stopping:
+            message = await self._deliveries.next(lane)
+            if message is None:
+                return
+            outcome = await self._send(webhook, message)
+            await self._deliveries.record(lane, message, outcome)
+            if not outcome.is_success:
+                return
+
+    async def _send(self, webhook: Webhook, message: Message) -> Outcome:
+        body = message.body.encode()
+        return await self._sender.post(webhook.url, body, sign(webhook.secret, message.id, int(time.time()), body))
+
+
+COURIER = web.AppKey("courier", Courier)

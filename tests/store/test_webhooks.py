@@ -1,0 +1,418 @@
+"""Messages to webhooks: leased by one process, retried by the clock, never lost and never sent twice at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import bson
+from bson import json_util
+import pytest
+
+from service.http.outgoing import Sender
+from service.settings import Settings
+from service.store import Outcome, Store, StoreError, Vault, Webhook, deliveries, webhooks
+from service.store.deliveries import CHANGED_EVERY, LEASE, RETRIES
+from service.webhooks import Courier, sign
+from tests.support.api import make_output
+from tests.support.commands import Commands
+from tests.support.groups import DATABASE, Group
+from tests.support.receiver import Receiver, receiving
+
+FAILED, DONE = Outcome(503, "", "The status is not 2xx"), Outcome(204)
+OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
+
+
+class Clock:
+    """What the stores of a test take for the present."""
+
+    def __init__(self) -> None:
+        self._moment, self._start = datetime.now(UTC), datetime.now(UTC)
+
+    def now(self) -> datetime:
+        passed = self._moment + (datetime.now(UTC) - self._start)
+        return passed.replace(microsecond=passed.microsecond // 1000 * 1000)
+
+    def advance(self, by: timedelta) -> None:
+        self._moment += by
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(deliveries, "now", clock.now)
+    monkeypatch.setattr(webhooks, "now", clock.now)
+    return clock
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    async with receiving() as receiver:
+        yield receiver
+
+
+async def make(
+    store: Store, organization: int, url: str = "https://hooks.example/", *events: str, **fields: Any
+) -> str:
+    webhook = {"url": url, "events": list(events) or ["job.finished"], "group_id": None, "label": "", **fields}
+    webhook_id: str = (await store.webhooks.create(organization, webhook))["webhook_id"]
+    return webhook_id
+
+
+def job(name: str = "crawl-1") -> dict[str, Any]:
+    return {"job_id": name, "finish_date": datetime(2026, 11, 16, tzinfo=UTC)}
+
+
+async def attempt(store: Store, organization: int, webhook_id: str, outcome: Outcome) -> bool:
+    """Make the attempt that is due, if there is one; return whether there was."""
+    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
+    if lane is None:
+        return False
+    lane = await store.webhooks.deliveries.add_changes(lane)
+    message = await store.webhooks.deliveries.next(lane)
+    if message is not None:
+        await store.webhooks.deliveries.record(lane, message, outcome)
+    await store.webhooks.deliveries.release(lane)
+    return message is not None
+
+
+async def mine(store: Store, organization: int) -> list[str]:
+    """Return the webhooks of an organization that are due."""
+    return [id for owner, id in await store.webhooks.deliveries.due([], 1000) if owner == organization]
+
+
+async def told(store: Store, organization: int, webhook_id: str) -> list[tuple[str, int]]:
+    """Return group and id of each change that is to be told, in the order in which they were added."""
+    where = {"organization_id": organization, "webhook_id": webhook_id}
+    found = await store.database["deliveries"].find(where).sort("create_date").to_list(None)
+    return [(record["group_id"], json_util.loads(record["body"])["data"]["last_id"]) for record in found]
+
+
+# -- signatures -----------------------------------------------------------------------------------
+
+
+def test_a_signature_is_the_one_of_the_specification() -> None:
+    # The example of the Standard Webhooks specification's own libraries.
+    headers = sign(
+        "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+        "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        1614265330,
+        b'{"test": 2432232314}',
+    )
+    assert headers == {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
+
+
+# -- retries --------------------------------------------------------------------------------------
+
+
+async def test_a_message_is_retried_by_the_schedule_then_the_webhook_is_switched_off(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(organization, "lamps", job())
+    assert await attempt(store, organization, webhook_id, FAILED)
+    waits = [5, 30, 120, 600, 3600, 21600, 86400]
+    for seconds in waits:
+        (before,) = await store.webhooks.list(organization)
+        assert before["active"] and before["last_result"]["status"] == 503
+        clock.advance(timedelta(seconds=seconds - 2))
+        assert not await attempt(store, organization, webhook_id, FAILED), f"less than {seconds} s"
+        clock.advance(timedelta(seconds=2))
+        assert await attempt(store, organization, webhook_id, FAILED), f"{seconds} s"
+    (webhook,) = await store.webhooks.list(organization)
+    assert not webhook["active"] and webhook["switched_off"] is not None
+    (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
+    assert (delivery["state"], delivery["attempts"], delivery["next_attempt"]) == ("failed", 8, None)
+    clock.advance(timedelta(days=30))
+    assert await mine(store, organization) == []
+
+
+async def test_a_webhook_that_is_switched_off_is_told_nothing_until_a_test_succeeds(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    for name in ("crawl-1", "crawl-2"):
+        await store.webhooks.job_finished(organization, "lamps", job(name))
+        clock.advance(timedelta(milliseconds=2))
+    await attempt(store, organization, webhook_id, FAILED)
+    where = {"organization_id": organization, "webhook_id": webhook_id, "attempts": 1}
+    await store.database["deliveries"].update_one(where, {"$set": {"attempts": len(RETRIES), "due": clock.now()}})
+    clock.advance(timedelta(days=1))
+    while await attempt(store, organization, webhook_id, FAILED):
+        clock.advance(LEASE)
+    assert [d["state"] for d in await store.webhooks.deliveries.recent(organization, webhook_id)] == ["failed"] * 2
+    await store.webhooks.job_finished(organization, "lamps", job("crawl-3"))
+    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 2
+
+    message = deliveries.new_message("webhook.test", {})
+    await store.webhooks.deliveries.record_test(organization, webhook_id, message, FAILED)
+    assert not (await store.webhooks.list(organization))[0]["active"]
+    message = deliveries.new_message("webhook.test", {})
+    await store.webhooks.deliveries.record_test(organization, webhook_id, message, DONE)
+    assert (await store.webhooks.list(organization))[0]["active"]
+    await store.webhooks.job_finished(organization, "lamps", job("crawl-3"))
+    assert await attempt(store, organization, webhook_id, DONE)
+
+
+async def test_one_message_that_always_fails_does_not_hold_up_the_others(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(organization, "lamps", job("broken"))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    await store.webhooks.job_finished(organization, "lamps", job("fine"))
+    assert await attempt(store, organization, webhook_id, DONE)
+    states = {d["state"] for d in await store.webhooks.deliveries.recent(organization, webhook_id)}
+    assert states == {"pending", "delivered"}
+
+
+async def test_the_last_50_messages_are_kept(store: Store, organization: int, clock: Clock) -> None:
+    webhook_id = await make(store, organization)
+    for number in range(60):
+        clock.advance(timedelta(seconds=1))
+        await store.webhooks.job_finished(organization, "lamps", job(f"crawl-{number}"))
+        assert await attempt(store, organization, webhook_id, DONE)
+    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 50
+    where = {"organization_id": organization, "webhook_id": webhook_id}
+    assert await store.database["deliveries"].count_documents(where) == 50
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+async def test_a_webhook_is_leased_by_one_of_two_processes(store: Store, other: Store, organization: int) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(organization, "lamps", job())
+    stores = [store, other] * 5
+    lanes = await asyncio.gather(*(one.webhooks.deliveries.lease(organization, webhook_id) for one in stores))
+    assert sum(lane is not None for lane in lanes) == 1
+    await store.webhooks.job_finished(organization, "lamps", job("crawl-2"))  # which makes it due again
+    assert await mine(other, organization) == []
+    assert await other.webhooks.deliveries.lease(organization, webhook_id) is None
+
+
+async def test_what_is_added_during_a_lease_is_looked_at_as_soon_as_it_ends(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lane is not None
+    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.deliveries.release(lane)
+    assert await mine(store, organization) == [webhook_id]
+
+
+async def test_the_lease_of_a_process_that_died_ends_by_itself(
+    store: Store, other: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(organization, "lamps", job())
+    assert await store.webhooks.deliveries.lease(organization, webhook_id)
+    clock.advance(LEASE - timedelta(seconds=1))
+    assert not await attempt(other, organization, webhook_id, DONE)
+    clock.advance(timedelta(seconds=2))
+    assert await attempt(other, organization, webhook_id, DONE)
+
+
+async def test_a_message_whose_process_died_before_it_said_so_is_found(
+    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook_id = await make(store, organization)
+    assert not await attempt(store, organization, webhook_id, DONE)
+    message = deliveries.new_message("job.finished", {})
+    await store.webhooks.deliveries._insert([deliveries._record(organization, webhook_id, message, "lamps")])
+    assert await mine(store, organization) == []
+    clock.advance(timedelta(minutes=2))
+    assert await attempt(store, organization, webhook_id, DONE)
+
+
+async def test_a_webhook_deleted_during_its_lease_leaves_nothing_behind(
+    store: Store, organization: int, group: Group
+) -> None:
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    await group.write(store, make_output())
+    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lane is not None
+    assert await store.webhooks.delete(organization, webhook_id)
+    lane = await store.webhooks.deliveries.add_changes(lane)
+    assert await told(store, organization, webhook_id)
+    await store.webhooks.deliveries.release(lane)
+    assert await told(store, organization, webhook_id) == []
+
+
+# -- changed groups -------------------------------------------------------------------------------
+
+
+async def test_two_processes_that_look_at_once_tell_a_change_once(
+    store: Store, other: Store, organization: int, group: Group
+) -> None:
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    await group.write(store, make_output())
+    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lane is not None
+    await asyncio.gather(*(one.webhooks.deliveries.add_changes(lane) for one in [store, other] * 4))
+    assert await told(store, organization, webhook_id) == [("lamps", 1)]
+
+
+async def test_a_batch_in_flight_is_told_when_it_is_over_though_another_was_newer(
+    store: Store, organization: int, group: Group, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    await group.write(store, *(make_output(n) for n in range(3)))
+    begun = clock.now()
+    batch = {"token": "t", "first": 3, "n": 1, "date": begun, "deadline": begun + timedelta(hours=1)}
+    await group.set(store, open=[batch])
+    assert await attempt(store, organization, webhook_id, DONE)
+    assert await told(store, organization, webhook_id) == [("lamps", 2)]  # what can be read
+    elsewhere = Group(organization, "chairs")
+    for _ in range(5):  # time goes on, and other groups change
+        clock.advance(timedelta(minutes=1))
+        await elsewhere.set(store, last_change=clock.now())
+        await attempt(store, organization, webhook_id, DONE)
+    assert await told(store, organization, webhook_id) == [("lamps", 2)]
+    await group.set(store, open=[])  # with its own date: `last_change` stays
+    clock.advance(CHANGED_EVERY)
+    assert await attempt(store, organization, webhook_id, DONE)
+    assert (await told(store, organization, webhook_id))[-1] == ("lamps", 3)
+
+
+async def test_a_change_that_waits_is_replaced_by_the_next_one_and_its_attempts_go_on(
+    store: Store, organization: int, group: Group, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    await group.write(store, make_output(1))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    clock.advance(timedelta(seconds=5))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    await group.write(store, make_output(2))
+    clock.advance(timedelta(seconds=6))
+    assert not await attempt(store, organization, webhook_id, FAILED)  # it waits for half a minute
+    (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
+    assert (delivery["attempts"], delivery["state"]) == (2, "pending")
+    assert await told(store, organization, webhook_id) == [("lamps", 2)]
+    clock.advance(timedelta(seconds=30))
+    assert await attempt(store, organization, webhook_id, DONE)
+
+
+async def test_more_changed_groups_than_one_look_reads_are_all_told(
+    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "_GROUPS_AT_ONCE", 3)
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    for number in range(10):
+        await Group(organization, f"group-{number}").write(store, make_output())
+    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lane is not None
+    await store.webhooks.deliveries.add_changes(lane)
+    assert sorted(await told(store, organization, webhook_id)) == [(f"group-{n}", 1) for n in range(10)]
+
+
+async def test_without_a_webhook_a_write_sends_no_more_commands(
+    listening: Store, commands: Commands, group: Group
+) -> None:
+    await group.write(listening, make_output())
+    assert {command.collection for command in commands.sent}.isdisjoint({"webhooks", "deliveries"})
+
+
+# -- couriers -------------------------------------------------------------------------------------
+
+
+async def test_a_dead_receiver_costs_the_others_nothing(
+    store: Store, organization: int, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.webhooks._AT_ONCE", 6)
+    async with receiving() as dead:
+        dead.hangs = True
+        # More webhooks of one organization than there are places, and all of them hang.
+        for _ in range(8):
+            await make(store, organization, dead.url)
+        await make(store, organization + 1_000_000, receiver.url)
+        courier = Courier(store.webhooks, Sender(private=True, seconds=3.0))
+        running = asyncio.create_task(courier.run())
+        await store.webhooks.job_finished(organization, "lamps", job())
+        await dead.wait_for(4)
+        await asyncio.sleep(0.5)
+        assert len(dead.received) == 4, "an organization has four places"
+        await store.webhooks.job_finished(organization + 1_000_000, "lamps", job())
+        await receiver.wait_for(1, 2.0)
+        running.cancel()
+        await courier.close()
+
+
+async def test_couriers_of_two_processes_send_each_message_once(
+    store: Store, other: Store, organization: int, receiver: Receiver
+) -> None:
+    names = [await make(store, organization, receiver.url) for _ in range(5)]
+    couriers = [Courier(one.webhooks, Sender(private=True)) for one in (store, other)]
+    running = [asyncio.create_task(courier.run()) for courier in couriers]
+    for number in range(10):
+        await (store, other)[number % 2].webhooks.job_finished(organization, "lamps", job(f"crawl-{number}"))
+    await receiver.wait_for(50)
+    for task in running:
+        task.cancel()
+    for courier in couriers:
+        await courier.close()
+    assert len(receiver.received) == len({received.id for received in receiver.received}) == 50
+    for webhook_id in names:
+        found = await store.webhooks.deliveries.recent(organization, webhook_id)
+        assert [delivery["state"] for delivery in found] == ["delivered"] * 10
+
+
+async def test_a_courier_that_stops_lets_what_it_sends_come_to_its_end(
+    store: Store, organization: int, receiver: Receiver
+) -> None:
+    webhook_id = await make(store, organization, receiver.url)
+    courier = Courier(store.webhooks, Sender(private=True))
+    running = asyncio.create_task(courier.run())
+    await store.webhooks.job_finished(organization, "lamps", job())
+    await receiver.wait_for(1)
+    running.cancel()
+    await courier.close()
+    (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
+    assert delivery["state"] == "delivered"
+
+
+# -- secrets --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def sealed(mongo_url: str) -> AsyncIterator[Store]:
+    store = Store.connect(Settings(mongo_database=DATABASE, secret_keys=OLD), mongo_url)
+    await store.ensure_indexes()
+    yield store
+    await store.close()
+
+
+async def test_a_secret_is_sealed_with_its_url(sealed: Store, organization: int) -> None:
+    created = await sealed.webhooks.create(
+        organization, {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
+    )
+    where = {"organization_id": organization}
+    (stored,) = await sealed.database["webhooks"].find(where).to_list(None)
+    assert created["secret"].encode() not in bson.encode(stored)
+    webhook = await sealed.webhooks.find(organization, created["webhook_id"])
+    assert webhook == Webhook(organization, created["webhook_id"], "https://hooks.example/", created["secret"])
+    await sealed.database["webhooks"].update_one(where, {"$set": {"url": "https://thief.example/"}})
+    with pytest.raises(StoreError):
+        await sealed.webhooks.find(organization, created["webhook_id"])
+
+
+async def test_secrets_are_sealed_anew_with_a_new_key(sealed: Store, organization: int, mongo_url: str) -> None:
+    webhook_id = await make(sealed, organization)
+    before = await sealed.webhooks.find(organization, webhook_id)
+    both = Store.connect(Settings(mongo_database=DATABASE, secret_keys=f"{NEW},{OLD}"), mongo_url)
+    await both.ensure_indexes()
+    assert both.webhooks in both.sealed
+    async for _ in both.webhooks.rotate():
+        pass
+    await both.close()
+    new = Store.connect(Settings(mongo_database=DATABASE, secret_keys=NEW, sealed_only=True), mongo_url)
+    await new.ensure_indexes()
+    assert await new.webhooks.find(organization, webhook_id) == before
+    await new.close()
