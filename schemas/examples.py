@@ -25,6 +25,27 @@ _FILE = {
 _REVIEW = {"job_id": "crawl-2026-11-09", "status": "approved", "comment": "Prices and pictures match the site."}
 _COOKIE = {"name": "session", "value": "4f1c9a", "domain": ".shop.example", "path": "/"}
 _ENTRY = {"domain": "shop.example", "key": "theme", "value": "dark", "path": "/"}
+_WEBHOOK = {
+    "url": "https://hooks.example/scraping",
+    "events": ["job.finished", "group.changed"],
+    "group_id": "shop",
+    "label": "warehouse",
+}
+_RESULT = {
+    "date": "2026-11-09T06:14:32.871Z",
+    "type": "job.finished",
+    "delivered": True,
+    "status": 204,
+    "error": None,
+}
+_LISTED = {
+    "webhook_id": "7c1f6c2e-3c5c-4a52-8f3e-0d0a3c1b9e77",
+    **_WEBHOOK,
+    "create_date": "2026-10-12T06:03:11.482Z",
+    "active": True,
+    "switched_off": None,
+    "last_result": _RESULT,
+}
 
 EXAMPLES: dict[str, Any] = {
     "CookieInput": {**_COOKIE, "secure": True, "http_only": True, "expires": "2027-01-31T12:00:00Z"},
@@ -116,6 +137,23 @@ EXAMPLES: dict[str, Any] = {
         "min": 3.2,
         "max": 899.0,
         "examples": [129.9, 12.5, 45.0],
+    },
+    "WebhookInput": _WEBHOOK,
+    "WebhookResult": _RESULT,
+    "Webhook": _LISTED,
+    "WebhookCreated": {**_LISTED, "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oDaBh3xhDfHdc="},
+    "Delivery": {
+        "delivery_id": "msg_0b6f3e1c6a0e4f0e9a438a1b0c7d5e21",
+        "type": "job.finished",
+        "group_id": "shop",
+        "create_date": "2026-11-09T06:14:32.104Z",
+        "state": "delivered",
+        "attempts": 1,
+        "last_attempt": _RESULT["date"],
+        "next_attempt": None,
+        "status": 204,
+        "response": "",
+        "error": None,
     },
     "Token": {
         "id": "3f1c9a7be210",

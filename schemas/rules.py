@@ -19,8 +19,8 @@ class Number(fields.Raw):
 
     default_error_messages = {
         "required": problem("missing", "Field required"),
-        "null": problem("number_type", "Must be a number, not null"),
-        "invalid": problem("number_type", "Must be a number"),
+        "null": problem("float_type", "Must be a number, not null"),
+        "invalid": problem("float_type", "Must be a number"),
     }
 
     def __init__(self, *, minimum: float | None = None, maximum: float | None = None, **kwargs: Any) -> None:

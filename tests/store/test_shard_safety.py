@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from service.store import Patch, Query, Store
+from service.store import Outcome, Patch, Query, Store, new_message
 from service.store.browser_state import Selection
+from service.store.deliveries import RETRIES
 from tests.support.api import make_output
 from tests.support.commands import Command, Commands
 from tests.support.groups import Group, at, fail, groups_of, look_after, reap, version
@@ -18,7 +19,7 @@ DELAY = 0.3  # seconds: many times what lies between two commands that are sent 
 GROUP_KEY = ("organization_id", "group_id")
 SHARD_KEYS = {
     **dict.fromkeys(("outputs", "groups", "jobs", "days", "reviews"), GROUP_KEY),
-    **dict.fromkeys(("cookies", "local_storage", "origins"), ("organization_id",)),
+    **dict.fromkeys(("cookies", "local_storage", "origins", "webhooks", "deliveries"), ("organization_id",)),
 }
 
 
@@ -42,6 +43,8 @@ def is_excepted(command: Command, where: dict[str, Any]) -> bool:
             or "open.0" in where  # GET /metrics
             or (command.name == "find" and "last_change" in where and is_value(where["organization_id"]))
         )
+    if command.collection == "webhooks":
+        return command.name == "find" and "due" in where  # whoever looks for what is due
     # GET /v1/groups, which lists an organization's groups.
     return command.collection == "days" and command.name == "find" and is_value(where["organization_id"])
 
@@ -132,9 +135,37 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         async for _ in (await state.page(group.organization, some, 1, None)).batches:
             pass
         await state.delete(group.organization, Selection("d"))
+    await tell(store, *owner)
     await store.outputs.delete_matching(*owner, Query())
     await store.reviews.remove(*owner)
     await store.groups.remove(*owner)
+
+
+async def tell(store: Store, organization_id: int, group_id: str) -> None:
+    """Use every method of the webhooks."""
+    events = ["job.finished", "group.changed"]
+    webhook = {"url": "https://hooks.example/", "events": events, "group_id": None, "label": ""}
+    webhook_id = (await store.webhooks.create(organization_id, webhook))["webhook_id"]
+    await store.webhooks.list(organization_id)
+    await store.webhooks.find(organization_id, webhook_id)
+    await store.webhooks.exists(organization_id, webhook_id)
+    deliveries = store.webhooks.deliveries
+    for last, outcome in ((0, Outcome(204)), (0, Outcome(500, "", "no")), (len(RETRIES), Outcome(500, "", "no"))):
+        await store.outputs.patch(organization_id, group_id, [Patch("key_hash", "key-3", is_approved=not last)])
+        await store.webhooks.job_finished(organization_id, group_id, {"job_id": f"job-{last}", "finish_date": last})
+        await deliveries.due([1, 2], 10)
+        where = {"organization_id": organization_id, "webhook_id": webhook_id}
+        await store.database["webhooks"].update_one(where, {"$unset": {"look": ""}})
+        lane = await deliveries.lease(organization_id, webhook_id)
+        assert lane is not None
+        lane = await deliveries.add_changes(lane)
+        while message := await deliveries.next(lane):
+            await deliveries.record(lane, message._replace(attempts=last), outcome)
+        await deliveries.release(lane)
+    message = new_message("webhook.test", {})
+    await deliveries.record_test(organization_id, webhook_id, message, Outcome(204))
+    await deliveries.recent(organization_id, webhook_id)
+    await store.webhooks.delete(organization_id, webhook_id)
 
 
 async def test_every_command_carries_the_whole_shard_key(

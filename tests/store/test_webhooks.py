@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
-from bson import json_util
 import pytest
+from bson import json_util
 
 from service.http.outgoing import Sender
 from service.settings import Settings
