@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote
@@ -19,6 +21,9 @@ from sds_client import formats
 from sds_client.aio import AsyncClient
 from sds_client.writing import key_hash
 
+_RANDOM_NAME = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
+# The moment at which a browser printed a page: all that differs between two prints of the same page.
+_PDF_DATES = re.compile(rb"/(?:CreationDate|ModDate) \(D:[^)]{0,32}\)")
 # Downloads remembered until saved data names them.
 _MAX_FILES = 1000
 
@@ -28,7 +33,8 @@ class Observer:
 
     `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
     them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
-    A download whose URL is in saved data is listed in the item's `files`, with its checksum; its content is not stored.
+    A download whose URL is in saved data is listed in the item's `files`, with its SHA-256 (of a PDF: without its
+    dates of creation); its content is not stored.
     """
 
     def __init__(
@@ -92,7 +98,16 @@ class Observer:
         """Do nothing: the service stores what was scraped, not what will be."""
 
     async def on_download(self, download_url: str, filename: str, content: bytes, path: str = "") -> dict[str, str]:
-        """Remember a file for the data that will name it. Older versions of harambe give no `path`."""
+        """Remember a file for the data that will name it. Older versions of harambe give no `path`.
+
+        A random name, as `capture_html` makes, becomes `capture.html` for the first capture of a page and the
+        checksum for further ones: the same page again gives the same data.
+        """
+        checksum = hashlib.sha256(_PDF_DATES.sub(b"", content)).hexdigest()
+        if _RANDOM_NAME.fullmatch(PurePath(filename).stem):
+            suffix = PurePath(filename).suffix
+            is_first = f"{download_url}/capture{suffix}" not in self._files
+            filename = f"{'capture' if is_first else checksum[:32]}{suffix}"
         url = f"{download_url}/{quote(filename)}"
         self._files[url] = {
             # By its page and name, so that the same run again changes nothing.
@@ -100,7 +115,7 @@ class Observer:
             "source_url": download_url,
             "file_url": url,
             "file_type": mimetypes.guess_type(filename)[0] or "application/octet-stream",
-            "file_checksum": hashlib.sha256(content).hexdigest(),
+            "file_checksum": checksum,
             "file_metadata": {"filename": filename, "size": len(content)},
         }
         if len(self._files) > _MAX_FILES:

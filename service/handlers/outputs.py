@@ -133,7 +133,7 @@ async def _wait(request: web.Request, group_id: str, query: Query, page: Page, s
     return page
 
 
-@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True))
+@endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
 async def post(request: web.Request) -> web.StreamResponse:
     """Create, update or leave each output by its key_hash; answered when all of it is durable.
 

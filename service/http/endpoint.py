@@ -22,8 +22,8 @@ def endpoint(
 ) -> Callable[[Handler], Handler]:
     """Document what a handler takes and returns.
 
-    `headers` are those that it reads, with their meanings; `gives` other content types of its response;
-    `etag` that the response has one; `not_found` that it may be a 404; `responses` what else there may be.
+    `headers` are those that it reads, with their meanings; `takes` other content types of its body, `gives` of its
+    response; `etag` that the response has one; `not_found` that it may be a 404; `responses` what else there may be.
     """
 
     def decorate(handler: Handler) -> Handler:

@@ -23,7 +23,7 @@ _NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
-_OURS = ("schemas", "produces", "etag", "gives", "headers", "not_found")
+_OURS = ("schemas", "produces", "etag", "gives", "takes", "headers", "not_found")
 
 _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call except health and "
@@ -89,11 +89,39 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
     for name, schema in document["components"]["schemas"].items():
         if name in EXAMPLES:
             schema["example"] = EXAMPLES[name]
+    for schema in _input_schemas(document):
+        _tell_defaults(schema)
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         for parameter in operation["parameters"]:
             if parameter["schema"].get("nullable"):
                 parameter["allowEmptyValue"] = True  # the same as leaving it out
     return document
+
+
+def _input_schemas(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the schemas of which request bodies are made."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def visit(value: Any) -> None:
+        for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            visit(part)
+        if isinstance(value, dict) and isinstance(name := value.get("$ref"), str):
+            name = name.rpartition("/")[2]
+            if name not in found:
+                found[name] = document["components"]["schemas"][name]
+                visit(found[name])
+
+    for path in document["paths"].values():
+        visit([operation.get("requestBody") for operation in path.values()])
+    return list(found.values())
+
+
+def _tell_defaults(schema: dict[str, Any]) -> None:
+    """Move defaults into the descriptions: TypeScript generators take a field with a default for a required one."""
+    for field in schema.get("properties", {}).values():
+        if "default" in field:
+            default = f"Default: {orjson.dumps(field.pop('default')).decode()}"
+            field["description"] = f"{field['description']}. {default}" if field.get("description") else default
 
 
 def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
@@ -115,6 +143,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     for used in said["schemas"]:
         if used["location"] == "json":
             content = {"application/json": {"schema": _body(used["schema"], max_records)}}
+            content |= {kind: {"schema": _LINES} for kind in said.get("takes", ())}
             operation["requestBody"] = {"required": True, "content": content}
             errors = {**errors, **_BODY_ERRORS}
         else:

@@ -22,7 +22,7 @@ from tests.support.processes import ServiceProcess
 
 PACKAGES = ["openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3"]
 
-TYPESCRIPT = """
+TYPESCRIPT = r"""
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema.js";
 
@@ -63,8 +63,60 @@ const wrong = await client.GET("/v1/outputs/{group_id}", {
 const url: string = (await client.GET("/v1/outputs/{group_id}", { params: { path: { group_id: "shop" } } })).data!
   .metadata.next_url;
 
+// A write: everything optional left out, and a second body in the other content type.
+type OutputInput = components["schemas"]["OutputInput"];
+const lamp: OutputInput = { source_url: "https://shop.example/9", root_job_id: "job-2", data: { title: "Lamp 9" } };
+const { data: written } = await client.POST("/v1/outputs/{group_id}", {
+  params: { path: { group_id: "written" } },
+  body: [lamp, { ...lamp, key_hash: "key-9", files: [{ file_url: "https://shop.example/9.pdf" }] }],
+});
+const lines = await client.POST("/v1/outputs/{group_id}", {
+  params: { path: { group_id: "written" } },
+  body: JSON.stringify({ ...lamp, key_hash: "key-10" }),
+  bodySerializer: (body) => body as string,
+  headers: { "Content-Type": "application/x-ndjson" },
+});
+const { data: cookies } = await client.POST("/v1/cookies", {
+  body: [{ domain: ".shop.example", name: "session", value: "4f1c" }],
+});
+// @ts-expect-error: data is required
+const partial: OutputInput = { source_url: "https://shop.example/9", root_job_id: "job-2" };
+
+// An error.
+const { error: refused } = await client.POST("/v1/outputs/{group_id}", {
+  params: { path: { group_id: "written" } },
+  body: [partial],
+});
+
+// A followed export: what is there, then what comes.
+const ending = new AbortController();
+const { data: stream } = await client.GET("/v1/outputs/{group_id}/export", {
+  params: { path: { group_id: "written" }, query: { format: "ndjson", follow: true } },
+  parseAs: "stream",
+  signal: ending.signal,
+});
+const followed: unknown[] = [];
+const decoder = new TextDecoder();
+const reader = stream!.getReader();
+let rest = "";
+while (followed.length < 4) {
+  rest += decoder.decode((await reader.read()).value, { stream: true });
+  const whole = rest.split(/\r?\n/);
+  rest = whole.pop() ?? "";
+  for (const line of whole) if (line) followed.push((JSON.parse(line) as Output).data.title);
+  if (followed.length === 3)
+    await client.POST("/v1/outputs/{group_id}", {
+      params: { path: { group_id: "written" } },
+      body: [{ ...lamp, data: { title: "New" } }],
+    });
+}
+ending.abort();
+
 console.log(
   JSON.stringify({
+    written: [written?.created, lines.data?.created, cookies?.created],
+    refused: refused?.detail.map((problem) => [problem.loc.join("."), problem.type]),
+    followed,
     keys: items.map((item) => item.key_hash),
     one: one?.id === items[0].id,
     patched: patched?.result,
@@ -153,7 +205,7 @@ def shop(caller: Caller) -> Caller:
     return caller
 
 
-def test_a_typescript_client_type_checks_and_reads(
+def test_a_typescript_client_type_checks_reads_writes_and_follows(
     shop: Caller, document: Path, node_modules: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "node_modules").symlink_to(node_modules)
@@ -170,6 +222,9 @@ def test_a_typescript_client_type_checks_and_reads(
     run(binaries / "tsc", "--project", tmp_path, cwd=tmp_path)
     found: dict[str, Any] = json.loads(run("node", "out/read.js", shop.address, shop.token, cwd=tmp_path))
     assert found == {
+        "written": [2, 1, 1],
+        "refused": [["body.0.data", "missing"]],
+        "followed": ["Lamp 9", "Lamp 9", "Lamp 9", "New"],
         "keys": ["key-0", "key-1", "key-2"],
         "one": True,
         "patched": "updated",
@@ -180,8 +235,10 @@ def test_a_typescript_client_type_checks_and_reads(
 
 
 def test_a_python_client_is_generated_without_a_warning_and_reads(shop: Caller, document: Path, tmp_path: Path) -> None:
-    # Without its formatters, which need not be here.
-    (tmp_path / "config.json").write_text(json.dumps({"post_hooks": [], "package_name_override": "client"}))
+    # Without its formatters, which need not be here. It does not know NDJSON by itself.
+    overrides = {"application/x-ndjson": "application/octet-stream"}
+    config = {"post_hooks": [], "package_name_override": "client", "content_type_overrides": overrides}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     generator = Path(sys.executable).with_name("openapi-python-client")
     options = ("--meta", "none", "--output-path", tmp_path / "client", "--config", tmp_path / "config.json")
     printed = run(generator, "generate", "--path", document, *options, "--fail-on-warning", cwd=tmp_path)

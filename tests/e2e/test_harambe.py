@@ -41,10 +41,13 @@ async def scraper(sdk, url, context):
         await sdk.save_cookies()
         await sdk.save_local_storage()
     meta = await sdk.capture_html(selector="article")
+    again = await sdk.capture_html(selector="ul")
+    print_ = await sdk.capture_pdf()
     rows = await page.query_selector_all("li")
     for row in rows:
         text = await row.inner_text()
-        await sdk.save_data({"sku": text, "title": f"Lamp {text}", "page": {"copy": meta["url"]}})
+        copies = {"copy": meta["url"], "name": meta["filename"], "list": again["url"], "print": print_["url"]}
+        await sdk.save_data({"sku": text, "title": f"Lamp {text}", "page": copies})
 
 async def main(url, token, site, endpoint):
     async with Observer(url, token, "lamps", key_fields=["sku"], job_id="monday", tags={"country": "Peru"}) as observer:
@@ -147,8 +150,13 @@ def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_
         lamp = items["B2"]
         assert (lamp["data"]["title"], lamp["root_job_id"], lamp["tags"]) == ("Lamp B2", "monday", {"country": "Peru"})
         assert lamp["source_url"].rstrip("/") == site.url
-        assert [file["field"] for file in lamp["files"]] == ["data.page.copy"]
-        assert lamp["files"][0]["file_type"] == "text/html"
+        files = {file["field"]: file["file_type"] for file in lamp["files"]}
+        assert files == {
+            "data.page.copy": "text/html",
+            "data.page.list": "text/html",
+            "data.page.print": "application/pdf",
+        }
+        client.patch("lamps", lamp["output_id"], is_approved=True)
         [cookie] = client.cookies()
         assert (cookie["name"], cookie["value"], cookie["domain"], cookie["http_only"]) == (
             "session",
@@ -163,6 +171,9 @@ def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_
         run(harambe, client, token, site, chromium)
         assert [method for method, _, _ in site.requests].count("POST") == 1  # logged in from the start
         assert client.group("lamps")["items"] == 3
+        again = client.get("lamps", lamp["output_id"])
+        assert again is not None and again["is_approved"]
+        assert again["data"] == lamp["data"] and again["files"] == lamp["files"]  # unchanged, captures included
         old = {"source_url": "https://shop.example/", "root_job_id": "sunday", "data": {"sku": "Z9"}}
         client.push("lamps", [old | {"last_scraped_date": "2026-01-31"}])
         assert "deleted 1" in run(harambe, client, token, site, chromium, "delete")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +22,7 @@ from sds_client import Client
 from tests.e2e.serving import Site
 from tests.support.processes import ServiceProcess, make_token
 
+ROOT = Path(__file__).parents[2]
 PAGES = 40
 
 SPIDER = """
@@ -41,7 +45,40 @@ class Lamps(scrapy.Spider):
             "title": response.css("h1::text").get(),
             "price": {"amount": float(response.css("i::text").get())},
             **({"tags": {"shop": "north"}} if self.settings.get("SDS_TAGS_FIELD") else {}),
+            **({"file_urls": [response.url + ".txt"]} if self.settings.get("FILES_STORE") else {}),
         }
+"""
+
+# A project's own components, one of each kind, and the settings that enable them.
+OWN = """
+class Shout:
+    def process_item(self, item):
+        item["title"] = item["title"].upper()
+        return item
+
+class Count:
+    def __init__(self, stats):
+        self.stats = stats
+
+    @classmethod
+    def from_crawler(cls, crawler):
+        return cls(crawler.stats)
+
+class CountRequests(Count):
+    def process_request(self, request):
+        self.stats.inc_value("own/requests")
+
+class CountItems(Count):
+    async def process_spider_output(self, response, result):
+        async for one in result:
+            self.stats.inc_value("own/results")
+            yield one
+
+COMPONENTS = {
+    "ITEM_PIPELINES": {"own.Shout": 300},
+    "SPIDER_MIDDLEWARES": {"own.CountItems": 500},
+    "DOWNLOADER_MIDDLEWARES": {"own.CountRequests": 500},
+}
 """
 
 
@@ -86,6 +123,8 @@ class Shop:
         if handler.path == "/":
             return 200, html, "".join(f'<a href="/lamp/{n}">{n}</a>' for n in range(PAGES)).encode()
         number = handler.path.rpartition("/")[2]
+        if number.endswith(".txt"):
+            return 200, {"Content-Type": "text/plain"}, f"manual of lamp {number}".encode()
         if number in self.gone:
             return self.gone_status, html, b"gone"
         text = f"<h1>{self.title} {number}</h1><b>SKU-{number}</b><i>{number}.5</i>"
@@ -94,7 +133,8 @@ class Shop:
 
 def crawl(folder: Path, site: Site, client: Client, token: str, **settings: str) -> tuple[str, dict[str, str]]:
     """Run the crawl to its end; return its log and its stats."""
-    (folder / "lamps.py").write_text(SPIDER)
+    if not (folder / "lamps.py").exists():
+        (folder / "lamps.py").write_text(SPIDER)
     given = {
         "ADDONS": json.dumps({"sds_client.scrapy.Addon": 500}),
         "SDS_URL": client.url,
@@ -110,7 +150,10 @@ def crawl(folder: Path, site: Site, client: Client, token: str, **settings: str)
     command = [sys.executable, "-m", "scrapy", "runspider", str(folder / "lamps.py"), "-a", f"site={site.url}"]
     for name, value in given.items():
         command += ["-s", f"{name}={value}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2])
+    environ = {**os.environ, "PYTHONPATH": str(folder)}
+    if (folder / "project.py").exists():
+        environ["SCRAPY_SETTINGS_MODULE"] = "project"
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environ)
     found = re.search(r"Dumping Scrapy stats:\n(\{.*?\})\n", done.stderr, re.DOTALL)
     assert found, done.stderr
     return done.stderr, dict(re.findall(r"'([\w/]+)': '?(\w+)", found[1]))
@@ -256,3 +299,71 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
     assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
     assert "sds/deleted" not in stats
     assert len(list(client.outputs("lamps"))) == PAGES
+
+
+@pytest.mark.parametrize("where", ["project", "spider", "command line"])
+def test_a_project_with_components_of_its_own_keeps_them_and_stores_its_items(
+    client: Client, token: str, tmp_path: Path, where: str
+) -> None:
+    log_in(client)
+    (tmp_path / "own.py").write_text(OWN)
+    settings: dict[str, str] = {}
+    if where == "project":
+        (tmp_path / "project.py").write_text("from own import COMPONENTS\nglobals().update(COMPONENTS)\n")
+    elif where == "spider":
+        spider = SPIDER.replace('name = "lamps"\n', 'name = "lamps"\n    custom_settings = own.COMPONENTS\n')
+        (tmp_path / "lamps.py").write_text(f"import own\n{spider}")
+    else:
+        namespace: dict[str, Any] = {}
+        exec(OWN, namespace)  # noqa: S102
+        settings = {name: json.dumps(value) for name, value in namespace["COMPONENTS"].items()}
+    with Site(Shop().answer) as site:
+        log, stats = crawl(tmp_path, site, client, token, **settings)
+        items = list(client.outputs("lamps"))
+        assert {item["data"]["title"] for item in items} == {f"LAMP {n}" for n in range(PAGES)}
+        assert {item["source_url"] for item in items} == {f"{site.url}/lamp/{n}" for n in range(PAGES)}
+    assert stats["own/requests"] == str(PAGES + 1)  # let in with the service's cookies
+    assert stats["own/results"] == str(2 * PAGES)
+    assert "not in place" not in log
+
+
+def test_an_add_on_that_cannot_store_says_so_at_the_start(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    switched_off = {"ITEM_PIPELINES": json.dumps({"sds_client.scrapy.OutputsPipeline": None})}
+    with Site(Shop().answer) as site:
+        log, _ = crawl(tmp_path, site, client, token, **switched_off)
+        assert re.search(r"ERROR: NOTHING IS STORED: OutputsPipeline is not in place; ITEM_PIPELINES", log)
+        log, _ = crawl(tmp_path, site, client, token, COOKIES_ENABLED="False")
+        assert "ERROR: CookiesMiddleware is not in place; DOWNLOADER_MIDDLEWARES" in log
+        log, _ = crawl(tmp_path, site, client, token="")
+        assert "ERROR: nothing is stored: SDS_URL and SDS_TOKEN are not set" in log
+        log, _ = crawl(tmp_path, site, client, token, SDS_GROUP="")
+        assert "items are not stored: SDS_GROUP is not set" in log
+    assert list(client.outputs("lamps")) == []
+
+
+def test_downloaded_files_are_listed_and_leave_the_item_unchanged_in_the_next_crawl(
+    client: Client, token: str, tmp_path: Path
+) -> None:
+    log_in(client)
+    files = {
+        "FILES_STORE": str(tmp_path / "files"),
+        "ITEM_PIPELINES": json.dumps({"scrapy.pipelines.files.FilesPipeline": 1}),
+    }
+    with Site(Shop().answer) as site:
+        _, stats = crawl(tmp_path, site, client, token, **files)
+        assert stats["sds/created"] == stats["file_status_count/downloaded"] == str(PAGES)
+        lamp = next(item for item in client.outputs("lamps") if item["data"]["sku"] == "SKU-7")
+        url = f"{site.url}/lamp/7.txt"
+        assert lamp["data"] == {"sku": "SKU-7", "title": "Lamp 7", "price": {"amount": 7.5}, "file_urls": [url]}
+        [file] = lamp["files"]
+        assert (file["field"], file["file_url"], file["file_type"]) == ("data.file_urls.0", url, "text/plain")
+        content = (tmp_path / "files" / file["blob_key"]).read_bytes()
+        assert file["file_checksum"] == hashlib.md5(content).hexdigest()  # noqa: S324
+        assert file["file_metadata"] == {"checksum_algorithm": "md5"}
+        client.patch("lamps", lamp["output_id"], is_approved=True)
+
+        _, stats = crawl(tmp_path, site, client, token, **files)
+        assert (stats["file_status_count/uptodate"], stats["sds/unchanged"]) == (str(PAGES), str(PAGES))
+        again = client.get("lamps", lamp["output_id"])
+        assert again is not None and again["is_approved"]

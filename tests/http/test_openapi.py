@@ -149,14 +149,29 @@ def test_required_input_fields_are_those_decided() -> None:
     assert set(schemas["OutputsPage"]["required"]) == {"metadata", "items"}
 
 
-def test_input_schemas_tell_their_defaults_and_lengths() -> None:
+def test_input_schemas_tell_their_defaults_in_words() -> None:
+    """A field with a `default` counts as required in the request types of openapi-typescript."""
     cookie = properties("CookieInput")
-    assert (cookie["secure"]["default"], cookie["http_only"]["default"], cookie["path"]["default"]) == (False,) * 2 + (
-        "",
-    )
+    assert [cookie[name]["description"] for name in ("secure", "http_only", "path")] == [
+        "Default: false",
+        "Default: false",
+        'Default: ""',
+    ]
+    assert properties("LocalStorageInput")["path"]["description"].endswith('Default: "/"')
+    schemas = document()["components"]["schemas"]
+    for name in ("CookieInput", "LocalStorageInput", "ReviewInput", "OutputInput", "FileInput", "OutputPatchOf"):
+        assert [field for field in schemas[name]["properties"].values() if "default" in field] == []
+
+
+def test_outputs_are_written_as_json_or_ndjson() -> None:
+    body = document()["paths"]["/v1/outputs/{group_id}"]["post"]["requestBody"]
+    assert list(body["content"]) == ["application/json", "application/x-ndjson"]
+
+
+def test_input_schemas_tell_their_lengths() -> None:
+    cookie = properties("CookieInput")
     assert cookie["expires"]["format"] == "date-time"
     assert (cookie["domain"]["minLength"], cookie["domain"]["maxLength"]) == (1, 255)
-    assert properties("LocalStorageInput")["path"]["default"] == "/"
     assert properties("ReviewInput")["status"]["maxLength"] == 64
     assert properties("OutputInput")["source_url"]["maxLength"] == 8192
     assert properties("OutputInput")["key_hash"]["maxLength"] == 256
@@ -183,7 +198,7 @@ def test_outputs_that_have_not_changed_are_documented() -> None:
     assert set(operations()["GET", "/v1/outputs/{group_id}"]["responses"]["304"]) == {"description", "headers"}
 
 
-def test_every_route_but_the_export_and_the_metrics_has_one_type() -> None:
+def test_every_route_has_one_type_but_the_export_the_metrics_and_writes_of_outputs() -> None:
     """Generated clients have one type per route; one that they do not know is a warning."""
     for (method, path), operation in operations().items():
         given = set(operation["responses"]["200"]["content"])
@@ -196,7 +211,8 @@ def test_every_route_but_the_export_and_the_metrics_has_one_type() -> None:
             case _:
                 assert given == {"application/json"}, (method, path)
         if "requestBody" in operation:
-            assert set(operation["requestBody"]["content"]) == {"application/json"}
+            lines = {"application/x-ndjson"} if (method, path) == ("POST", "/v1/outputs/{group_id}") else set()
+            assert set(operation["requestBody"]["content"]) == {"application/json", *lines}
 
 
 def test_an_export_is_text_unless_it_is_one_array() -> None:

@@ -19,14 +19,20 @@ that were on the site before and are gone. Nothing is deleted unless the crawl c
 an item, and every item and page was processed without an error. It is for a group that one spider fills, and its token
 needs the scope `delete`.
 
+Files that Scrapy's `FilesPipeline` or `ImagesPipeline` downloaded are listed in the item's `files`, with URL, path and
+checksum; the pipeline's own result field is not stored in the data.
+
 An item counts as scraped when it is stored. One that the service rejects is dropped, with the reason in the log.
 When nothing can be stored any more, the spider is closed with the reason `sds_failed`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import logging
+from typing import Any, Self
 
+from scrapy import signals
+from scrapy.downloadermiddlewares.cookies import CookiesMiddleware as ScrapyCookiesMiddleware
 from scrapy.exceptions import NotConfigured
 
 from sds_client.scrapy.cookies import CookiesMiddleware
@@ -35,24 +41,49 @@ from sds_client.scrapy.sources import SourceUrls
 
 __all__ = ["Addon", "CookiesMiddleware", "OutputsPipeline", "SourceUrls"]
 
+log = logging.getLogger(__name__)
+
 
 class Addon:
-    """Adds the pipeline, the spider middleware and the cookies to the project's settings."""
+    """Adds the pipeline, the spider middleware and the cookies to the components that the project has."""
+
+    def __init__(self, crawler: Any) -> None:
+        self._crawler = crawler
+        self._expected: list[tuple[str, type]] = []
+        crawler.signals.connect(self._check, signals.spider_opened)
+
+    @classmethod
+    def from_crawler(cls, crawler: Any) -> Self:
+        return cls(crawler)
 
     def update_settings(self, settings: Any) -> None:
-        """Add the components; what the project has set itself stays."""
+        """Add the components; those that the project names itself keep their place."""
         if not settings.get("SDS_URL") or not settings.get("SDS_TOKEN"):
+            log.error("nothing is stored: SDS_URL and SDS_TOKEN are not set")
             raise NotConfigured("SDS_URL and SDS_TOKEN are not set")
-        here = __name__
         if settings.get("SDS_GROUP"):
-            _put(settings, "ITEM_PIPELINES", f"{here}.OutputsPipeline", 900)
-            _put(settings, "SPIDER_MIDDLEWARES", f"{here}.SourceUrls", 10)
+            self._add(settings, "ITEM_PIPELINES", OutputsPipeline, 900)
+            self._add(settings, "SPIDER_MIDDLEWARES", SourceUrls, 10)
+        else:
+            log.warning("items are not stored: SDS_GROUP is not set")
         if settings.getbool("SDS_COOKIES", True):
-            _put(settings, "DOWNLOADER_MIDDLEWARES", "scrapy.downloadermiddlewares.cookies.CookiesMiddleware", None)
-            _put(settings, "DOWNLOADER_MIDDLEWARES", f"{here}.CookiesMiddleware", 700)
+            settings.set_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", ScrapyCookiesMiddleware, None)
+            self._add(settings, "DOWNLOADER_MIDDLEWARES", CookiesMiddleware, 700)
 
+    def _add(self, settings: Any, name: str, component: type, place: int) -> None:
+        # Scrapy's own method: a plain `set` would lose to the project's settings, whose priority is higher.
+        settings.setdefault_in_component_priority_dict(name, component, place)
+        self._expected.append((name, component))
 
-def _put(settings: Any, name: str, component: str, place: int | None) -> None:
-    components = dict(settings.getwithbase(name) if name.endswith("_BASE") else settings.getdict(name))
-    components.setdefault(component, place)
-    settings.set(name, components, priority="addon")
+    def _check(self) -> None:
+        """Report a component that is not in place: it was switched off, or the settings were changed since."""
+        crawler = self._crawler
+        finders = {
+            "ITEM_PIPELINES": crawler.get_item_pipeline,
+            "SPIDER_MIDDLEWARES": crawler.get_spider_middleware,
+            "DOWNLOADER_MIDDLEWARES": crawler.get_downloader_middleware,
+        }
+        for name, component in self._expected:
+            if finders[name](component) is None:
+                effect = "NOTHING IS STORED: " if component is OutputsPipeline else ""
+                log.error("%s%s is not in place; %s or a setting disables it", effect, component.__name__, name)

@@ -14,6 +14,7 @@ from scrapy.exceptions import DropItem, NotConfigured
 from sds_client.errors import ClientError
 from sds_client.scrapy.completeness import why_incomplete
 from sds_client.scrapy.connection import connect
+from sds_client.scrapy.files import MediaFields
 from sds_client.scrapy.sources import Sources
 from sds_client.transport import dump
 from sds_client.writing import key_hash
@@ -48,6 +49,9 @@ class OutputsPipeline:
         pipeline = cls(crawler)
         crawler.signals.connect(pipeline._spider_closed, signals.spider_closed)
         return pipeline
+
+    def open_spider(self, spider: Any = None) -> None:
+        self._media = MediaFields(self._crawler)
 
     async def process_item(self, item: Any, spider: Any = None) -> Any:
         """Return the item when it is stored."""
@@ -97,12 +101,15 @@ class OutputsPipeline:
         if self._job is None:
             spider = self._crawler.spider
             self._job = getattr(spider, "_job", None) or f"{spider.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        files = self._media.take(data, source)
         own_tags = data.pop(self._tags_field, None) if self._tags_field else None
         if not isinstance(own_tags, (dict, type(None))):
             raise DropItem(f"its {self._tags_field} must be a dict of tags")
         output = {"source_url": source, "root_job_id": self._job, "data": data}
         if tags := {**self._tags, **(own_tags or {})}:
             output["tags"] = tags
+        if files:
+            output["files"] = files
         if self._delete_missing:
             output["last_scraped_date"] = datetime.now(UTC)
         try:
