@@ -19,16 +19,17 @@ _POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 }
-_RENDERER = "flask_swagger_ui"  # a package that carries Swagger UI; only its files are used, nothing of it is imported
+# A package that carries the files of Swagger UI and brings no web framework; nothing of it is imported.
+_CARRIER = "mkdocs_swagger_ui_tag"
+_FILES = ("stylesheets/swagger-ui.css", "javascripts/swagger-ui-bundle.js")
 
 
 @cache
 def _assets() -> dict[str, Asset]:
-    spec = find_spec(_RENDERER)
-    assert spec is not None and spec.origin is not None, f"{_RENDERER} is not installed"
-    folder = Path(spec.origin).parent / "dist"
-    names = ("swagger-ui.css", "swagger-ui-bundle.js")
-    return {name: asset_of(name, (folder / name).read_bytes()) for name in names}
+    spec = find_spec(_CARRIER)
+    assert spec is not None and spec.origin is not None, f"{_CARRIER} is not installed"
+    files = [Path(spec.origin).parent / "swagger-ui" / name for name in _FILES]
+    return {file.name: asset_of(file.name, file.read_bytes()) for file in files}
 
 
 async def document(request: web.Request) -> web.StreamResponse:
