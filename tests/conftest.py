@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,10 @@ _calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Healt
 hypothesis_settings.register_profile("suite", derandomize=True, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.register_profile("explore", max_examples=5000, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.load_profile("suite")
+
+# A shell starts background jobs with SIGINT ignored, and the processes that tests interrupt would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _organizations = itertools.count(os.getpid() * 10_000)
 
