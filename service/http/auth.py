@@ -9,6 +9,7 @@ from typing import Any
 
 from aiohttp import web
 
+from service.bounded import Bounded
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import ORGANIZATION, TOKEN
 from service.http.routing import scopes_of
@@ -36,7 +37,7 @@ class Authenticator:
     def __init__(self, tokens: Tokens, cache_seconds: float) -> None:
         self._tokens = tokens
         self._cache_seconds = cache_seconds
-        self._cache: dict[str, tuple[float, Token]] = {}
+        self._cache: Bounded[str, tuple[float, Token]] = Bounded(_MAX_CACHED)
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
         self._unknown = 0
 
@@ -82,8 +83,6 @@ class Authenticator:
         if token is None:
             self._cache.pop(digest, None)
             return None
-        if len(self._cache) >= _MAX_CACHED and digest not in self._cache:
-            self._cache.pop(next(iter(self._cache)))
         self._cache[digest] = (asked + self._cache_seconds, token)
         return token
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from aiohttp import web
 
+from service.bounded import Bounded
 from service.http.errors import ApiError, http_error
 from service.http.keys import SETTINGS, TOKEN
 from service.http.routing import scopes_of
@@ -69,7 +70,7 @@ class Limits:
         # Streams that read their first piece: until then nobody knows how much they will hold.
         self.beginning = Turns(_MAX_BEGINNING)
         self.rate = settings.rate_limit
-        self._buckets: dict[str, tuple[float, float]] = {}
+        self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
 
     def wait_for(self, token_id: str) -> float:
         """Take one request from a token's bucket; return the seconds to wait if it is empty.
@@ -81,8 +82,6 @@ class Limits:
         level = min(full, level + (now - filled) * self.rate)
         if level < 1:
             return (1 - level) / self.rate
-        if len(self._buckets) >= _MAX_BUCKETS and token_id not in self._buckets:
-            self._buckets.pop(next(iter(self._buckets)))
         self._buckets[token_id] = (level - 1, now)
         return 0.0
 

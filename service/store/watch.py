@@ -16,12 +16,14 @@ from typing import Any
 
 from pymongo.errors import PyMongoError
 
+from service.bounded import Bounded
 from service.store.connection import MAJORITY, Collection, Database
 
 log = logging.getLogger("service.store")
 
 GroupKey = tuple[int, str]
 
+_MAX_KEYS = 100_000
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 # How long the stream is kept after the last reader has gone.
@@ -48,7 +50,7 @@ class Watch:
         self._database = database
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
         self._waiting: dict[GroupKey, set[asyncio.Event]] = {}
-        self._keys: dict[Any, GroupKey] = {}  # the group of a document's _id
+        self._keys: Bounded[Any, GroupKey] = Bounded(_MAX_KEYS)  # the group of a document's _id
         self.stopped = False
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -131,8 +133,6 @@ class Watch:
             if found is None:
                 return None
             self._keys[id] = found["organization_id"], found["group_id"]
-        if len(self._keys) > 100_000:
-            self._keys.pop(next(iter(self._keys)))
         return self._keys.get(id)
 
     async def _poll(self) -> None:
