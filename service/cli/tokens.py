@@ -43,7 +43,7 @@ def create(settings: Settings, organization: int, scope: list[str] | None, label
 
 
 def list_all(settings: Settings, organization: int | None) -> int:
-    row = "{:<12}  {:>12}  {:<10}  {:<20}  {:<20}  {:<20}  {}"
+    row = "{:<12}  {:>12}  {:<23}  {:<20}  {:<20}  {:<20}  {}"
     print(row.format("id", "organization", "scopes", "created", "expires", "revoked", "label"))
     for token in with_store(settings, lambda store: store.tokens.list(organization)):
         dates = [

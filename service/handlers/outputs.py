@@ -24,7 +24,7 @@ from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.etags import is_known
 from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
-from service.http.limits import ADMISSION, without_slot
+from service.http.limits import ADMISSION, idle
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
 from service.http.paging import url_with_cursor
@@ -84,9 +84,9 @@ async def get(request: web.Request) -> web.StreamResponse:
     held = _COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
     request[ADMISSION].hold(held)
     page = await outputs.page(request[ORGANIZATION], group_id, part)
-    request[ADMISSION].release(held)
     if wait and not page.documents and page.next_cursor is None:
         page = await _wait(request, group_id, part, page, wait)
+    request[ADMISSION].release(held)
     headers = {"ETag": _etag(request, page.version), **CACHING} if has_version else CACHING
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
         parts = _parts(request, group_id, query, page)
@@ -125,7 +125,7 @@ async def _wait(request: web.Request, group_id: str, query: Query, page: Page, s
     """Return the first page with something in it, or the last empty one after some seconds."""
     outputs, deadline = request.app[STORE].outputs, time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0 and not request.app[STOPPING].is_set():
-        with without_slot(request):
+        async with idle(request):
             await outputs.wait(request[ORGANIZATION], group_id, max(query.cursor, page.version), left)
         page = await outputs.page(request[ORGANIZATION], group_id, query)
         if page.documents or page.next_cursor is not None:

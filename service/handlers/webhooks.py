@@ -9,7 +9,7 @@ from service.http.endpoint import endpoint
 from service.http.errors import ApiError, http_error, invalid, problem
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, SETTINGS, STORE
-from service.http.limits import without_slot
+from service.http.limits import idle
 from service.http.outgoing import url_problem
 from service.http.query import path_id
 from service.http.responses import json_response
@@ -64,7 +64,7 @@ async def test(request: web.Request) -> web.StreamResponse:
     webhook = await webhooks.find(organization_id, webhook_id)
     if webhook is None:
         raise _not_found()
-    with without_slot(request):
+    async with idle(request):
         tested = await request.app[COURIER].test(webhook)
     if tested is None:
         raise http_error(429, {"Retry-After": "1"})

@@ -150,19 +150,7 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError from None
-        response = error_response(failure)
-        if request.headers.get("Transfer-Encoding") and not request.content.is_eof():
-            await _close_after(request, response)
-        return response
-
-
-async def _close_after(request: web.Request, response: web.StreamResponse) -> None:
-    """Send a response and close: a refused body without a length could go on for as long as its sender likes."""
-    response.force_close()
-    await response.prepare(request)
-    await response.write_eof()
-    if request.transport is not None:
-        request.transport.close()
+        return error_response(failure)
 
 
 def place(error: BaseException) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -14,13 +14,15 @@ from service.bounded import Bounded
 from service.http.errors import ApiError, http_error
 from service.http.keys import SETTINGS, TOKEN
 from service.http.routing import scopes_of
-from service.http.turns import Turns
+from service.http.turns import Turns, Waiting
 from service.settings import Settings
 from service.store import time_budget
 
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB.
 _MAX_BEGINNING = 8
+# Connections, where nobody says how many there may be, and how many of them no token may take.
+_CONNECTIONS, _KEPT = 10_000, 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -29,41 +31,65 @@ def overloaded() -> ApiError:
     return http_error(503, {"Retry-After": "1"})
 
 
+class Holder(NamedTuple):
+    """Whoever holds something: a token of an organization."""
+
+    organization_id: int
+    token_id: str
+
+
+# Heads that are not complete belong to nobody yet.
+HEADS = Holder(-1, "")
+
+
 class Pool:
-    """A bounded amount of something, of which no token holds more than three quarters."""
+    """A bounded amount of something: no organization holds more than 3/4 of it, and no token more than 5/8."""
 
     def __init__(self, total: int) -> None:
-        self.total, self.share = total, total - total // 4
+        self.total, self.share = total, total - total * 3 // 8
+        self._organization_share = total - total // 4
         self.used = 0
-        self._by_token: dict[str, int] = {}
+        self._held: dict[Holder | int, int] = {}
+        self._waiting = Waiting[tuple[Holder, int]]()
 
-    def take(self, token_id: str, amount: int = 1) -> bool:
-        """Take an amount for a token; return False if there is not enough left, for all or for it."""
-        held = self._by_token.get(token_id, 0)
-        if self.used + amount > self.total or held + amount > self.share:
+    def take(self, holder: Holder, amount: int = 1, share: int | None = None) -> bool:
+        """Take an amount; return False if there is not enough left, for all or for this one."""
+        held, of_organization = self._held.get(holder, 0), self._held.get(holder.organization_id, 0)
+        if (
+            self.used + amount > self.total
+            or held + amount > (self.share if share is None else share)
+            or of_organization + amount > self._organization_share
+        ):
             return False
-        self.add(token_id, amount)
+        self._count(holder, amount)
         return True
 
-    def add(self, token_id: str, amount: int = 1) -> None:
-        """Count an amount for a token, whether or not there is enough left."""
-        self.used += amount
-        self._by_token[token_id] = self._by_token.get(token_id, 0) + amount
+    async def take_in_turn(self, holder: Holder, amount: int = 1) -> None:
+        """Take an amount as soon as there is enough, the organizations in turn."""
+        if not self.take(holder, amount):
+            await self._waiting.wait((holder, amount), lambda wanted: self.put_back(*wanted))
 
-    def put_back(self, token_id: str, amount: int = 1) -> None:
+    def put_back(self, holder: Holder, amount: int = 1) -> None:
         """Return an amount that was taken."""
-        self.used -= amount
-        held = self._by_token[token_id] - amount
-        if held:
-            self._by_token[token_id] = held
-        else:
-            del self._by_token[token_id]
+        self._count(holder, -amount)
+        while self._waiting.let_in(lambda wanted: self.take(*wanted)):
+            pass
+
+    def _count(self, holder: Holder, amount: int) -> None:
+        self.used += amount
+        for key in (holder, holder.organization_id):
+            held = self._held.get(key, 0) + amount
+            if held:
+                self._held[key] = held
+            else:
+                self._held.pop(key, None)
 
 
 class Limits:
     """What a process takes on at once, and a bucket of requests for each token."""
 
     def __init__(self, settings: Settings) -> None:
+        self.set_connections(_CONNECTIONS)
         self.working = Pool(settings.max_in_flight)
         self.receiving = Pool(settings.max_receiving)
         self.bytes = Pool(settings.max_bytes_in_flight)
@@ -71,6 +97,11 @@ class Limits:
         self.beginning = Turns(_MAX_BEGINNING)
         self.rate = settings.rate_limit
         self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
+
+    def set_connections(self, count: int) -> None:
+        """Let requests with a token take these connections, but for some: health checks, and whoever has none yet."""
+        self.requests = Pool(max(1, count - max(min(_KEPT, count // 4), count // 8)))
+        self.waiting = Pool(max(1, self.requests.total * 3 // 4))  # those that wait or follow
 
     def wait_for(self, token_id: str) -> float:
         """Take one request from a token's bucket; return the seconds to wait if it is empty.
@@ -92,10 +123,12 @@ LIMITS = web.AppKey("limits", Limits)
 class Admission:
     """What one request holds of the limits. Taking more raises 503 if there is no room."""
 
-    def __init__(self, limits: Limits, token_id: str) -> None:
-        self._limits, self._token_id = limits, token_id
+    def __init__(self, limits: Limits, holder: Holder) -> None:
+        self._limits, self._holder = limits, holder
+        self._held: list[Pool] = []  # one place in each
         self._place: Pool | None = None
         self._bytes = 0
+        self._enter(limits.requests)
 
     def receive(self) -> None:
         """Begin to receive a body."""
@@ -105,38 +138,58 @@ class Admission:
         """Begin to work: the body is in, or there is none."""
         self._move_to(self._limits.working)
 
+    def stay(self) -> None:
+        """Take a place among those that wait or follow, until the end of the request."""
+        if self._limits.waiting not in self._held:
+            self._enter(self._limits.waiting)
+
     def hold(self, size: int) -> None:
         """Count bytes that the request keeps in memory, until `release` or its end."""
-        if not self._limits.bytes.take(self._token_id, size):
+        if not self._limits.bytes.take(self._holder, size):
             raise overloaded()
         self._bytes += size
 
     def release(self, size: int) -> None:
         """Stop counting bytes that are no longer in memory."""
-        self._limits.bytes.put_back(self._token_id, size)
         self._bytes -= size
+        self._limits.bytes.put_back(self._holder, size)
 
-    def leave(self) -> None:
-        """Leave the place to others, while the request only waits."""
-        if self._place is not None:
-            self._place.put_back(self._token_id)
-            self._place = None
+    def pause(self) -> int:
+        """Leave the place to others, and return all bytes and how many they were."""
+        held = self._bytes
+        self._leave()
+        if held:
+            self.release(held)
+        return held
 
-    def come_back(self) -> None:
-        """Take a place again, over the limit if need be: half a response cannot be refused."""
+    async def resume(self, size: int) -> None:
+        """Take a place and bytes again, when it is this organization's turn: half a response cannot be refused."""
+        await self._limits.bytes.take_in_turn(self._holder, size)
+        self._bytes = size
+        await self._limits.working.take_in_turn(self._holder)
         self._place = self._limits.working
-        self._place.add(self._token_id)
 
     def close(self) -> None:
         """Return everything."""
-        self.leave()
-        if self._bytes:
-            self.release(self._bytes)
+        self.pause()
+        for pool in self._held:
+            pool.put_back(self._holder)
+        self._held.clear()
+
+    def _enter(self, pool: Pool) -> None:
+        if not pool.take(self._holder):
+            raise overloaded()
+        self._held.append(pool)
+
+    def _leave(self) -> None:
+        if self._place is not None:
+            place, self._place = self._place, None
+            place.put_back(self._holder)
 
     def _move_to(self, place: Pool) -> None:
         if self._place is not place:
-            self.leave()
-            if not place.take(self._token_id):
+            self._leave()
+            if not place.take(self._holder):
                 raise overloaded()
             self._place = place
 
@@ -144,15 +197,14 @@ class Admission:
 ADMISSION = web.RequestKey("admission", Admission)
 
 
-@contextmanager
-def without_slot(request: web.Request) -> Iterator[None]:
-    """Wait for something without holding a place among the requests that are worked on."""
+@asynccontextmanager
+async def idle(request: web.Request) -> AsyncIterator[None]:
+    """Wait for something without a place among those who work, and without bytes; both are taken again afterwards."""
     admission = request[ADMISSION]
-    admission.leave()
-    try:
-        yield
-    finally:
-        admission.come_back()
+    admission.stay()
+    held = admission.pause()
+    yield
+    await admission.resume(held)
 
 
 @web.middleware
@@ -160,7 +212,8 @@ async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
     """Refuse at once what would only wait: health checks and metrics always pass."""
     if not scopes_of(request):
         return await handler(request)  # type: ignore[no-any-return]
-    admission = request[ADMISSION] = Admission(request.app[LIMITS], request[TOKEN].id)
+    token = request[TOKEN]
+    admission = request[ADMISSION] = Admission(request.app[LIMITS], Holder(token.organization_id, token.id))
     try:
         if request.method in _WITH_BODY:
             admission.receive()  # `read_body` goes on to `work`: a slow sender holds no place of those who work

@@ -19,6 +19,7 @@ _MAX_ID = 256
 _MAX_SUGGESTIONS = 5
 _MAX_NAME = 64
 _CLOSE = {"Connection": "close"}
+_WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
 _EMPTY = {"msg": "Must not be empty: give a value, or leave the parameter out", "type": "value_error"}
 _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
@@ -31,6 +32,8 @@ def check_framing(request: web.Request) -> None:
     if codings and (len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11):
         message = "Only chunked is supported, with HTTP/1.1"
         raise ApiError(400, [problem("bad_request", message, "header", "Transfer-Encoding")], _CLOSE)
+    if request.method in _WITHOUT_BODY and request.body_exists:
+        raise ApiError(400, [problem("bad_request", f"A {request.method} request has no body", "body")], _CLOSE)
 
 
 def check_target(request: web.Request) -> None:

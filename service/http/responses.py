@@ -87,15 +87,14 @@ async def stream_response(
     """
     begun = bytearray()
     async with aclosing(pieces):
-        if at_once:
-            begun += await anext(pieces, b"")
-        else:
-            async with request.app[LIMITS].beginning:
-                whole = await _begin(begun, pieces)
-                if not whole:
-                    request[ADMISSION].hold(STREAM_BYTES)
-            if whole:
-                return await bytes_response(request, bytes(begun), headers, content_type)
+        async with request.app[LIMITS].beginning:
+            if at_once:
+                begun += await anext(pieces, b"")
+            whole = not at_once and await _begin(begun, pieces)
+            if not whole:
+                request[ADMISSION].hold(STREAM_BYTES)
+        if whole:
+            return await bytes_response(request, bytes(begun), headers, content_type)
         response = web.StreamResponse(headers=headers)
         response.content_type = content_type
         response.headers["Vary"] = "Accept-Encoding"

@@ -4,18 +4,56 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextvars import ContextVar
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 # The organization that the present request belongs to.
 TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
 
 
+class Waiting(Generic[T]):
+    """Those who wait for something, by organization."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[int, deque[tuple[asyncio.Future[None], T]]] = OrderedDict()
+
+    async def wait(self, wanted: T, give_back: Callable[[T], None]) -> None:
+        """Wait until `let_in` chooses this one; `give_back` what it got if it was cancelled at that moment."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(TENANT.get(), deque()).append((turn, wanted))
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                give_back(wanted)
+            raise
+
+    def let_in(self, may: Callable[[T], bool]) -> bool:
+        """Let in the next one that may, the oldest of an organization only; return whether there was one."""
+        for tenant in list(self._queues):
+            queue = self._queues[tenant]
+            while queue and queue[0][0].done():  # whoever waited may have given up
+                queue.popleft()
+            if queue and may(queue[0][1]):
+                queue.popleft()[0].set_result(None)
+                self._queues.move_to_end(tenant)
+                if not queue:
+                    del self._queues[tenant]
+                return True
+            if not queue:
+                del self._queues[tenant]
+        return False
+
+
 class Turns:
-    """Lets some in at a time; the others wait, the oldest of each organization in turn."""
+    """Lets some in at a time; the others wait."""
 
     def __init__(self, places: int) -> None:
         self._free = self._places = places
-        self._waiting: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
+        self._waiting = Waiting[None]()
 
     @property
     def taken(self) -> int:
@@ -25,27 +63,13 @@ class Turns:
         """Take a place, as soon as it is this organization's turn."""
         if self._free:
             self._free -= 1
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(TENANT.get(), deque()).append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # its turn came at the same moment
-                self.leave()
-            raise
+        else:
+            await self._waiting.wait(None, lambda _: self.leave())
 
     def leave(self) -> None:
         """Leave the place to whoever is next."""
-        while self._waiting:
-            tenant, turns = self._waiting.popitem(last=False)
-            turn = turns.popleft()
-            if turns:
-                self._waiting[tenant] = turns
-            if not turn.done():  # whoever waited may have given up
-                turn.set_result(None)
-                return
-        self._free += 1
+        if not self._waiting.let_in(lambda _: True):
+            self._free += 1
 
     async def __aenter__(self) -> None:
         await self.take()

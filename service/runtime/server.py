@@ -1,6 +1,8 @@
-"""The HTTP server: aiohttp's, with the one error shape, time limits for slow clients and a limit of connections.
+"""The HTTP server: aiohttp's, with the one error shape, and with limits for what a client sends and how fast.
 
-The only module that uses a private part of aiohttp, `AppRunner._make_server`; `tests/runtime/test_server.py` checks it.
+The only module that uses private parts of aiohttp: `AppRunner._make_server`, and of its connections `_messages`, the
+requests that are parsed and not begun, `_pause_reading_for_buffer` and `_buffer_paused`. `tests/runtime/test_server.py`
+checks them.
 """
 
 from __future__ import annotations
@@ -8,25 +10,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
+from itertools import islice
 from typing import Any
 
 from aiohttp import StreamReader, web
+from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error
 from service.http.keys import EXPECTS
+from service.http.limits import HEADS, LIMITS, Limits, Pool
 from service.http.security_headers import SECURITY_HEADERS
 from service.http.slow_readers import SlowReader
 from service.settings import Settings
 
 log = logging.getLogger("service")
 
-# How long a rejected body is still drained so that the client can read the error.
-_LINGER_SECONDS = 5.0
+# A request's head, its first line included. All parameters at their longest are 19,000 characters, more if encoded.
+MAX_HEAD = 64 * 1024
+# How long, and for how many bytes, a rejected body is still drained so that the client can read the error.
+_LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
+# A chunk takes 2 µs, however few bytes it has. A body may have so many small ones, and one more for each KB.
+_SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
+_MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 # A request that is whole begins in the next turn of the event loop.
 _BEGIN_SECONDS = 0.1
 _LOG_SECONDS = 10.0
-_REASONS = {408: "Request Timeout", 503: "Service Unavailable"}
+# How long what follows a refused head is dropped.
+_REFUSED_SECONDS = 1.0
+_REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 def _bare_error(error: ApiError) -> web.Response:
@@ -41,17 +54,30 @@ class Protocol(web.RequestHandler):
 
     __slots__ = (
         "_body",
+        "_chunked",
+        "_drained",
+        "_dropped",
         "_half_closed",
+        "_head",
         "_head_timer",
+        "_ledger",
         "_min_send_rate",
         "_receive_timeout",
+        "_received",
         "_slow_reader",
+        "_small_chunks",
         "handling",
     )
 
-    def __init__(self, *args: Any, receive_timeout: float, min_send_rate: float, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, receive_timeout: float, min_send_rate: float, ledger: Pool, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.handling = False
+        self._ledger = ledger
+        self._head = 0  # bytes of a head that is not complete, or sent ahead
+        self._chunked = False
+        self._received = self._small_chunks = 0  # of a chunked body
+        self._drained: asyncio.Future[None] | None = None  # set while what comes is dropped
+        self._dropped = 0
         self._body: StreamReader | None = None  # of the request, until all of it is in
         self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._head_timer: asyncio.TimerHandle | None = None
@@ -64,31 +90,112 @@ class Protocol(web.RequestHandler):
         return self.handling or self._receiving_body or self._head_timer is not None
 
     @property
+    def has_unread_body(self) -> bool:
+        return self._receiving_body
+
+    @property
     def _receiving_body(self) -> bool:
         return self._body is not None and not self._body.is_eof()
 
     def begin(self, request: web.BaseRequest) -> None:
         """Note that a request's head is in and its handler runs."""
         self._body, self.handling = request.content, True
+        self._chunked = "Transfer-Encoding" in request.headers
+        self._keep(-self._head)
         self._stop_head_timer()
 
     def end(self, response: web.StreamResponse | None) -> None:
         """Note that the handler is done; what it responds with goes out now."""
-        self.handling = False
+        self.handling = self._chunked = False
+        self._received = self._small_chunks = 0
         if not self._receiving_body:
             self._body = None
-        if response is not None and self._half_closed:
+        too_far_ahead = self._buffer_paused and not self._messages
+        if response is not None and (self._half_closed or too_far_ahead):
             response.force_close()
 
     def data_received(self, data: bytes) -> None:
+        if self._drained is not None:
+            self._drop(len(data))
+            return
+        is_body = self._receiving_body
         super().data_received(data)
+        if not data:  # what aiohttp had kept back
+            return
+        if self.transport is None:  # it was refused
+            return
+        if self._messages and not self.handling:
+            message, body = self._messages[-1]
+            if isinstance(body, StreamReader):
+                self._body, self._chunked = body, bool(getattr(message, "chunked", False))
+        elif not is_body:
+            self._receive_head(len(data))
+        if self._chunked and self._receiving_body:
+            self._receive_chunks(data)
         # Not part of a body, which has its own limit where it is read: a request's head has begun.
-        if not self.busy:
+        if not self.busy and self._drained is None:
             loop = asyncio.get_running_loop()
             self._head_timer = loop.call_later(self._receive_timeout, self.refuse, 408)
 
+    def _receive_head(self, size: int) -> None:
+        """Count what is part of no request yet. Refuses a head that is too large, or that finds no room."""
+        if self._head + size <= MAX_HEAD:
+            if not self._keep(size):
+                self.refuse(503)
+        elif self.handling:  # sent ahead: aiohttp goes on with it when it begins the next request
+            self._pause_reading_for_buffer()
+        else:
+            self.refuse(431)
+
+    def _keep(self, size: int) -> bool:
+        """Take bytes of heads from the ledger, or return them."""
+        if size > 0 and not self._ledger.take(HEADS, size, self._ledger.total // 8):
+            return False
+        if size < 0:
+            self._ledger.put_back(HEADS, -size)
+        self._head += size
+        return True
+
+    def _receive_chunks(self, data: bytes) -> None:
+        """End a body that comes in pieces of a few bytes."""
+        self._received += len(data)
+        allowed = _MAX_SMALL_CHUNKS + self._received // _BYTES_PER_SMALL_CHUNK - self._small_chunks
+        self._small_chunks += sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), allowed + 1))
+        if self._small_chunks > _MAX_SMALL_CHUNKS + self._received // _BYTES_PER_SMALL_CHUNK:
+            assert self._body is not None
+            self._body.set_exception(RequestPayloadError("chunks are too small"))
+            self._begin_to_drop()
+
+    async def close_after(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        """Send a response, then drop what is left of the body for a while: unread, it would destroy the response."""
+        response.force_close()
+        with contextlib.suppress(ConnectionError):
+            await response.prepare(request)
+            await response.write_eof()
+        self.handling, self._body = False, None
+        drained = self._begin_to_drop()
+        with contextlib.suppress(RuntimeError):
+            if self.transport is not None:
+                if self.ssl_context is None:
+                    self.transport.write_eof()
+                self.transport.resume_reading()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(drained, min(_LINGER_SECONDS, self._receive_timeout))
+
+    def _begin_to_drop(self) -> asyncio.Future[None]:
+        if self._drained is None:
+            self._drained = asyncio.get_running_loop().create_future()
+        return self._drained
+
+    def _drop(self, size: int) -> None:
+        self._dropped += size
+        if self._dropped > _LINGER_BYTES and self.transport is not None:
+            self.transport.abort()
+
     def eof_received(self) -> bool:  # type: ignore[override]
         """Let a client that has sent its whole request and closed its side have the response."""
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         if self.ssl_context is not None:  # TLS cannot be open on one side only
             return False
         if self._head_timer is not None:
@@ -112,6 +219,9 @@ class Protocol(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._stop_head_timer()
+        self._keep(-self._head)
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
         if self._slow_reader is not None:
             self._slow_reader.stop()
         super().connection_lost(exc)
@@ -132,17 +242,26 @@ class Protocol(web.RequestHandler):
 
     def refuse(self, status: int) -> None:
         """Respond without a request, and close."""
-        if self.transport is not None:
-            body = error_body(http_error(status).problems)
-            headers = {
-                **SECURITY_HEADERS,
-                "Content-Type": "application/json",
-                "Content-Length": str(len(body)),
-                "Connection": "close",
-            }
-            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            self.transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode() + body)
-        self.force_close()
+        self._stop_head_timer()
+        if self.transport is None:
+            return
+        if self.handling:  # a response may have begun
+            self.transport.abort()
+            return
+        body = error_body(http_error(status).problems)
+        headers = {
+            **SECURITY_HEADERS,
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Connection": "close",
+        }
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        self.transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode() + body)
+        if status == 503:  # there is no room
+            self.force_close()
+        else:
+            self._begin_to_drop()
+            asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self.force_close)
 
     def _close_unless_handling(self) -> None:
         if not self.handling:
@@ -196,16 +315,19 @@ class Runner(web.AppRunner):
     """Runs an application on our server."""
 
     def __init__(self, app: web.Application, settings: Settings, max_connections: int = 10_000) -> None:
+        limits = app[LIMITS] if LIMITS in app else Limits(settings)
+        limits.set_connections(max_connections)
         self._max_connections = max_connections
         self._options = {
             "receive_timeout": settings.receive_timeout,
             "min_send_rate": settings.min_send_rate,
             "access_log": None,
             "keepalive_timeout": settings.keepalive_timeout,
-            "lingering_time": min(_LINGER_SECONDS, settings.receive_timeout),
+            "lingering_time": 0,  # it parses what it drops: see `Protocol.close_after`
             "auto_decompress": False,  # in the event loop, and without an end: see `body.inflate`
-            "max_line_size": 65536,  # all parameters at their longest are 19,000 characters, more if percent-encoded
+            "max_line_size": MAX_HEAD,
             "max_field_size": 16384,
+            "ledger": limits.bytes,
         }
         # `finish_requests` has waited for the requests before the shutdown.
         super().__init__(app, handle_signals=False, shutdown_timeout=1.0)
@@ -221,15 +343,19 @@ class Runner(web.AppRunner):
             connection.begin(request)
             try:
                 expect = request.headers.get("Expect")
-                if expect is not None and expect.lower() != "100-continue":
+                known = request if expect is None else _without_expect(request)
+                if _head_bytes(request) > MAX_HEAD:
+                    response = _bare_error(http_error(431))
+                elif expect is not None and expect.lower() != "100-continue":
                     response = _bare_error(http_error(417))
                 else:
-                    known = request if expect is None else _without_expect(request)
                     response = await respond(known)
                     if known is not request:
                         # What the application adds to each response is added for the request that it knows.
                         with contextlib.suppress(ConnectionError):
                             await response.prepare(known)
+                if connection.has_unread_body:
+                    await connection.close_after(known, response)
                 return response
             finally:
                 connection.end(response)
@@ -240,6 +366,11 @@ class Runner(web.AppRunner):
             max_connections=self._max_connections,
             options=self._options,
         )
+
+
+def _head_bytes(request: web.BaseRequest) -> int:
+    """Return the size of a head; the parser limits its lines, not their sum."""
+    return len(request.path_qs) + sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:

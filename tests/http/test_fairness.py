@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from service.http.limits import LIMITS, Pool
+from service.http.limits import LIMITS, Holder, Pool
 from service.http.responses import STREAM_BYTES
 from service.http.slow_readers import unsent
 from service.http.turns import TENANT, Turns
@@ -24,20 +24,50 @@ HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: applic
 MEGABYTE = 2**20
 
 
-def test_no_holder_gets_more_than_three_quarters() -> None:
-    pool = Pool(8)
-    assert [pool.take("a") for _ in range(8)] == [True] * 6 + [False] * 2
-    assert [pool.take("b") for _ in range(3)] == [True] * 2 + [False]
-    pool.put_back("a")
-    assert pool.take("b") and not pool.take("a")
+def test_no_token_gets_more_than_five_eighths_and_no_organization_more_than_three_quarters() -> None:
+    pool, one, same, other = Pool(8), Holder(1, "a"), Holder(1, "b"), Holder(2, "c")
+    assert [pool.take(one) for _ in range(8)] == [True] * 5 + [False] * 3
+    assert [pool.take(same) for _ in range(3)] == [True, False, False]
+    assert [pool.take(other) for _ in range(3)] == [True, True, False]
+    pool.put_back(one)
+    assert pool.take(other) and not pool.take(one) and not pool.take(same)
 
 
 def test_what_is_put_back_leaves_nothing_behind() -> None:
     pool = Pool(100)
     for n in range(1000):
-        assert pool.take(f"token-{n}", 70)
-        pool.put_back(f"token-{n}", 70)
-    assert pool.used == 0 and not pool._by_token
+        assert pool.take(Holder(n, "token"), 60)
+        pool.put_back(Holder(n, "token"), 60)
+    assert pool.used == 0 and not pool._held
+
+
+async def test_what_is_put_back_goes_to_those_who_wait_the_organizations_in_turn() -> None:
+    pool, order = Pool(8), list[str]()
+    assert pool.take(Holder(1, "a"), 5) and pool.take(Holder(3, "x"), 3)
+
+    async def take(organization_id: int, name: str) -> None:
+        TENANT.set(organization_id)
+        await pool.take_in_turn(Holder(organization_id, name), 3)
+        order.append(name)
+
+    tasks = [asyncio.create_task(take(1, name)) for name in ("a1", "a2", "a3")]
+    tasks += [asyncio.create_task(take(2, name)) for name in ("b1", "b2")]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    await asyncio.sleep(0)
+    assert order == []
+    pool.put_back(Holder(3, "x"), 3)  # enough for one, and organization 1 has five of its six
+    await asyncio.sleep(0)
+    assert order == ["b1"]
+    pool.put_back(Holder(1, "a"), 5)
+    await asyncio.sleep(0)
+    assert order == ["b1", "a2"] and pool.used == 6
+    pool.put_back(Holder(2, "b1"), 3)
+    await asyncio.sleep(0)
+    assert order == ["b1", "a2", "b2"]
+    pool.put_back(Holder(1, "a2"), 3)
+    await asyncio.sleep(0)
+    assert order == ["b1", "a2", "b2", "a3"] and pool.used == 6
 
 
 async def test_a_queue_lets_organizations_in_by_turns() -> None:
@@ -85,7 +115,7 @@ class TestReceiving:
         async with AsyncExitStack() as stack:
             await send_slowly(api, stack, 20)
             async with asyncio.timeout(60):
-                while api.client.app[LIMITS].receiving.used < 6:
+                while api.client.app[LIMITS].receiving.used < 5:
                     await asyncio.sleep(0.01)
             for _ in range(5):
                 assert await other.ok("/v1/cookies") == []
@@ -149,7 +179,7 @@ class TestBytes:
                 head = f"POST /v1/cookies HTTP/1.1\r\n{HEAD}Content-Length: {6 * MEGABYTE}\r\n\r\n"
                 await connection.send(head.replace("{token}", api.token).encode() + b" " * 5 * MEGABYTE)
             async with asyncio.timeout(60):
-                while budget.used < 20 * MEGABYTE:
+                while budget.used < 15 * MEGABYTE:
                     await asyncio.sleep(0.01)
             assert budget.used <= budget.share
             assert (await other.post("/v1/cookies", [])).status == 200

@@ -82,7 +82,7 @@ async def test_without_a_rate_there_is_no_limit(api: Api) -> None:
 class TestInFlight:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_in_flight=3, mongo_timeout=30)
+        return Settings(mongo_database="test", max_in_flight=4, mongo_timeout=30)
 
     async def test_more_than_the_cap_get_503_at_once_and_health_checks_pass(
         self, api: Api, store: Store, monkeypatch: pytest.MonkeyPatch

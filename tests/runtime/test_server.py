@@ -15,15 +15,17 @@ from aiohttp import web
 import service
 from service.runtime.server import Protocol, Runner, Server
 from service.settings import Settings
-from tests.support.processes import SECONDS, ServiceProcess
+from tests.support.processes import SECONDS, ServiceProcess, make_token
 
 # Private parts of aiohttp that `service/runtime/server.py` uses, and what it needs of each.
-PRIVATE = {"_make_server": web.AppRunner}
+PRIVATE = ("_make_server", "_messages", "_pause_reading_for_buffer", "_buffer_paused")
 
 
-@pytest.mark.parametrize("name", PRIVATE)
-def test_the_private_part_of_aiohttp_is_there(name: str) -> None:
-    assert inspect.iscoroutinefunction(getattr(PRIVATE[name], name))
+def test_the_private_parts_of_aiohttp_are_there() -> None:
+    assert inspect.iscoroutinefunction(web.AppRunner._make_server)
+    slots = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
+    assert {"_messages", "_buffer_paused"} <= slots
+    assert callable(web.RequestHandler._pause_reading_for_buffer)
 
 
 async def test_the_runner_makes_our_server_with_the_handler_of_the_application() -> None:
@@ -57,9 +59,10 @@ def test_the_soft_limit_of_files_is_raised_and_logged(mongo_url: str) -> None:
         assert line["max_connections"] == line["files"] - 128 - Settings().mongo_pool
 
 
-def ask(port: int) -> bytes:
+def ask(port: int, path: str = "/healthz", token: str = "") -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=SECONDS) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.0\r\nHost: x\r\n\r\n")
+        head = f"GET {path} HTTP/1.0\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+        connection.sendall(head.encode())
         return connection.recv(100)
 
 
@@ -78,6 +81,35 @@ def test_more_connections_than_files_keep_nobody_out(mongo_url: str, sent: bytes
             for _ in range(20):
                 assert b" 200 " in ask(service.port)
             service.wait_for("too many connections")
+        finally:
+            for connection in held:
+                connection.close()
+
+
+def stream(port: int, token: str) -> socket.socket:
+    """Begin to follow a group; return the connection once its response has begun, or was refused."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
+    head = f"GET /v1/outputs/g/export?format=sse HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    connection.sendall(head.encode())
+    connection.recv(100)
+    return connection
+
+
+def test_idle_streams_of_one_token_keep_nobody_out(mongo_url: str, organization: int) -> None:
+    greedy, same, other = (make_token(mongo_url, organization + (n == 2)) for n in range(3))
+    with ServiceProcess(mongo_url, entry=limited(400)) as service:
+        service.wait_until_ready()
+        held = []
+        try:
+            for _ in range(260):
+                held.append(stream(service.port, greedy))
+            for _ in range(20):
+                assert b" 200 " in ask(service.port)
+                for token in (greedy, same, other):
+                    assert b" 200 " in ask(service.port, "/v1/outputs/g", token)
+            for token in (same, other):
+                held.append(stream(service.port, token))
+                assert b" 200 " in ask(service.port)
         finally:
             for connection in held:
                 connection.close()
