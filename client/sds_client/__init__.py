@@ -7,6 +7,7 @@ from sds_client.aio import AsyncClient
 from sds_client.errors import ClientError, CursorExpired, VersionConflict
 from sds_client.patching import Patched
 from sds_client.sync import Client
+from sds_client.transport import Waiting
 from sds_client.types import Deletion, Output, OutputInput, OutputPatch
 from sds_client.version import __version__
 from sds_client.writing import Pushed
@@ -23,5 +24,6 @@ __all__ = [
     "Patched",
     "Pushed",
     "VersionConflict",
+    "Waiting",
     "__version__",
 ]

@@ -16,6 +16,10 @@ def group_path(group: str, part: str = "") -> str:
     return f"/v1/groups/{quote(group, safe='')}{part}"
 
 
+def webhook_path(webhook_id: str, part: str = "") -> str:
+    return f"/v1/webhooks/{quote(webhook_id, safe='')}{part}"
+
+
 def reviews_path(group: str) -> str:
     return f"/v1/reviews/{quote(group, safe='')}"
 

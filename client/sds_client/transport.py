@@ -8,7 +8,7 @@ import io
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -34,19 +34,35 @@ class Response:
     json: Any
 
 
+@dataclass
+class Waiting:
+    """Why a request is repeated, for how many more seconds, and whether the service has ever responded."""
+
+    error: ClientError
+    seconds: float
+    has_responded: bool
+
+
 class Transport:
     """One session with one service, made when first used."""
 
-    def __init__(self, url: str, token: str, timeout: float, patience: float) -> None:
+    def __init__(
+        self, url: str, token: str, timeout: float, patience: float, on_wait: Callable[[Waiting], None] | None = None
+    ) -> None:
         if not url.startswith(("http://", "https://")):
             raise ValueError("the address of the service must start with http:// or https://")
         self.url = url.rstrip("/")
         self._token, self._timeout, self._patience = token, timeout, patience
         self._session: aiohttp.ClientSession | None = None
+        self._on_wait, self._has_responded = on_wait, False
 
     def retry(self) -> Retry:
         """Return the pauses for one request."""
-        return Retry(self._patience)
+        return Retry(self._patience, self._report)
+
+    def _report(self, error: ClientError, seconds: float) -> None:
+        if self._on_wait is not None:
+            self._on_wait(Waiting(error, seconds, self._has_responded))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -109,6 +125,7 @@ class Transport:
         async with self._session.request(
             method, self.url + path, params=query, data=data, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
+            self._has_responded = True
             if response.status != 200:
                 raise await _refusal(response)
             yield response
@@ -117,8 +134,8 @@ class Transport:
 class Retry:
     """The pauses between the tries of one request: they grow, with chance, and end after `patience` seconds."""
 
-    def __init__(self, patience: float) -> None:
-        self._patience = patience
+    def __init__(self, patience: float, report: Callable[[ClientError, float], None]) -> None:
+        self._patience, self._report = patience, report
         self.progress()
 
     def progress(self) -> None:
@@ -136,8 +153,11 @@ class Retry:
         elif not repeatable and not isinstance(error, aiohttp.ClientConnectorError):
             raise _lost(error) from error
         wait = max(asked, random.uniform(self._ceiling / 2, self._ceiling))
-        if time.monotonic() - self._since + wait > self._patience:
-            raise (error if isinstance(error, ClientError) else _lost(error)) from error
+        left = self._patience - (time.monotonic() - self._since)
+        reason = error if isinstance(error, ClientError) else _lost(error)
+        if wait > left:
+            raise reason from error
+        self._report(reason, left)
         self._ceiling = min(self._ceiling * 2, _MAX_PAUSE)
         await asyncio.sleep(wait)
 

@@ -226,3 +226,49 @@ class GroupFields(TypedDict):
 
     items: int
     fields: list[Field]
+
+
+class WebhookResult(TypedDict):
+    """What came of one attempt to deliver a message."""
+
+    date: str
+    type: str
+    delivered: bool
+    status: int | None
+    error: str | None
+
+
+class Webhook(TypedDict):
+    """An address that is told of events."""
+
+    webhook_id: str
+    url: str
+    events: list[str]
+    group_id: str | None
+    label: str
+    create_date: str
+    active: bool
+    switched_off: str | None
+    last_result: WebhookResult | None
+
+
+class WebhookCreated(Webhook):
+    """A new webhook, with the secret that signs its messages."""
+
+    secret: str
+
+
+class Delivery(TypedDict):
+    """A message to a webhook."""
+
+    delivery_id: str
+    type: str
+    group_id: str | None
+    create_date: str
+    state: str
+    attempts: int
+    last_attempt: str | None
+    next_attempt: str | None
+    status: int | None
+    response: str
+    error: str | None

@@ -46,7 +46,7 @@ def test_what_a_format_cannot_hold_is_said(client: Client, tmp_path: Path, capsy
     client.set_storage_state(PLAYWRIGHT)
     assert main(["state", "export", "--format", "netscape"]) == 0
     told = capsys.readouterr()
-    assert "local storage of 1 origins left out" in told.err
+    assert "local storage of 1 origin left out" in told.err
     assert "#HttpOnly_.shop.example\tTRUE\t/\tTRUE\t1893456000\tsid\t4f1c9a" in told.out
 
 

@@ -10,7 +10,7 @@ import pytest
 from marshmallow import Schema
 from mypy import api
 
-from schemas import cookies, groups, local_storage, outputs, reviews, token
+from schemas import cookies, groups, local_storage, outputs, reviews, token, webhooks
 from sds_client import types
 
 ROOT = Path(__file__).parents[2]
@@ -76,6 +76,9 @@ def test_filters_and_items_are_typed(tmp_path: Path) -> None:
         (types.Job, groups.Job),
         (types.Field, groups.FieldStatistics),
         (types.GroupFields, groups.GroupFields),
+        (types.Webhook, webhooks.Webhook),
+        (types.WebhookResult, webhooks.WebhookResult),
+        (types.Delivery, webhooks.Delivery),
     ],
     ids=lambda kind: kind.__name__,
 )

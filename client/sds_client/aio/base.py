@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from sds_client.transport import Transport
+from sds_client.transport import Transport, Waiting
 
 Items = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
 
 class Base:
-    def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout: float = 60.0,
+        patience: float = 120.0,
+        on_wait: Callable[[Waiting], None] | None = None,
+    ) -> None:
         self.url = url
-        self._transport = Transport(url, token, timeout, patience)
+        self._transport = Transport(url, token, timeout, patience, on_wait)
 
     async def __aenter__(self) -> Self:
         return self

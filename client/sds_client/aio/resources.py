@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from sds_client.aio.base import Base
 from sds_client.deleting import delete_all
-from sds_client.paths import group_path, reviews_path, state_delete_query, state_query
+from sds_client.paths import group_path, reviews_path, state_delete_query, state_query, webhook_path
 from sds_client.state import Counts, StateCounts, chunks, state_chunks
-from sds_client.types import Cookie, Group, GroupFields, Item, Job, LocalStorageEntry, Review, Token
+from sds_client.types import (
+    Cookie,
+    Delivery,
+    Group,
+    GroupFields,
+    Item,
+    Job,
+    LocalStorageEntry,
+    Review,
+    Token,
+    Webhook,
+    WebhookCreated,
+)
 
 T = TypeVar("T")
 
@@ -104,6 +116,30 @@ class Resources(Base):
         Large groups take many requests: `on_progress` is called after each with the number deleted so far.
         """
         return await delete_all(self._transport, group_path(group), {}, on_progress)
+
+    async def webhooks(self) -> list[Webhook]:
+        """Return the organization's webhooks with their last results."""
+        return await self._get(list[Webhook], "/v1/webhooks")
+
+    async def add_webhook(
+        self, url: str, events: Sequence[str], *, group: str | None = None, label: str = ""
+    ) -> WebhookCreated:
+        """Add a webhook and return it with its secret, which is shown only here."""
+        value = {"url": url, "events": list(events), "group_id": group, "label": label}
+        response = await self._transport.call("POST", "/v1/webhooks", value=value, repeatable=False)
+        return cast(WebhookCreated, response.json)
+
+    async def delete_webhook(self, webhook_id: str) -> None:
+        """Delete a webhook and what was to be delivered to it."""
+        await self._transport.call("DELETE", webhook_path(webhook_id))
+
+    async def test_webhook(self, webhook_id: str) -> Delivery:
+        """Send a test message to a webhook and return what came of it."""
+        return cast(Delivery, (await self._transport.call("POST", webhook_path(webhook_id, "/test"))).json)
+
+    async def webhook_deliveries(self, webhook_id: str) -> list[Delivery]:
+        """Return the last deliveries of a webhook, newest first."""
+        return await self._get(list[Delivery], webhook_path(webhook_id, "/deliveries"))
 
     async def token(self) -> Token:
         """Return the organization, scopes, label and expiry of the client's own token."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -12,6 +13,15 @@ from sds_client.version import __version__
 
 class Parser(argparse.ArgumentParser):
     """Reports an error in one line."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command with the known ones; argparse would list hidden ones too."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            known = [choice.dest for choice in action._choices_actions]
+            similar = difflib.get_close_matches(value, known, 1)
+            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}"
+            raise argparse.ArgumentError(None, f"there is no command {value}; {hint}")
+        super()._check_value(action, value)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (--help explains)\n")

@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TextIO
 
+from sds_client.cli.printing import count
+
 _REDRAW, _LINE = 0.1, 10.0
 _BAR = 16
 
@@ -34,13 +36,13 @@ class Progress:
 
     def finish(self, word: str) -> None:
         """Show the result, with the number of items and the rate."""
-        text = f"{self._what}: {word}, {self._items:,} items{self._rate()}"
+        text = f"{self._what}: {word}, {count(self._items, 'item')}{self._rate()}"
         self._stream.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
         self._stream.flush()
 
     def _show(self) -> None:
         self._shown = time.monotonic()
-        parts = [f"{self._items:,} items{self._rate()}"]
+        parts = [f"{count(self._items, 'item')}{self._rate()}"]
         if self._fraction is not None:
             filled = int(self._fraction * _BAR)
             bar = f"[{'#' * filled}{'.' * (_BAR - filled)}] " if self._terminal else ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from sds_client.transport import Transport
+from sds_client.transport import Transport, Waiting
 
 T = TypeVar("T")
 Items = Iterable[Mapping[str, Any]]
@@ -15,9 +15,17 @@ each = iter
 
 
 class Base:
-    def __init__(self, url: str, token: str, *, timeout: float = 60.0, patience: float = 120.0) -> None:
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        *,
+        timeout: float = 60.0,
+        patience: float = 120.0,
+        on_wait: Callable[[Waiting], None] | None = None,
+    ) -> None:
         self.url = url
-        self._transport = Transport(url, token, timeout, patience)
+        self._transport = Transport(url, token, timeout, patience, on_wait)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="sds_client", daemon=True)
         self._thread.start()

@@ -1,0 +1,132 @@
+"""Commands about groups: their counts, jobs, reviews and fields, and the token itself."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from sds_client.cli.outputs import confirm
+from sds_client.cli.printing import Result, count, table
+from sds_client.cli.progress import Progress
+from sds_client.cli.running import command
+from sds_client.sync import Client
+
+
+def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    """Add the commands to a command line."""
+    groups = commands.add_parser("groups", help="list and delete groups, set how long they keep items")
+    actions = groups.add_subparsers(required=True, metavar="ACTION")
+    listed = actions.add_parser("list", parents=[common], help="the groups with their counts, newest change first")
+    listed.set_defaults(command=groups_list)
+    retention = actions.add_parser("retention", parents=[common], help="delete items not scraped for some days")
+    retention.add_argument("group")
+    retention.add_argument("days", type=_days, help="a number of days, or `never`")
+    retention.set_defaults(command=groups_retention)
+    delete = actions.add_parser("delete", parents=[common], help="delete a group with everything in it; asks first")
+    delete.add_argument("group")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.set_defaults(command=groups_delete)
+
+    jobs = commands.add_parser("jobs", help="the jobs (crawls) of a group")
+    actions = jobs.add_subparsers(required=True, metavar="ACTION")
+    listed = actions.add_parser("list", parents=[common], help="the jobs with their counts, newest first")
+    listed.add_argument("group")
+    listed.set_defaults(command=jobs_list)
+
+    reviews = commands.add_parser("reviews", help="the reviews of a group's jobs")
+    actions = reviews.add_subparsers(required=True, metavar="ACTION")
+    listed = actions.add_parser("list", parents=[common], help="the latest review of each job, newest first")
+    listed.add_argument("group")
+    listed.set_defaults(command=reviews_list)
+    added = actions.add_parser("add", parents=[common], help="review a job")
+    added.add_argument("group")
+    added.add_argument("job_id")
+    added.add_argument("status", help="such as approved or rejected")
+    added.add_argument("--comment", default="")
+    added.set_defaults(command=reviews_add)
+
+    fields = commands.add_parser("fields", parents=[common], help="how the fields of a group's data are filled")
+    fields.add_argument("group")
+    fields.add_argument("--job-id", help="only this job")
+    fields.set_defaults(command=fields_show)
+    token = commands.add_parser("token", parents=[common], help="the organization and scopes of the access token")
+    token.set_defaults(command=token_show)
+
+
+def _days(text: str) -> int | None:
+    if text == "never":
+        return None
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError("must be a number of days, or `never`")
+    return int(text)
+
+
+@command
+def groups_list(client: Client) -> Result:
+    groups = client.groups()
+    columns = {"group_id": "GROUP", "items": "ITEMS", "approved": "APPROVED", "jobs": "JOBS", "last_change": "CHANGED"}
+    return Result(groups, table(groups, columns, "no groups"))
+
+
+@command
+def groups_retention(client: Client, group: str, days: int | None) -> Result:
+    client.set_retention(group, days)
+    kept = "for ever" if days is None else f"for {count(days, 'day')} after they were last scraped"
+    return Result({"group_id": group, "retention_days": days}, f"items of {group} are kept {kept}")
+
+
+@command
+def groups_delete(client: Client, group: str, yes: bool) -> Result:
+    confirm(f"Delete the group {group} with all outputs, reviews and jobs?", yes)
+    total, progress = client.group(group)["items"], Progress(f"deletion of {group}")
+    deleted = client.delete_group(
+        group, on_progress=lambda done: progress.update(done, done / total if total else None)
+    )
+    return Result({"deleted": deleted}, f"deleted {count(deleted, 'item')}")
+
+
+@command
+def jobs_list(client: Client, group: str) -> Result:
+    jobs = client.jobs(group)
+    columns = {
+        "job_id": "JOB",
+        "items": "ITEMS",
+        "created": "CREATED",
+        "changed": "CHANGED",
+        "unchanged": "UNCHANGED",
+        "last_write": "LAST WRITE",
+        "review.status": "REVIEW",
+    }
+    return Result(jobs, table(jobs, columns, f"no jobs in group {group!r}"))
+
+
+@command
+def reviews_list(client: Client, group: str) -> Result:
+    reviews = client.reviews(group)
+    columns = {"job_id": "JOB", "status": "STATUS", "review_date": "DATE", "comment": "COMMENT"}
+    return Result(reviews, table(reviews, columns, f"no reviews in group {group!r}"))
+
+
+@command
+def reviews_add(client: Client, group: str, job_id: str, status: str, comment: str) -> Result:
+    [review] = client.add_reviews(group, [{"job_id": job_id, "status": status, "comment": comment}])
+    return Result(review, f"{job_id}: {status}")
+
+
+@command
+def fields_show(client: Client, group: str, job_id: str | None) -> Result:
+    found = client.fields(group, job_id)
+    columns = {"path": "FIELD", "fill_rate": "FILLED", "types": "TYPES", "examples": "EXAMPLES"}
+    shown: list[Mapping[str, Any]] = [{**field, "examples": field["examples"][:3]} for field in found["fields"]]
+    text = table(shown, columns, f"no items in group {group!r}")
+    return Result(found, f"{text}\nover {count(found['items'], 'item')}" if shown else text)
+
+
+@command
+def token_show(client: Client) -> Result:
+    token = client.token()
+    expires = f", expires {token['expires']}" if token["expires"] else ""
+    label = f" ({token['label']})" if token["label"] else ""
+    scopes = ", ".join(token["scopes"])
+    return Result(token, f"token {token['id']}{label} of organization {token['organization_id']}: {scopes}{expires}")

@@ -1,0 +1,232 @@
+"""Commands about outputs: from and to files, follow, approve and delete."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sds_client.cli import exporting, importing
+from sds_client.cli.printing import Result
+from sds_client.cli.progress import Progress
+from sds_client.cli.running import command
+from sds_client.patching import Patched
+from sds_client.paths import delete_query, read_query
+from sds_client.state import chunks
+from sds_client.sync import Client
+
+
+def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    """Add the commands to a command line."""
+    outputs = commands.add_parser("outputs", help="outputs of a group from and to files")
+    actions = outputs.add_subparsers(required=True, metavar="ACTION")
+    _add_export(actions, common)
+    _add_import(actions, common)
+    _add_approve(actions, common)
+    _add_delete(actions, common)
+    _add_follow(commands, common)
+
+
+def _add_export(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    export = actions.add_parser(
+        "export",
+        parents=[common],
+        help="write a group to a file; run it again to continue after an interruption",
+        description="Exits with 3 when the group does not exist or nothing in it matches.",
+    )
+    export.add_argument("group")
+    export.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="a name with .ndjson, .ndjson.gz, .csv or .parquet; - writes NDJSON to standard output",
+    )
+    _add_filters(export)
+    _add_selection(export)
+    export.set_defaults(command=outputs_export)
+
+
+def _add_import(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    import_ = actions.add_parser(
+        "import",
+        parents=[common],
+        help="write a file to a group; run it again to continue after an interruption",
+        description="A CSV has the columns that `outputs export` writes, or any others: a column that is not a field "
+        "of an output goes into its data. A column that holds nothing but numbers is read as numbers, likewise true "
+        "and false, and JSON; --text keeps the text.",
+    )
+    import_.add_argument("group")
+    import_.add_argument("file", type=Path, help="NDJSON or CSV, compressed with gzip or not")
+    import_.add_argument("--job-id", help="the root scraping job of the items that name none")
+    import_.add_argument("--key-fields", type=_names, default=(), help="the fields of data that make an item's key")
+    import_.add_argument("--text", type=_names, default=(), help="columns of a CSV to keep as text, e.g. sku,zip")
+    import_.set_defaults(command=outputs_import)
+
+
+def _add_approve(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    approve = actions.add_parser(
+        "approve",
+        parents=[common],
+        help="approve items of a group: some by their ids, or those that match all filters",
+        description="An item that changes while the command runs is left as it is, and counted.",
+    )
+    approve.add_argument("group")
+    approve.add_argument("output_id", nargs="*")
+    _add_filters(approve, approval=False)
+    approve.add_argument("--all", action="store_true", help="every item of the group")
+    approve.add_argument("--withdraw", action="store_true", help="take the approval back")
+    approve.set_defaults(command=outputs_approve)
+
+
+def _add_delete(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    delete = actions.add_parser(
+        "delete",
+        parents=[common],
+        help="delete the items of a group that match all filters; asks first",
+        description="The token needs the scope delete. An interrupted deletion is continued by the same command.",
+    )
+    delete.add_argument("group")
+    _add_filters(delete)
+    delete.add_argument("--scraped-before", help="only items last scraped before this ISO 8601 date")
+    delete.add_argument("--all", action="store_true", help="every item of the group")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    delete.set_defaults(command=outputs_delete)
+
+
+def _add_follow(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    follow = commands.add_parser(
+        "follow", parents=[common], help="print what is new or changed in a group as NDJSON, and wait for more"
+    )
+    follow.add_argument("group")
+    follow.add_argument("--cursor-file", type=Path, help="where to remember how far it came, for the next run")
+    follow.add_argument("--deleted", action="store_true", help="print deletions too")
+    follow.add_argument("--once", action="store_true", help="stop at the present end instead of waiting")
+    _add_filters(follow)
+    _add_selection(follow)
+    follow.set_defaults(command=follow_group)
+
+
+def _add_filters(parser: argparse.ArgumentParser, approval: bool = True) -> None:
+    parser.add_argument("--job-id", help="only this root scraping job")
+    parser.add_argument("--source-url", dest="source_url", help="only this page")
+    parser.add_argument("--country")
+    parser.add_argument("--region")
+    if approval:
+        parser.add_argument("--is-approved", choices=["true", "false"])
+
+
+def _add_selection(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--created-after", help="only items created or updated since this ISO 8601 date")
+    parser.add_argument("--key-hash", help="only the item with this key")
+    parser.add_argument("--fields", help="only these paths, e.g. data.title,source_url")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@command
+def outputs_export(client: Client, group: str, out: Path, source_url: str | None, **filters: Any) -> Result | None:
+    selected = {"url": source_url, **filters}
+    if str(out) == "-":
+        exporting.export_to_standard_output(client, group, selected)
+        return None
+    return Result({"items": exporting.export(client, group, out, selected), "file": str(out)}, "")
+
+
+@command
+def outputs_import(
+    client: Client, group: str, file: Path, job_id: str | None, key_fields: tuple[str, ...], text: tuple[str, ...]
+) -> Result:
+    return Result(vars(importing.load(client, group, file, importing.Completion(job_id, key_fields), text)), "")
+
+
+@command
+def outputs_approve(
+    client: Client, group: str, output_id: list[str], all: bool, withdraw: bool, source_url: str | None, **given: Any
+) -> Result:
+    filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
+    ways = [bool(output_id), bool(filters), all]
+    if sum(ways) != 1:
+        raise ValueError("name what to approve: by output ids, by filters such as --job-id, or with --all")
+    if output_id:
+        patched = client.patch_many(group, [{"output_id": one, "is_approved": not withdraw} for one in output_id])
+    else:
+        patched = _approve_matching(client, group, filters, not withdraw)
+    missing = [one for one, item in zip(output_id, patched.items, strict=False) if item["result"] == "not_found"]
+    if missing:
+        raise ValueError(f"not in group {group!r}: {', '.join(missing)}")
+    conflicts = f", {patched.conflict:,} changed meanwhile and left" if patched.conflict else ""
+    counts = {"updated": patched.updated, "unchanged": patched.unchanged, "conflict": patched.conflict}
+    return Result(counts, f"{patched.updated:,} updated, {patched.unchanged:,} unchanged{conflicts}")
+
+
+def _approve_matching(client: Client, group: str, filters: dict[str, Any], approved: bool) -> Patched:
+    """Approve the items that match, each as it was read."""
+    patched, progress = Patched(), Progress(f"approval in {group}")
+    selected = client.outputs(group, is_approved=not approved, fields=["output_id"], **filters)
+    for page in chunks(selected):
+        patches = [{"output_id": one["output_id"], "if_id": one["id"], "is_approved": approved} for one in page]
+        done = client.patch_many(group, patches)
+        patched.updated += done.updated
+        patched.unchanged += done.unchanged
+        patched.conflict += done.conflict + done.not_found
+        progress.update(patched.updated)
+    return patched
+
+
+@command
+def outputs_delete(client: Client, group: str, source_url: str | None, all: bool, yes: bool, **given: Any) -> Result:
+    filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
+    if all:
+        filters["all"] = True
+    query = delete_query(filters)
+    what = "all outputs" if all else f"the outputs with {', '.join('='.join(p) for p in query.items())}"
+    confirm(f"Delete {what} of group {group}?", yes)
+    progress = Progress(f"deletion in {group}")
+    total = _total(client, group, filters)
+    deleted = client.delete_many(
+        group, on_progress=lambda done: progress.update(done, done / total if total else None), **filters
+    )
+    progress.update(deleted)
+    progress.finish("deleted")
+    return Result({"deleted": deleted}, "")
+
+
+@command
+def follow_group(
+    client: Client,
+    group: str,
+    cursor_file: Path | None,
+    deleted: bool,
+    once: bool,
+    source_url: str | None,
+    **filters: Any,
+) -> None:
+    selected = {"url": source_url, **filters}
+    read_query(selected)  # a mistake is an error before the first wait
+    options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
+    for item in client.follow(group, **options):
+        sys.stdout.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask on the terminal, unless `--yes` was given. Raises ValueError without a yes."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise ValueError("a deletion is confirmed on a terminal; give --yes where there is none")
+    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+        raise ValueError("nothing was deleted")
+
+
+def _total(client: Client, group: str, filters: dict[str, Any]) -> int | None:
+    """Return how many items a deletion is about, where the service knows it without counting."""
+    if set(filters) == {"all"}:
+        return int(client.group(group)["items"])
+    if set(filters) == {"job_id"}:
+        return next((int(job["items"]) for job in client.jobs(group) if job["job_id"] == filters["job_id"]), None)
+    return None

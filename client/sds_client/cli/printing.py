@@ -1,0 +1,93 @@
+"""Results for people, as text and tables, or for programs, as JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_MIN_WIDTH = 8
+
+
+@dataclass
+class Result:
+    """The result of a command: its JSON, and what is shown without `--json`."""
+
+    value: Any
+    text: str
+
+
+def show(result: Result, as_json: bool) -> None:
+    """Write a result to standard output."""
+    text = json.dumps(result.value, ensure_ascii=False, indent=2) if as_json else result.text
+    if text:
+        print(text)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 item`, `1,200 items`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def table(records: Sequence[Mapping[str, Any]], columns: Mapping[str, str], none: str) -> str:
+    """Return records as a table; `columns` are headings by dotted path, `none` the text where there are no records.
+
+    On a terminal, the widest columns are cut so that each record is one line.
+    """
+    if not records:
+        return none
+    rows = [[_cell(record, path) for path in columns] for record in records]
+    is_number = [all(_value(record, path) is None or _counts(record, path) for record in records) for path in columns]
+    rows.insert(0, list(columns.values()))
+    widths = [max(len(row[place]) for row in rows) for place in range(len(columns))]
+    if sys.stdout.isatty():
+        widths = _fitted(widths, shutil.get_terminal_size().columns)
+    return "\n".join(_line(row, widths, is_number) for row in rows)
+
+
+def _line(row: list[str], widths: list[int], is_number: list[bool]) -> str:
+    cells = []
+    for text, width, right in zip(row, widths, is_number, strict=True):
+        text = text if len(text) <= width else text[: width - 1] + "…"
+        cells.append(text.rjust(width) if right else text.ljust(width))
+    return "  ".join(cells).rstrip()
+
+
+def _fitted(widths: list[int], room: int) -> list[int]:
+    """Return widths that fit into one line, taken from the widest columns."""
+    fitted = list(widths)
+    while sum(fitted) + 2 * (len(fitted) - 1) > room and max(fitted) > _MIN_WIDTH:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
+
+
+def _value(record: Mapping[str, Any], path: str) -> Any:
+    value: Any = record
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _counts(record: Mapping[str, Any], path: str) -> bool:
+    value = _value(record, path)
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _cell(record: Mapping[str, Any], path: str) -> str:
+    value = _value(record, path)
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:.0%}" if path.endswith("rate") else f"{value:g}"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {number}" for name, number in value.items())
+    if isinstance(value, list):
+        return ", ".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in value)
+    return " ".join(str(value).split())

@@ -1,0 +1,76 @@
+"""How a command runs: its client, its result, its errors and its exit code."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from sds_client.cli import printing, settings
+from sds_client.cli.exporting import NothingFoundError
+from sds_client.cli.printing import Result
+from sds_client.errors import ClientError
+from sds_client.sync import Client
+from sds_client.transport import Waiting
+
+# Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 there is nothing to export, 130 interrupted.
+NOTHING_FOUND = 3
+
+
+def options() -> argparse.ArgumentParser:
+    """Return the options of every command that calls the service."""
+    # Absent instead of None, so that a default of `groups list` does not replace what was given after `groups`.
+    common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
+    common.add_argument("--url", help=f"address of the service; else SDS_URL, else {settings.DEFAULT_URL}")
+    common.add_argument("--token", help="access token; better in SDS_TOKEN, where other users do not see it")
+    common.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
+    return common
+
+
+def command(work: Callable[..., Result | None]) -> Callable[..., int]:
+    """Make a command of a function: give it a client, show its result, and turn an exception into an exit code."""
+
+    @functools.wraps(work)
+    def run(url: str | None = None, token: str | None = None, as_json: bool = False, **given: Any) -> int:
+        umask = os.umask(0o077)  # files for the owner only: cookies are as good as passwords
+        try:
+            with Client(settings.address(url), settings.access_token(token), on_wait=_report_wait) as client:
+                result = work(client, **given)
+            if result is not None:
+                printing.show(result, as_json)
+            sys.stdout.flush()
+        except NothingFoundError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return NOTHING_FOUND
+        except (ClientError, ValueError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 1
+        except BrokenPipeError:  # the reader of standard output, such as `head`, has enough
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except OSError as error:
+            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+            return 1
+        except KeyboardInterrupt:
+            print("\nstopped; run the same command again to continue", file=sys.stderr)
+            return 130
+        finally:
+            os.umask(umask)
+        return 0
+
+    return run
+
+
+def _report_wait(waiting: Waiting) -> None:
+    """Say what a command waits for; a service that cannot be reached in the first place is an error at once."""
+    if waiting.error.status == 0 and not waiting.has_responded:
+        raise waiting.error
+    print(
+        f"waiting for the service ({waiting.error}); giving up in {waiting.seconds:.0f} s, Ctrl-C stops",
+        file=sys.stderr,
+    )

@@ -1,0 +1,83 @@
+"""Commands about webhooks."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from sds_client.cli.printing import Result, table
+from sds_client.cli.running import command
+from sds_client.sync import Client
+
+_EVENTS = ("job.finished", "group.changed")
+
+
+def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    """Add the commands to a command line."""
+    webhooks = commands.add_parser("webhooks", help="addresses that are told of events")
+    actions = webhooks.add_subparsers(required=True, metavar="ACTION")
+    listed = actions.add_parser("list", parents=[common], help="the webhooks with their last results")
+    listed.set_defaults(command=webhooks_list)
+    added = actions.add_parser("add", parents=[common], help="add a webhook and show its secret once")
+    added.add_argument("address", metavar="URL", help="where messages are sent")
+    added.add_argument("--event", dest="events", action="append", choices=_EVENTS, help="default: both; repeatable")
+    added.add_argument("--group", help="only events of this group")
+    added.add_argument("--label", default="")
+    added.set_defaults(command=webhooks_add)
+    for name, help, work in (
+        ("delete", "delete a webhook", webhooks_delete),
+        ("test", "send a test message and show what came of it", webhooks_test),
+        ("deliveries", "the last messages, newest first", webhooks_deliveries),
+    ):
+        parser = actions.add_parser(name, parents=[common], help=help)
+        parser.add_argument("webhook_id")
+        parser.set_defaults(command=work)
+
+
+@command
+def webhooks_list(client: Client) -> Result:
+    webhooks = client.webhooks()
+    columns = {
+        "webhook_id": "WEBHOOK",
+        "url": "URL",
+        "events": "EVENTS",
+        "group_id": "GROUP",
+        "active": "ACTIVE",
+        "last_result.status": "LAST STATUS",
+        "label": "LABEL",
+    }
+    return Result(webhooks, table(webhooks, columns, "no webhooks"))
+
+
+@command
+def webhooks_add(client: Client, address: str, events: list[str] | None, group: str | None, label: str) -> Result:
+    webhook = client.add_webhook(address, events or _EVENTS, group=group, label=label)
+    return Result(webhook, f"webhook {webhook['webhook_id']}\nsecret, shown only this once: {webhook['secret']}")
+
+
+@command
+def webhooks_delete(client: Client, webhook_id: str) -> Result:
+    client.delete_webhook(webhook_id)
+    return Result({"deleted": 1}, "deleted")
+
+
+@command
+def webhooks_test(client: Client, webhook_id: str) -> Result:
+    delivery = client.test_webhook(webhook_id)
+    outcome = delivery["error"] or f"status {delivery['status']}"
+    return Result(delivery, f"{delivery['state']}: {outcome}")
+
+
+@command
+def webhooks_deliveries(client: Client, webhook_id: str) -> Result:
+    deliveries = client.webhook_deliveries(webhook_id)
+    columns = {
+        "create_date": "DATE",
+        "type": "EVENT",
+        "group_id": "GROUP",
+        "state": "STATE",
+        "attempts": "ATTEMPTS",
+        "status": "STATUS",
+        "error": "ERROR",
+    }
+    return Result(deliveries, table(deliveries, columns, "no deliveries"))

@@ -1,0 +1,169 @@
+"""`sds` for looking: groups, jobs, reviews, fields, cookies, storage, token; as tables and as JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sds_client import Client
+from sds_client.__main__ import main
+from sds_client.cli.printing import count, table
+from tests.support.api import make_outputs
+from tests.support.processes import free_port
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+@pytest.fixture
+def shop(client: Client) -> Client:
+    client.push("shop", make_outputs(3))
+    client.add_reviews("shop", [{"job_id": "job-1", "status": "approved", "comment": "fine"}])
+    client.set_cookies([{"domain": ".shop.example", "name": "session", "value": "4f1c9a", "secure": True}])
+    client.set_local_storage([{"domain": "shop.example", "key": "theme", "value": "dark"}])
+    return client
+
+
+def printed(capsys: Any, *arguments: str) -> str:
+    assert main(list(arguments)) == 0
+    return str(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "heading", "row"),
+    [
+        (["groups", "list"], "GROUP", "shop       3         0     1"),
+        (["jobs", "list", "shop"], "JOB", "job-1      3        3        0          0"),
+        (["reviews", "list", "shop"], "JOB", "job-1  approved"),
+        (["fields", "shop"], "FIELD", "title    100%  string 3  Lamp 2, Lamp 1, Lamp 0\nover 3 items"),
+        (["cookies", "list"], "DOMAIN", ".shop.example  /     session  session  yes"),
+        (["storage", "list", "--domain", "shop.example"], "DOMAIN", "shop.example  /     theme  never"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_list_is_a_table_for_people_and_json_for_programs(
+    shop: Client, capsys: Any, arguments: list[str], heading: str, row: str
+) -> None:
+    text = printed(capsys, *arguments)
+    assert text.startswith(heading)
+    assert row in text
+    assert "4f1c9a" not in text  # the value of a cookie is not for shoulders to look over
+    found = json.loads(printed(capsys, *arguments, "--json"))
+    assert len(found["fields"] if isinstance(found, dict) else found) >= 1
+
+
+def test_the_token_tells_whose_it_is(client: Client, organization: int, capsys: Any) -> None:
+    assert f"of organization {organization}: " in printed(capsys, "token")
+    assert json.loads(printed(capsys, "token", "--json"))["organization_id"] == organization
+
+
+def test_commands_that_change_something_report_it_as_json_too(shop: Client, capsys: Any) -> None:
+    assert json.loads(printed(capsys, "reviews", "add", "shop", "job-1", "rejected", "--json"))["status"] == "rejected"
+    assert shop.reviews("shop")[0]["status"] == "rejected"
+    assert json.loads(printed(capsys, "groups", "retention", "shop", "30", "--json"))["retention_days"] == 30
+    assert shop.group("shop")["retention_days"] == 30
+    assert printed(capsys, "groups", "retention", "shop", "never") == "items of shop are kept for ever\n"
+    assert json.loads(printed(capsys, "cookies", "delete", "--domain", ".shop.example", "--json")) == {"deleted": 1}
+    assert printed(capsys, "storage", "delete", "--all") == "deleted 1 entry\n"
+    assert printed(capsys, "groups", "delete", "shop", "--yes") == "deleted 3 items\n"
+    assert (shop.groups(), shop.cookies(), shop.local_storage()) == ([], [], [])
+
+
+def test_items_that_match_filters_are_approved(shop: Client, capsys: Any) -> None:
+    shop.push("shop", [{**item, "root_job_id": "job-2"} for item in make_outputs(1)])
+    assert printed(capsys, "outputs", "approve", "shop", "--job-id", "job-2") == "1 updated, 0 unchanged\n"
+    assert shop.group("shop")["approved"] == 1
+    assert json.loads(printed(capsys, "outputs", "approve", "shop", "--all", "--json"))["updated"] == 2
+    assert printed(capsys, "outputs", "approve", "shop", "--job-id", "job-1", "--withdraw").startswith("2 updated")
+    assert [item["root_job_id"] for item in shop.outputs("shop", is_approved=True)] == ["job-2"]
+
+
+def test_approving_names_one_way_of_choosing(shop: Client, capsys: Any) -> None:
+    assert main(["outputs", "approve", "shop"]) == 1
+    assert "name what to approve" in capsys.readouterr().err
+    assert shop.group("shop")["approved"] == 0
+
+
+def test_follow_prints_what_is_new_and_remembers_its_place(shop: Client, capsys: Any, tmp_path: Path) -> None:
+    place = str(tmp_path / "cursor")
+    follow = ["follow", "shop", "--once", "--deleted", "--cursor-file", place, "--fields", "key_hash"]
+    assert [json.loads(line)["key_hash"] for line in printed(capsys, *follow).splitlines()] == [
+        "key-0",
+        "key-1",
+        "key-2",
+    ]
+    assert printed(capsys, *follow) == ""
+    shop.delete_many("shop", job_id="job-1")
+    assert len(printed(capsys, *follow).splitlines()) == 3
+
+
+def test_webhooks_are_added_listed_and_deleted(client: Client, capsys: Any) -> None:
+    added = json.loads(
+        printed(capsys, "webhooks", "add", "https://hooks.example/in", "--event", "job.finished", "--json")
+    )
+    assert added["secret"] and added["events"] == ["job.finished"]
+    assert "https://hooks.example/in  job.finished" in printed(capsys, "webhooks", "list")
+    assert printed(capsys, "webhooks", "deliveries", added["webhook_id"]) == "no deliveries\n"
+    assert printed(capsys, "webhooks", "delete", added["webhook_id"]) == "deleted\n"
+    assert printed(capsys, "webhooks", "list") == "no webhooks\n"
+
+
+@pytest.mark.parametrize(
+    "command", [["groups", "list"], ["outputs", "export", "shop", "--out", "-"], ["follow", "shop"]]
+)
+def test_a_service_that_is_away_is_an_error_in_one_line_at_once(capsys: Any, command: list[str]) -> None:
+    port, began = free_port(), time.monotonic()
+    assert main([*command, "--url", f"http://127.0.0.1:{port}"]) == 1
+    assert capsys.readouterr().err == f"error: cannot connect to 127.0.0.1:{port}\n"
+    assert time.monotonic() - began < 10
+
+
+def test_an_unknown_command_is_answered_with_the_nearest_or_the_known_ones(capsys: Any) -> None:
+    for arguments, message in (
+        (["group"], "error: there is no command group; did you mean groups? (--help explains)\n"),
+        (["jobs", "x"], "error: there is no command x; known are list"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err.startswith(message)
+
+
+def test_a_reader_that_has_enough_is_not_an_error(shop: Client) -> None:
+    shop.push("many", make_outputs(500))
+    for arguments in ("follow many --once", "groups list --json", "outputs export many --out -"):
+        command = f"set -o pipefail; {sys.executable} -m sds_client {arguments} | head -n 1 >/dev/null"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_bash_completes_commands_actions_and_options(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "sds.bash").write_text(printed(capsys, "completion", "bash"))
+
+    def completed(*words: str) -> list[str]:
+        line = " ".join(f"'{word}'" for word in ("sds", *words))
+        code = f"source {tmp_path}/sds.bash; COMP_WORDS=({line}); COMP_CWORD={len(words)}; _sds; echo ${{COMPREPLY[@]}}"
+        return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout.split()
+
+    assert completed("gr") == ["groups"]
+    assert completed("outputs", "") == ["--help", "approve", "delete", "export", "import"]
+    assert completed("outputs", "export", "lamps", "--fi") == ["--fields"]
+    assert completed("completion", "") == ["--help", "bash", "zsh"]
+
+
+def test_one_of_something_is_singular() -> None:
+    assert (count(1, "item"), count(0, "item"), count(1200, "item")) == ("1 item", "0 items", "1,200 items")
+
+
+def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
+    records = [{"group_id": "g" * 100, "items": 1200, "label": "x" * 30}]
+    text = table(records, {"group_id": "GROUP", "items": "ITEMS", "label": "LABEL"}, "none")
+    assert all(len(line) <= 40 for line in text.splitlines())
+    assert "1,200" in text and "g…" in text
