@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
-from service.http.access_log import observe
+from service.http.access_log import ACCESS_LOG, AccessLog, observe
 from service.http.auth import AUTHENTICATOR, Authenticator, authenticate
 from service.http.cors import add_cors, preflight
 from service.http.errors import errors
@@ -47,7 +47,8 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[STOPPING] = asyncio.Event()
     app[READINESS] = Readiness(store.database)
     app[LIMITS] = Limits(settings)
-    app[METRICS] = Metrics(store, app[LIMITS])
+    app[METRICS] = Metrics(settings, store, app[LIMITS])
+    app[ACCESS_LOG] = AccessLog(settings.access_log)
     app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private))
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     add_routes(app, ROUTES)

@@ -98,6 +98,9 @@ class Settings:
     log_format: str = _setting(
         "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."
     )
+    access_log: float = _setting(
+        1.0, "Share of requests with a log line: 1 all, 0.01 one in a hundred and every status from 500, 0 none."
+    )
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None, **overrides: Any) -> Self:
@@ -142,6 +145,8 @@ class Settings:
             raise SettingsError("LEASE_SECONDS must be greater than MONGO_TIMEOUT.")
         if not 0 < self.token_cache_seconds <= 4:
             raise SettingsError("TOKEN_CACHE_SECONDS must be over 0 and at most 4.")
+        if self.access_log > 1:
+            raise SettingsError("ACCESS_LOG must be from 0 to 1.")
         if self.local_mongo_cache_gb < 0.25:
             raise SettingsError("LOCAL_MONGO_CACHE_GB must be at least 0.25.")
         if self.base_url and not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", self.base_url):
@@ -166,7 +171,7 @@ class Settings:
 # The least value of a number: counts from 1, times and rates from a millisecond or one in a thousand seconds.
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
 _MAX_DEPTH = 150
-_MAY_BE_ZERO = {"port", "rate_limit", "drain_seconds"}
+_MAY_BE_ZERO = {"access_log", "port", "rate_limit", "drain_seconds"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMATS = ("auto", "json", "text")
 

@@ -4,9 +4,10 @@ from aiohttp import web
 
 from schemas.health import Health
 from service.http.endpoint import endpoint
-from service.http.errors import http_error
-from service.http.keys import READINESS, STOPPING, STORE
+from service.http.errors import error_response, unavailable
+from service.http.keys import READINESS, REASON, STOPPING, STORE
 from service.http.responses import json_response
+from service.store import StoreError
 
 
 @endpoint("Is the process alive?", Health())
@@ -18,7 +19,15 @@ async def healthz(request: web.Request) -> web.StreamResponse:
 @endpoint("Is the service ready?", Health())
 async def readyz(request: web.Request) -> web.StreamResponse:
     """Tell whether the database responds and takes writes; 503 while it does not, and once the process stops."""
-    app = request.app
-    if app[STOPPING].is_set() or not await app[STORE].ping() or not await app[READINESS].check():
-        raise http_error(503, {"Retry-After": "1"})
+    if request.app[STOPPING].is_set() or not await _is_ready(request.app):
+        # Returned, not raised: a service that starts or stops is no failure to log.
+        request[REASON] = "not_ready"
+        return error_response(unavailable("not_ready"))
     return await json_response(request, {"status": "ok"})
+
+
+async def _is_ready(app: web.Application) -> bool:
+    try:
+        return await app[STORE].ping() and await app[READINESS].check()
+    except StoreError:
+        return False

@@ -1,7 +1,6 @@
 """GET /metrics, without a token."""
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from service.http.endpoint import endpoint
 from service.http.keys import STORE
@@ -10,6 +9,7 @@ from service.http.metrics import METRICS
 
 @endpoint("Get metrics", None, gives=["text/plain"])
 async def metrics(request: web.Request) -> web.StreamResponse:
-    """Return the metrics of all workers in Prometheus' text format."""
-    text = request.app[METRICS].render(await request.app[STORE].in_flight())
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    """Return the metrics of all workers in the format of Prometheus or OpenMetrics, as the client accepts."""
+    state = await request.app[STORE].in_flight()
+    text, content_type = request.app[METRICS].render(request.headers.get("Accept", ""), state)
+    return web.Response(body=text, headers={"Content-Type": content_type, "Vary": "Accept"})

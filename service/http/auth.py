@@ -10,7 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from service.bounded import Bounded
-from service.http.errors import ApiError, http_error, problem
+from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import TENANT
@@ -65,7 +65,7 @@ class Authenticator:
         looking = self._looking.get(digest)
         if looking is None:
             if cached is None and self._unknown >= _MAX_UNKNOWN:
-                raise http_error(503, {"Retry-After": "1"})
+                raise unavailable("tokens")
             looking = asyncio.create_task(self._look_up(digest, secret))
             self._looking[digest] = looking
             looking.add_done_callback(lambda _: self._looking.pop(digest, None))

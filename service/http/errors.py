@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
-from service.http.keys import REQUEST_ID, STREAMING
+from service.http.keys import REASON, REQUEST_ID, STREAMING
 from service.store import CursorExpired, CursorInvalid, ItemTooLarge, StoreUnavailable
 
 log = logging.getLogger("service")
@@ -24,9 +24,12 @@ Problem = dict[str, Any]
 class ApiError(Exception):
     """A response other than success: its status, its problems, its extra headers."""
 
-    def __init__(self, status: int, problems: list[Problem], headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, problems: list[Problem], headers: Mapping[str, str] | None = None, reason: str = ""
+    ) -> None:
         super().__init__(status, problems)
         self.status, self.problems, self.headers = status, problems, dict(headers or {})
+        self.reason = reason  # of a 503, for the metrics
 
 
 def problem(kind: str, message: str, *loc: str) -> Problem:
@@ -100,6 +103,12 @@ def http_error(status: int, headers: Mapping[str, str] | None = None) -> ApiErro
     return ApiError(status, [problem(kind, message, *loc)], headers)
 
 
+def unavailable(reason: str) -> ApiError:
+    """Return a 503 that is counted under its reason: requests, bodies, bytes, tokens, database, not_ready, …"""
+    kind, message, loc = _HTTP[503]
+    return ApiError(503, [problem(kind, message, *loc)], {"Retry-After": "1"}, reason)
+
+
 def to_api_error(error: BaseException) -> ApiError:
     """Return the response to an exception; what is not in the table is a 500 that tells nothing."""
     match error:
@@ -113,7 +122,7 @@ def to_api_error(error: BaseException) -> ApiError:
         case HttpProcessingError():
             return http_error(431 if error.message.startswith("Too many headers") else 400)
         case StoreUnavailable():
-            return http_error(503, {"Retry-After": "1"})
+            return unavailable("database")
         case CursorInvalid():
             return invalid("value_error", "Must be the cursor of a Link header", "query", "cursor")
         case CursorExpired():
@@ -134,9 +143,11 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
         return response
     except Exception as error:
         failure = to_api_error(error)
+        request[REASON] = failure.reason
         if failure.status >= 500:
             # The class alone: messages of drivers and codecs carry documents and values.
-            log.error(
+            log.log(
+                logging.ERROR if failure.status == 500 else logging.WARNING,
                 "request failed",
                 extra={
                     "error": type(error).__name__,

@@ -17,6 +17,8 @@ READINESS = web.AppKey("readiness", Readiness)
 STOPPING = web.AppKey("stopping", asyncio.Event)
 
 REQUEST_ID = web.RequestKey("request_id", str)
+# Why the response is a 503, for the metrics.
+REASON = web.RequestKey("reason", str)
 ORGANIZATION = web.RequestKey("organization_id", int)
 TOKEN = web.RequestKey("token", Token)
 # Set when the client waits to be told to send the body.

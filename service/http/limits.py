@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from service.bounded import Bounded
-from service.http.errors import ApiError, http_error
+from service.http.errors import http_error, unavailable
 from service.http.keys import SETTINGS, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import Turns, Waiting
@@ -24,11 +24,6 @@ _MAX_BEGINNING = 8
 # Connections, where nobody says how many there may be, and how many of them no token may take.
 _CONNECTIONS, _KEPT = 10_000, 16
 _WITH_BODY = ("POST", "PUT", "PATCH")
-
-
-def overloaded() -> ApiError:
-    """Return the response to a request that finds no room."""
-    return http_error(503, {"Retry-After": "1"})
 
 
 class Holder(NamedTuple):
@@ -45,7 +40,8 @@ HEADS = Holder(-1, "")
 class Pool:
     """A bounded amount of something: no organization holds more than 3/4 of it, and no token more than 5/8."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, name: str = "") -> None:
+        self.name = name  # in the metrics
         self.total, self.share = total, total - total * 3 // 8
         self._organization_share = total - total // 4
         self.used = 0
@@ -90,9 +86,9 @@ class Limits:
 
     def __init__(self, settings: Settings) -> None:
         self.set_connections(_CONNECTIONS)
-        self.working = Pool(settings.max_in_flight)
-        self.receiving = Pool(settings.max_receiving)
-        self.bytes = Pool(settings.max_bytes_in_flight)
+        self.working = Pool(settings.max_in_flight, "requests")
+        self.receiving = Pool(settings.max_receiving, "bodies")
+        self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams that read their first piece: until then nobody knows how much they will hold.
         self.beginning = Turns(_MAX_BEGINNING)
         self.rate = settings.rate_limit
@@ -100,8 +96,8 @@ class Limits:
 
     def set_connections(self, count: int) -> None:
         """Let requests with a token take these connections, but for some: health checks, and whoever has none yet."""
-        self.requests = Pool(max(1, count - max(min(_KEPT, count // 4), count // 8)))
-        self.waiting = Pool(max(1, self.requests.total * 3 // 4))  # those that wait or follow
+        self.requests = Pool(max(1, count - max(min(_KEPT, count // 4), count // 8)), "connections")
+        self.waiting = Pool(max(1, self.requests.total * 3 // 4), "readers")  # those that wait or follow
 
     def wait_for(self, token_id: str) -> float:
         """Take one request from a token's bucket; return the seconds to wait if it is empty.
@@ -146,7 +142,7 @@ class Admission:
     def hold(self, size: int) -> None:
         """Count bytes that the request keeps in memory, until `release` or its end."""
         if not self._limits.bytes.take(self._holder, size):
-            raise overloaded()
+            raise unavailable(self._limits.bytes.name)
         self._bytes += size
 
     def release(self, size: int) -> None:
@@ -178,7 +174,7 @@ class Admission:
 
     def _enter(self, pool: Pool) -> None:
         if not pool.take(self._holder):
-            raise overloaded()
+            raise unavailable(pool.name)
         self._held.append(pool)
 
     def _leave(self) -> None:
@@ -190,7 +186,7 @@ class Admission:
         if self._place is not place:
             self._leave()
             if not place.take(self._holder):
-                raise overloaded()
+                raise unavailable(place.name)
             self._place = place
 
 

@@ -1,106 +1,319 @@
-"""What the service tells Prometheus."""
+"""What the service tells Prometheus: one collector, for one worker and for several.
+
+Each worker counts in its own cells; whichever is asked adds up those of all. What belongs to the database as a whole is
+asked when it is collected and kept nowhere, so that nothing outlives its cause.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import platform
 import time
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import Any, NamedTuple
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, values
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
 
+from service import __version__
+from service.http.cells import Cells, Labels, Row, read_rows
 from service.http.limits import Limits
+from service.http.turns import TENANT
+from service.settings import Settings
 from service.store import InFlight, Store
 
-_METHODS = {"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"}
+# Set by the supervisor of several workers: where they keep their numbers, and which one this is. By its number, not
+# its process: a worker started again goes on with the numbers of the one that died.
+FOLDER, NUMBER = "SDS_METRICS_DIR", "SDS_WORKER_NUMBER"
+SUPERVISOR = "supervisor"
+
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_COMMANDS = frozenset(
+    {"aggregate", "bulkWrite", "delete", "find", "findAndModify", "getMore", "insert", "ping", "update"}
+)
+# Organizations with series of their own, per worker; all others count as `other`.
+_MAX_ORGANIZATIONS = 100
 _SAMPLE_SECONDS = 0.25
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-
-# Set by the supervisor of several workers: where they keep their counts, and which one this is. By
-# its number, not its process: a worker started again goes on in the files of the one that died.
-FOLDER, NUMBER = "PROMETHEUS_MULTIPROC_DIR", "WORKER_NUMBER"
-if FOLDER in os.environ and NUMBER in os.environ:
-    values.ValueClass = values.MultiProcessValue(lambda: os.environ[NUMBER])  # type: ignore[no-untyped-call]
+# Of a histogram: one cell per bound, one for what is beyond them, and the sum.
+_BEYOND, _SUM = len(_SECONDS), len(_SECONDS) + 1
+_WIDTH = len(_SECONDS) + 2
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Metrics:
-    """The counters of this process; with several workers, of all of them."""
+class Family(NamedTuple):
+    """One metric: its type, its help and the names of its labels."""
 
-    def __init__(self, store: Store, limits: Limits) -> None:
-        self._store, self._limits = store, limits
-        self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "sds_requests_total",
-            "Requests with a response.",
-            ["method", "route", "status"],
-            registry=self._registry,
-        )
-        self._seconds = Histogram(
-            "sds_request_seconds", "Time to respond.", ["route"], buckets=_SECONDS, registry=self._registry
-        )
-        self._lag = Histogram(
-            "sds_event_loop_lag_seconds", "Delay of the event loop.", buckets=_SECONDS, registry=self._registry
-        )
-        self.items_in = Counter("sds_items_in_total", "Output items written.", ["result"], registry=self._registry)
-        self.items_out = Counter("sds_items_out_total", "Output items read.", registry=self._registry)
-        self._in_flight = self._gauge("sds_requests_in_flight", "Requests being worked on.")
-        self._receiving = self._gauge("sds_requests_receiving", "Requests whose body is being received.")
-        self._bytes = self._gauge("sds_bytes_in_flight", "Bytes of bodies and responses held in memory.")
-        self._rounds = self._gauge("sds_write_rounds", "Write rounds under way.")
-        self._connections = self._gauge("sds_mongo_connections", "Connections to the database.")
-        self._in_use = self._gauge("sds_mongo_connections_in_use", "Connections to the database at work.")
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
 
-        self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
-    def _gauge(self, name: str, text: str) -> Gauge:
-        gauge = Gauge(name, text, registry=self._registry, multiprocess_mode="livesum")
-        gauge.set(0)  # whatever a worker left that died
-        return gauge
+FAMILIES = {
+    "sds_requests_total": Family("counter", "Requests with a response.", ("method", "route", "status")),
+    "sds_request_seconds": Family(
+        "histogram",
+        "Time to respond. Kinds: request, wait (long polls) and stream (exports, which last as long as their clients).",
+        ("method", "route", "kind"),
+    ),
+    "sds_unavailable_total": Family("counter", "Responses with status 503, by reason.", ("reason",)),
+    "sds_database_seconds": Family("histogram", "Time that the database took over a command.", ("command",)),
+    "sds_database_failures_total": Family("counter", "Commands that the database did not do.", ("command",)),
+    "sds_event_loop_lag_seconds": Family("histogram", "Delay of the event loop."),
+    "sds_items_in_total": Family("counter", "Output items written.", ("organization", "result")),
+    "sds_items_out_total": Family("counter", "Output items read.", ("organization",)),
+    "sds_upkeep_failures_total": Family("counter", "Failed passes of the upkeep."),
+    "sds_webhook_deliveries_total": Family("counter", "Attempts to deliver a webhook.", ("result",)),
+    "sds_worker_restarts_total": Family("counter", "Workers that died and were started again."),
+    "sds_resource_used": Family("gauge", "How much of a bounded resource is in use, of all workers.", ("resource",)),
+    "sds_resource_limit": Family("gauge", "How much of a bounded resource there is, of all workers.", ("resource",)),
+    "sds_build_info": Family("gauge", "The version that runs.", ("version", "python")),
+    "sds_database_up": Family("gauge", "Whether the database responds."),
+    "sds_batches_in_flight": Family("gauge", "Batches of ids in flight."),
+    "sds_oldest_batch_seconds": Family("gauge", "Age of the oldest batch in flight."),
+    "sds_oldest_upkeep_seconds": Family("gauge", "How long the oldest group that is due for upkeep has waited."),
+    "sds_workers": Family("gauge", "Workers that run."),
+    "process_cpu_seconds_total": Family("counter", "CPU time of a worker.", ("worker",)),
+    "process_resident_memory_bytes": Family("gauge", "Memory of a worker.", ("worker",)),
+    "process_open_fds": Family("gauge", "Files that a worker has open.", ("worker",)),
+}
 
-    def observe(self, method: str, route: str, status: int, seconds: float) -> None:
+
+class Metrics(Collector):
+    """The numbers of this worker, and of all of them when asked."""
+
+    def __init__(self, settings: Settings, store: Store, limits: Limits) -> None:
+        folder = os.environ.get(FOLDER)
+        self._folder = Path(folder) if folder else None
+        self._worker = os.environ.get(NUMBER, "0")
+        self._cells = Cells(self._folder, self._worker)
+        self._values = self._cells.values
+        self._reset_gauges()
+        self._values[self._cells.place("pid")] = os.getpid()
+        self._series: dict[tuple[str, str, str, int], tuple[int, int]] = {}
+        self._commands: dict[str, int] = {}
+        self._lock = Lock()
+        self._organizations: dict[int, str] = {}
+        self.items_in = ItemsIn(self)
+        self.items_out = ItemsOut(self)
+        self._sampled: list[tuple[int, Callable[[], float]]] = []
+        self._followed: list[list[Any]] = []
+        for pool in (limits.working, limits.receiving, limits.bytes):
+            self.add_resource(pool.name, lambda pool=pool: pool.used, lambda pool=pool: pool.total)  # type: ignore[misc]
+        # Made anew when the number of connections is known.
+        self.add_resource("connections", lambda: limits.requests.used, lambda: limits.requests.total)
+        self.add_resource("readers", lambda: limits.waiting.used, lambda: limits.waiting.total)
+        self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
+        self.add_resource("rounds", lambda: store.outputs.rounds_in_flight)
+        store.pool.on_command = self._observe_command
+        self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
+        self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)
+
+    def add_resource(self, name: str, used: Callable[[], int], limit: Callable[[], int] | None = None) -> None:
+        """Show how much of something is used, beside its limit where it has one."""
+        self._sampled.append((self._cells.place("sds_resource_used", (name,)), used))
+        if limit is not None:
+            self._sampled.append((self._cells.place("sds_resource_limit", (name,)), limit))
+
+    def follow_counter(self, family: str, read: Callable[[], int], *labels: str) -> None:
+        """Show a count that another part of this process keeps."""
+        self._followed.append([self._cells.place(family, labels), read, read()])
+
+    def observe(self, method: str, route: str, kind: str, status: int, seconds: float) -> None:
         """Count one request."""
-        # Any word can be a method: only known ones become a series.
-        method = method if method in _METHODS else "OTHER"
-        series = self._series.get((method, route, status))
-        if series is None:
-            # Looked up once: finding them took longer than counting.
-            series = (self._requests.labels(method, route, str(status)), self._seconds.labels(route))
-            self._series[method, route, status] = series
-        series[0].inc()
-        series[1].observe(seconds)
+        key = (method, route, kind, status)
+        found = self._series.get(key)
+        if found is None:
+            # Any word can be a method: only known ones become a series.
+            known = method if method in _METHODS else "OTHER"
+            found = (
+                self._cells.place("sds_requests_total", (known, route, str(status))),
+                self._cells.place("sds_request_seconds", (known, route, kind), _WIDTH),
+            )
+            if known == method:
+                self._series[key] = found
+        values = self._values
+        values[found[0]] += 1
+        start = found[1]
+        values[start + bisect_left(_SECONDS, seconds)] += 1
+        values[start + _SUM] += seconds
+
+    def count(self, family: str, *labels: str, amount: float = 1) -> None:
+        """Count something that happens rarely."""
+        self._values[self._cells.place(family, labels)] += amount
+
+    def organization(self) -> str:
+        """Return the label of the organization whose request this is."""
+        id = TENANT.get()
+        label = self._organizations.get(id)
+        if label is None:
+            if len(self._organizations) >= _MAX_ORGANIZATIONS:
+                return "other"
+            label = self._organizations[id] = str(id)
+        return label
+
+    def _observe_command(self, name: str, seconds: float, failed: bool) -> None:
+        """Count a command of the database; called from the driver's threads."""
+        with self._lock:
+            start = self._commands.get(name)
+            if start is None:
+                label = name if name in _COMMANDS else "other"
+                start = self._commands[name] = self._cells.place("sds_database_seconds", (label,), _WIDTH)
+            self._values[start + bisect_left(_SECONDS, seconds)] += 1
+            self._values[start + _SUM] += seconds
+            if failed:
+                self.count("sds_database_failures_total", name if name in _COMMANDS else "other")
+
+    def _reset_gauges(self) -> None:
+        """Forget what a worker of this number had in use when it died."""
+        for row in self._cells.rows():
+            if row.family not in FAMILIES or FAMILIES[row.family].kind == "gauge":
+                self._values[self._cells.place(row.family, row.labels)] = 0
 
     def _sample(self) -> None:
-        """Take down what is at work now."""
-        self._in_flight.set(self._limits.working.used)
-        self._receiving.set(self._limits.receiving.used)
-        self._bytes.set(self._limits.bytes.used)
-        self._rounds.set(self._store.outputs.rounds_in_flight)
-        self._connections.set(self._store.pool.open)
-        self._in_use.set(self._store.pool.in_use)
+        """Take down what is in use now."""
+        for cell, read in self._sampled:
+            self._values[cell] = read()
+        for followed in self._followed:
+            cell, read, before = followed
+            followed[2] = now = read()
+            self._values[cell] += now - before
 
     async def watch(self) -> None:
         """Measure how late the event loop runs and take samples, for as long as this runs."""
         while True:
             due = time.perf_counter() + _SAMPLE_SECONDS
             await asyncio.sleep(_SAMPLE_SECONDS)
-            self._lag.observe(max(0.0, time.perf_counter() - due))
+            late = max(0.0, time.perf_counter() - due)
+            self._values[self._lag + bisect_left(_SECONDS, late)] += 1
+            self._values[self._lag + _SUM] += late
             self._sample()
 
-    def render(self, in_flight: InFlight | None) -> bytes:
-        """Return all metrics as text, with what the database says, if it says anything."""
+    def render(self, accept: str, state: InFlight | None) -> tuple[bytes, str]:
+        """Return all metrics in the format that a client accepts, and its content type."""
         self._sample()
-        registry = self._registry
-        if FOLDER in os.environ:
-            registry = CollectorRegistry()
-            MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
-        shared = CollectorRegistry()
-        Gauge("sds_database_up", "Whether the database responds.", registry=shared).set(in_flight is not None)
-        if in_flight is not None:
-            Gauge("sds_batches_in_flight", "Batches of ids in flight.", registry=shared).set(in_flight.batches)
-            oldest = Gauge("sds_oldest_batch_seconds", "Age of the oldest batch in flight.", registry=shared)
-            oldest.set(in_flight.oldest_seconds)
-        return generate_latest(registry) + generate_latest(shared)
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Collected(self._collect(state)))
+        encode, content_type = choose_encoder(accept)
+        return encode(registry), content_type
+
+    def collect(self) -> Iterable[Metric]:
+        """Yield every family without what the database says."""
+        return self._collect(None)
+
+    def _collect(self, state: InFlight | None) -> Iterator[Metric]:
+        workers = {self._worker: self._cells.rows()} if self._folder is None else read_rows(self._folder)
+        sums: defaultdict[str, defaultdict[Labels, list[float]]] = defaultdict(lambda: defaultdict(list))
+
+        def add(family: str, labels: Labels, values: list[float]) -> None:
+            there = sums[family][labels]
+            sums[family][labels] = [a + b for a, b in zip(there, values, strict=True)] if there else values
+
+        for worker, rows in workers.items():
+            process = _process(rows)
+            for family, labels, values in rows:
+                if family in FAMILIES and (process or FAMILIES[family].kind != "gauge"):
+                    add(family, labels, values)
+            if process:
+                add("sds_workers", (), [1])
+                for family, value in process.items():
+                    add(family, (worker,), [value])
+        add("sds_build_info", (__version__, platform.python_version()), [1])
+        add("sds_database_up", (), [float(state is not None)])
+        if state is not None:
+            add("sds_batches_in_flight", (), [state.batches])
+            add("sds_oldest_batch_seconds", (), [state.oldest_seconds])
+            add("sds_oldest_upkeep_seconds", (), [state.oldest_upkeep_seconds])
+        for name, described in FAMILIES.items():
+            if name in sums:
+                yield _metric(name, described, sums[name])
+
+
+class ItemsIn:
+    """Counts items written, by organization and result."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def labels(self, result: str) -> _ItemsOf:
+        return _ItemsOf(self._metrics, "sds_items_in_total", (self._metrics.organization(), result))
+
+
+class ItemsOut:
+    """Counts items read, by organization."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def inc(self, amount: int) -> None:
+        self._metrics.count("sds_items_out_total", self._metrics.organization(), amount=amount)
+
+
+class _ItemsOf(NamedTuple):
+    metrics: Metrics
+    family: str
+    labels: Labels
+
+    def inc(self, amount: int) -> None:
+        if amount:
+            self.metrics.count(self.family, *self.labels, amount=amount)
+
+
+class _Collected(Collector):
+    """What was collected already."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._metrics
+
+
+def _metric(name: str, family: Family, series: dict[Labels, list[float]]) -> Metric:
+    if family.kind == "histogram":
+        histogram = HistogramMetricFamily(name, family.help, labels=family.labels)
+        for labels, values in series.items():
+            total, buckets = 0.0, []
+            for bound, count in zip((*map(str, _SECONDS), "+Inf"), values, strict=False):
+                total += count
+                buckets.append((bound, total))
+            histogram.add_metric(labels, buckets, values[_SUM])
+        return histogram
+    kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = kind(name, family.help, labels=family.labels)
+    for labels, values in series.items():
+        metric.add_metric(labels, values[0])
+    return metric
+
+
+def _process(rows: list[Row]) -> dict[str, float]:
+    """Return what the system says of the process that wrote these rows; nothing if it is gone."""
+    pid = next((int(row.values[0]) for row in rows if row.family == "pid"), 0)
+    folder = Path(f"/proc/{pid}")
+    try:
+        stat = (folder / "stat").read_text().rpartition(")")[2].split()
+        files = len(os.listdir(folder / "fd"))
+    except OSError:
+        # A system without /proc: this process at least is there.
+        return {"process_cpu_seconds_total": time.process_time()} if pid == os.getpid() else {}
+    return {
+        "process_cpu_seconds_total": (int(stat[11]) + int(stat[12])) / _CLOCK_TICKS,
+        "process_resident_memory_bytes": int(stat[21]) * os.sysconf("SC_PAGE_SIZE"),
+        "process_open_fds": files,
+    }
 
 
 METRICS = web.AppKey("metrics", Metrics)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import os
 import sys
 import threading
 import time
@@ -11,6 +13,8 @@ from typing import Any
 import orjson
 
 _STANDARD = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_FLUSH_SECONDS = 0.1
+_MAX_LINES = 200
 _PAGE_ROUTES = ("/page/", "/docs", "/openapi.json")
 
 
@@ -29,30 +33,87 @@ def _event(record: logging.LogRecord) -> dict[str, Any]:
     return said
 
 
+def _moment(created: float, milliseconds: int) -> str:
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(created))}.{milliseconds:03d}Z"
+
+
 class JsonFormatter(logging.Formatter):
     """One JSON object per record: time, level, event, and what the record carries besides."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        moment = _moment(record.created, int(record.msecs))
         line = {"time": moment, "level": record.levelname, **_event(record)}
         return orjson.dumps(line, default=lambda value: type(value).__name__).decode()
+
+
+class AccessLines:
+    """The access log as JSON lines, written a few at a time: 5 instead of 27 µs of CPU per line.
+
+    Lines of the last tenth of a second are lost where the process is killed.
+    """
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._lines: list[bytes] = []
+        self._second, self._date = 0, ""
+
+    def write(self, members: dict[str, Any]) -> None:
+        """Write a line, soon."""
+        moment = time.time()
+        second = int(moment)
+        if second != self._second:
+            self._second, self._date = second, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        stamp = f"{self._date}.{int((moment - second) * 1000):03d}Z"
+        if not self._lines:
+            asyncio.get_running_loop().call_later(_FLUSH_SECONDS, self.flush)
+        self._lines.append(orjson.dumps({"time": stamp, "level": "INFO", "event": "request", **members}))
+        if len(self._lines) >= _MAX_LINES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what is there now."""
+        if self._lines:
+            text = memoryview(b"\n".join(self._lines) + b"\n")
+            self._lines.clear()
+            while text:
+                text = text[os.write(self._file, text) :]
+
+
+# SGR codes of a terminal.
+_RED, _YELLOW, _GREEN, _DIM, _PLAIN = "\x1b[31m", "\x1b[33m", "\x1b[32m", "\x1b[2m", "\x1b[0m"
 
 
 class TextFormatter(logging.Formatter):
     """One short line per record, for people: `10:28:01 GET /v1/outputs/{group_id} 200 3 ms`."""
 
+    def __init__(self, colour: bool = False) -> None:
+        super().__init__()
+        self._colour = colour
+
     def format(self, record: logging.LogRecord) -> str:
         said = _event(record)
         event = said.pop("event")
+        status = said.get("status", 0) if event == "request" else 0
         if event == "request":
-            parts = [said["method"], said["route"], str(said["status"]), f"{said['ms']:.0f} ms"]
+            parts = [said["method"], said["route"], str(status), f"{said['ms']:.0f} ms"]
         else:
             parts = [event, *(f"{name}={value}" for name, value in said.items() if name not in ("pid", "request_id"))]
             if record.levelno != logging.INFO:
                 parts.insert(0, record.levelname)
         # Local time: whoever reads it sits at this terminal.
-        line = " ".join([time.strftime("%H:%M:%S", time.localtime(record.created)), *parts])
-        return "".join(char if char.isprintable() else "?" for char in line)
+        moment = time.strftime("%H:%M:%S", time.localtime(record.created))
+        text = "".join(char if char.isprintable() else "?" for char in " ".join(parts))
+        if not self._colour:
+            return f"{moment} {text}"
+        return f"{_DIM}{moment}{_PLAIN} {_colour_of(record.levelno, status)}{text}{_PLAIN}"
+
+
+def _colour_of(level: int, status: int) -> str:
+    if level >= logging.ERROR or status >= 500:
+        return _RED
+    if level >= logging.WARNING or status >= 400:
+        return _YELLOW
+    return _GREEN if status else ""
 
 
 def _is_page_file(record: logging.LogRecord) -> bool:
@@ -62,11 +123,16 @@ def _is_page_file(record: logging.LogRecord) -> bool:
     return is_page and getattr(record, "status", 0) < 400
 
 
+def is_json(log_format: str) -> bool:
+    """Return whether lines are JSON: with `auto`, unless standard error is a terminal."""
+    return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
+
+
 def set_up(level: str, log_format: str = "json") -> None:
     """Send all logs of this process to standard error: `json`, `text`, or `auto` for text on a terminal."""
     handler = logging.StreamHandler(sys.stderr)
-    if log_format == "text" or (log_format == "auto" and sys.stderr.isatty()):
-        handler.setFormatter(TextFormatter())
+    if not is_json(log_format):
+        handler.setFormatter(TextFormatter(sys.stderr.isatty() and "NO_COLOR" not in os.environ))
         handler.addFilter(lambda record: not _is_page_file(record))
     else:
         handler.setFormatter(JsonFormatter())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import logging
 import os
@@ -17,11 +18,13 @@ import uvloop
 from aiohttp import web
 
 from service.app import create_app
+from service.http.access_log import ACCESS_LOG
 from service.http.errors import place
 from service.http.keys import STOPPING
+from service.http.metrics import METRICS
 from service.runtime.drain import deliver_responses, finish_requests, stop_listening
 from service.runtime.files import raise_file_limit
-from service.runtime.logging import set_up
+from service.runtime.logging import AccessLines, is_json, set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import BACKLOG, address_of, bind
 from service.runtime.supervisor import Supervisor
@@ -83,6 +86,13 @@ async def _serve_one(
     if not store.encrypts:
         log.warning("SECRET_KEYS is not set: cookie and local-storage values are stored in plain text")
     app = create_app(settings, store)
+    access = app[ACCESS_LOG]
+    if not logging.getLogger("service.access").isEnabledFor(logging.INFO):
+        access.share = 0.0
+    elif is_json(settings.log_format):
+        lines = AccessLines(sys.stderr.fileno())
+        atexit.register(lines.flush)
+        access.write = lines.write
 
     async def say_close(request: web.Request, response: web.StreamResponse) -> None:
         if app[STOPPING].is_set():
@@ -92,6 +102,7 @@ async def _serve_one(
     app[STOPPING] = stop
     app.on_response_prepare.append(say_close)
     runner = Runner(app, settings, max_connections)
+    app[METRICS].follow_counter("sds_unavailable_total", lambda: runner.refused, "connections")
     await runner.setup()
     tls = tls_context(settings)
     addresses = [address_of(listener) for listener in listeners]

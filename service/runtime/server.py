@@ -281,6 +281,7 @@ class Server(web.Server):
         self._max_connections, self._options = max_connections, options
         self._open: dict[Protocol, None] = {}  # the oldest first
         self._next_log = 0.0
+        self.refused = 0  # connections, for the metrics
 
     def __call__(self) -> Protocol:
         return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
@@ -305,6 +306,7 @@ class Server(web.Server):
             log.warning("too many connections", extra={"max_connections": self._max_connections})
         oldest = next(connection for connection in self._open if not connection.handling)
         if oldest is newest:
+            self.refused += 1
             newest.refuse(503)
         else:
             oldest.force_close()
@@ -331,6 +333,11 @@ class Runner(web.AppRunner):
         }
         # `finish_requests` has waited for the requests before the shutdown.
         super().__init__(app, handle_signals=False, shutdown_timeout=1.0)
+
+    @property
+    def refused(self) -> int:
+        """Return how many connections were refused with 503."""
+        return self.server.refused if isinstance(self.server, Server) else 0
 
     async def _make_server(self) -> Server:
         made = await super()._make_server()

@@ -15,8 +15,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
-from service.http.metrics import FOLDER, NUMBER
+from service.http.cells import Cells
+from service.http.metrics import FOLDER, NUMBER, SUPERVISOR
 from service.runtime.healthcheck import fetch_status
 from service.runtime.logging import set_up
 from service.runtime.sockets import address_of, bind, close
@@ -70,6 +72,8 @@ class Supervisor:
         announced = False
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
             self._environ[FOLDER] = metrics
+            cells = Cells(Path(metrics), SUPERVISOR)
+            restarts = cells.place("sds_worker_restarts_total")
             try:
                 for number in range(self._settings.workers):
                     self._start(number, _FIRST_PAUSE)
@@ -79,7 +83,7 @@ class Supervisor:
                         scheme = "https" if self._settings.tls_cert else "http"
                         on_listening(f"{scheme}://{self._settings.host}:{self._settings.port}")
                     self._note_deaths()
-                    self._restart_due()
+                    cells.values[restarts] += self._restart_due()
             finally:
                 self._end()
         codes = [worker.process.returncode for worker in self._workers.values()]
@@ -118,11 +122,12 @@ class Supervisor:
             code = worker.process.returncode
             log.error("a worker died", extra={"pid": worker.process.pid, "code": code, "restart_seconds": pause})
 
-    def _restart_due(self) -> None:
-        for number, (due, pause) in list(self._due.items()):
-            if time.monotonic() >= due:
-                del self._due[number]
-                self._start(number, pause)
+    def _restart_due(self) -> int:
+        """Start the workers again whose pause is over; return how many."""
+        due = [number for number, (moment, _) in self._due.items() if time.monotonic() >= moment]
+        for number in due:
+            self._start(number, self._due.pop(number)[1])
+        return len(due)
 
     def _end(self) -> None:
         # First: a connection that nobody will accept must not wait here.

@@ -100,10 +100,11 @@ _IN_FLIGHT_SECONDS = 1.0
 
 
 class InFlight(NamedTuple):
-    """The batches in flight of all groups, and the age of the oldest."""
+    """The batches in flight of all groups, the age of the oldest, and how long the oldest group waits for upkeep."""
 
     batches: int
     oldest_seconds: float
+    oldest_upkeep_seconds: float
 
 
 class Store:
@@ -133,6 +134,7 @@ class Store:
         self.backup = Backup(client, database)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._closed = False
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -184,9 +186,15 @@ class Store:
             {"$group": {"_id": None, "batches": {"$sum": 1}, "oldest": {"$min": "$open.date"}}},
             {"$project": {"batches": 1, "millis": {"$subtract": ["$$NOW", "$oldest"]}}},
         ]
+        late = await self.upkeep.seconds_late()
         for found in await self.database["groups"].aggregate(pipeline, hint="deadline").to_list(1):
-            return InFlight(found["batches"], max(0.0, found["millis"] / 1000))
-        return InFlight(0, 0.0)
+            return InFlight(found["batches"], max(0.0, found["millis"] / 1000), late)
+        return InFlight(0, 0.0, late)
+
+    @property
+    def failures(self) -> int:
+        """Return how often the upkeep of this process failed."""
+        return self._failures + self.upkeep.failures
 
     async def upgrade(self, progress: Callable[[int, int], None]) -> None:
         """Bring a database of an older version to the present layout."""
@@ -234,10 +242,12 @@ class Store:
                 indexed = False
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
+                self._failures += 1
                 indexed = False  # what comes back may be another one, restored or new
             except Exception as error:
                 # Without upkeep a dead writer would hold up its group for good.
                 log.error("upkeep failed", extra={"error": type(error).__name__})
+                self._failures += 1
             # Apart from each other, so that processes do not all ask at once.
             pause = REAP_SECONDS if indexed else _RETRY_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from pymongo import WriteConcern
 from pymongo.errors import PyMongoError
-from pymongo.monitoring import ConnectionPoolListener
+from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 from pymongo.read_concern import ReadConcern
 
 from service.settings import Settings
@@ -42,35 +43,29 @@ _PRIMARY: dict[str, Any] = {"readPreference": "primary", "readPreferenceTags": "
 _THREADS = "MOTOR_MAX_WORKERS"
 
 
-class PoolUse(ConnectionPoolListener):
-    """Counts the connections of a client's pools, and those at work; called from many threads."""
+class PoolUse(CommandListener):
+    """Counts the commands that the database works on, each on a connection of its own; called from many threads."""
 
     def __init__(self) -> None:
-        self.open = self.in_use = 0
+        self.in_use = 0
         self._lock = Lock()
+        # Called with the name of each command, the seconds it took, and whether it failed.
+        self.on_command: Callable[[str, float, bool], None] = lambda name, seconds, failed: None
 
-    def _add(self, open: int = 0, in_use: int = 0) -> None:
+    def started(self, event: CommandStartedEvent) -> None:
         with self._lock:
-            self.open += open
-            self.in_use += in_use
+            self.in_use += 1
 
-    def connection_created(self, event: Any) -> None:
-        self._add(open=1)
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        self._ended(event, failed=False)
 
-    def connection_closed(self, event: Any) -> None:
-        self._add(open=-1)
+    def failed(self, event: CommandFailedEvent) -> None:
+        self._ended(event, failed=True)
 
-    def connection_checked_out(self, event: Any) -> None:
-        self._add(in_use=1)
-
-    def connection_checked_in(self, event: Any) -> None:
-        self._add(in_use=-1)
-
-    def _nothing(self, event: Any) -> None:
-        """Ignore what changes no count."""
-
-    pool_created = pool_ready = pool_cleared = pool_closed = _nothing
-    connection_ready = connection_check_out_started = connection_check_out_failed = _nothing
+    def _ended(self, event: CommandSucceededEvent | CommandFailedEvent, failed: bool) -> None:
+        with self._lock:
+            self.in_use -= 1
+        self.on_command(event.command_name, event.duration_micros / 1e6, failed)
 
 
 def connect(settings: Settings, url: str, pool: PoolUse) -> Client:

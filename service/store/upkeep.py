@@ -48,6 +48,7 @@ class Upkeep:
 
     def __init__(self, database: Database, jobs: Jobs, expire: Expire, settings: Settings) -> None:
         self._database, self._jobs, self._expire = database, jobs, expire
+        self.failures = 0
         self._deleted_age = timedelta(days=settings.deleted_days)
         options: dict[str, Any] = {"write_concern": COMMITTED, "read_concern": MAJORITY}
         self._groups: Collection = database.get_collection("groups", **options)
@@ -60,6 +61,7 @@ class Upkeep:
             try:
                 await self._look_at(group)
             except StoreError as error:
+                self.failures += 1
                 log.warning("upkeep of a group failed and will be tried again", extra={"error": str(error)})
 
     @stored
@@ -68,6 +70,12 @@ class Upkeep:
         fields = ["organization_id", "group_id", "due"]
         found = self._groups.find({"due": {"$lte": now}}, fields, hint="due").sort("due", 1).limit(_GROUPS_PER_PASS)
         return await found.to_list(None)
+
+    @stored
+    async def seconds_late(self) -> float:
+        """Return how long the group that is due first has waited; 0 where none is due."""
+        first = await self._groups.find_one({"due": {"$exists": True}}, ["due"], sort=[("due", 1)], hint="due")
+        return 0.0 if first is None else max(0.0, (await self._now() - first["due"]).total_seconds())
 
     async def _now(self) -> datetime:
         """Return the earlier of the clocks of the database and of this machine: one ahead must not remove anything."""

@@ -110,7 +110,7 @@ class TestInFlight:
             assert int(answer.headers["Retry-After"]) >= 1
         for path in ("/healthz", "/metrics", "/openapi.json", "/"):
             assert (await api.get(path)).status == 200
-        assert "sds_requests_in_flight 3.0" in (await api.get("/metrics")).body.decode()
+        assert 'sds_resource_used{resource="requests"} 3.0' in (await api.get("/metrics")).body.decode()
         gate.set()
         assert [answer.status for answer in await asyncio.gather(*accepted)] == [200, 200, 200]
         assert (await api.get("/v1/reviews/g")).status == 200

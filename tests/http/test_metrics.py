@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import signal
 import time
@@ -14,23 +15,34 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient
 
+from service import __version__
 from service.app import create_app
+from service.http.limits import Limits
+from service.http.metrics import Metrics
+from service.http.turns import TENANT
 from service.settings import Settings
-from service.store import Store
+from service.store import Store, new_secret
 from service.store.outputs.ids import Change, new_token
 from tests.conftest import Server
 from tests.support.api import Api, make_output
 from tests.support.processes import SECONDS, ServiceProcess
 from tests.support.raw import connect
+from tests.support.workers import pausing
 
 
 def parse(text: str) -> dict[str, float]:
-    """Return the samples by name and labels, as they stand in the text."""
-    samples = {}
+    """Return the samples by name and labels, as they stand in the text; each family and each sample stands once."""
+    samples: dict[str, float] = {}
+    types = []
     for line in text.splitlines():
-        if line and not line.startswith("#"):
+        if line.startswith("# TYPE "):
+            types.append(line.split()[2])
+        elif line and not line.startswith("#"):
             name, _, value = line.rpartition(" ")
+            assert name not in samples, line
             samples[name] = float(value)
+    assert len(types) == len(set(types))
+    assert not any("_created" in name or "pid=" in name for name in samples)
     return samples
 
 
@@ -66,9 +78,82 @@ async def test_the_time_to_answer_is_a_histogram_by_route(api: Api) -> None:
     for _ in range(3):
         await api.ok("/v1/cookies")
     found = await metrics(api)
-    assert found['sds_request_seconds_count{route="/v1/cookies"}'] == 3
-    assert found['sds_request_seconds_bucket{le="+Inf",route="/v1/cookies"}'] == 3
-    assert 0 < found['sds_request_seconds_sum{route="/v1/cookies"}'] < 60
+    labels = 'kind="request",method="GET",route="/v1/cookies"'
+    assert found[f"sds_request_seconds_count{{{labels}}}"] == 3
+    beyond = labels.replace(",method", ',le="+Inf",method')
+    assert found[f"sds_request_seconds_bucket{{{beyond}}}"] == 3
+    assert 0 < found[f"sds_request_seconds_sum{{{labels}}}"] < 60
+
+
+async def test_long_polls_and_exports_have_times_of_their_own(api: Api) -> None:
+    await api.ok("/v1/outputs/g")
+    await api.ok("/v1/outputs/g?wait=0")
+    await api.get("/v1/outputs/g/export?format=ndjson")
+    found = await metrics(api)
+    kinds = {name.split('"')[1] for name in found if name.startswith("sds_request_seconds_count") and "outputs" in name}
+    assert kinds == {"request", "wait", "stream"}
+
+
+async def test_commands_of_the_database_are_timed_by_name(api: Api) -> None:
+    await api.ok("/v1/outputs/g", [make_output(1)])
+    await api.ok("/v1/outputs/g")
+    found = await metrics(api)
+    assert found['sds_database_seconds_count{command="find"}'] >= 1
+    assert found['sds_database_seconds_count{command="findAndModify"}'] >= 1
+    assert 0 < found['sds_database_seconds_sum{command="find"}'] < 60
+
+
+async def test_what_is_in_use_stands_beside_its_limit(api: Api, settings: Settings) -> None:
+    found = await metrics(api)
+    limits = {
+        "requests": settings.max_in_flight,
+        "bytes": settings.max_bytes_in_flight,
+        "database": settings.mongo_pool,
+    }
+    for resource, limit in limits.items():
+        assert found[f'sds_resource_limit{{resource="{resource}"}}'] == limit
+        assert 0 <= found[f'sds_resource_used{{resource="{resource}"}}'] <= limit
+
+
+async def test_each_503_has_a_reason(settings: Settings) -> None:
+    store = Store.connect(
+        dataclasses.replace(settings, mongo_timeout=0.3), "mongodb://127.0.0.1:9/?directConnection=true"
+    )
+    async with TestClient(Server(create_app(settings, store))) as client:
+        for path, token in (("/readyz", ""), ("/v1/cookies", new_secret())):
+            async with client.get(path, headers={"Authorization": f"Bearer {token}"}) as response:
+                assert response.status == 503
+        async with client.get("/metrics") as response:
+            found = parse(await response.text())
+    assert found['sds_unavailable_total{reason="not_ready"}'] == 1
+    assert found['sds_unavailable_total{reason="database"}'] == 1
+
+
+async def test_openmetrics_is_given_to_those_who_ask_for_it(api: Api) -> None:
+    accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
+    async with api.client.get("/metrics", headers=accept) as response:
+        assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+        assert (await response.text()).endswith("# EOF\n")
+
+
+async def test_the_version_and_the_process_are_shown(api: Api) -> None:
+    found = await metrics(api)
+    assert any(name.startswith("sds_build_info") and f'version="{__version__}"' in name for name in found)
+    assert found["sds_workers"] == 1
+    assert found['process_resident_memory_bytes{worker="0"}'] > 10_000_000
+
+
+async def test_organizations_beyond_the_first_hundred_are_counted_together(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Metrics(settings, store, Limits(settings))
+    for organization in range(150):
+        token = TENANT.set(organization)
+        counted.items_out.inc(2)
+        TENANT.reset(token)
+    found = parse(counted.render("", None)[0].decode())
+    assert len([name for name in found if name.startswith("sds_items_out_total")]) == 101
+    assert found['sds_items_out_total{organization="other"}'] == 100
 
 
 async def test_a_made_up_method_makes_no_series_of_its_own(api: Api) -> None:
@@ -86,10 +171,11 @@ async def test_items_are_counted_in_and_out(api: Api) -> None:
     lines = await api.get("/v1/outputs/g/export?format=ndjson")
     assert lines.body.count(b"\n") == 5
     found = await metrics(api)
-    assert found['sds_items_in_total{result="created"}'] == 5
-    assert found['sds_items_in_total{result="updated"}'] == 1
-    assert found['sds_items_in_total{result="unchanged"}'] == 2
-    assert found["sds_items_out_total"] == 8
+    organization = f'organization="{api.organization_id}"'
+    assert found[f'sds_items_in_total{{{organization},result="created"}}'] == 5
+    assert found[f'sds_items_in_total{{{organization},result="updated"}}'] == 1
+    assert found[f'sds_items_in_total{{{organization},result="unchanged"}}'] == 2
+    assert found[f"sds_items_out_total{{{organization}}}"] == 8
 
 
 class TestBatches:
@@ -114,11 +200,10 @@ class TestBatches:
 
 async def test_pool_use_and_loop_lag_are_measured(api: Api) -> None:
     await api.ok("/v1/cookies")
-    await eventually(lambda: metrics(api), "sds_mongo_connections", lambda value: value >= 1)
     await eventually(lambda: metrics(api), "sds_event_loop_lag_seconds_count", lambda value: value >= 2)
     found = await metrics(api)
-    assert found["sds_mongo_connections_in_use"] >= 0
-    assert found["sds_requests_in_flight"] == 0
+    assert found['sds_resource_used{resource="database"}'] >= 0
+    assert found['sds_resource_used{resource="requests"}'] == 0
 
 
 async def test_a_stall_of_the_loop_shows(api: Api) -> None:
@@ -134,12 +219,11 @@ async def test_a_stall_of_the_loop_shows(api: Api) -> None:
 
 
 async def test_connections_at_work_are_counted(store: Store) -> None:
-    await store.ping()
-    assert store.pool.open >= 1
-    assert store.pool.in_use == 0
+    seen: list[tuple[str, int]] = []
+    store.pool.on_command = lambda name, seconds, failed: seen.append((name, store.pool.in_use))
     await asyncio.gather(*(store.database.command("ping") for _ in range(20)))
+    assert [name for name, _ in seen].count("ping") == 20
     assert store.pool.in_use == 0
-    assert store.pool.open >= 1
 
 
 async def test_without_a_database_all_the_rest_is_shown(settings: Settings) -> None:
@@ -161,7 +245,7 @@ async def test_a_client_that_leaves_before_its_body_is_in_is_no_error_of_the_ser
     head = f"POST /v1/outputs/lamps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\n"
     async with connect(api) as connection:
         await connection.send(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n[".encode())
-        await eventually(lambda: metrics(api), "sds_requests_receiving", lambda count: count == 1)
+        await eventually(lambda: metrics(api), 'sds_resource_used{resource="bodies"}', lambda count: count == 1)
         connection.writer.transport.abort()
     left = 'sds_requests_total{method="POST",route="/v1/outputs/{group_id}",status="499"}'
     await eventually(lambda: metrics(api), left, lambda count: count == 1)
@@ -195,4 +279,19 @@ def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) 
         send_refused(service, 10)
         found = fetch(service)
         assert found[REFUSED] == 50  # nothing that the dead worker counted is lost
-        assert found["sds_requests_in_flight"] == 0
+        assert found['sds_resource_used{resource="requests"}'] == 0
+        assert found["sds_worker_restarts_total"] == 1
+        assert found["sds_workers"] == 2
+        assert found['sds_resource_limit{resource="requests"}'] == 2 * 256
+
+
+def test_a_worker_that_is_gone_uses_nothing_and_its_counts_stay(mongo_url: str) -> None:
+    with ServiceProcess(mongo_url, workers=2, entry=pausing(10 * SECONDS)) as service:
+        first = service.wait_for("listening", 2)[0]["pid"]
+        send_refused(service, 20)
+        os.kill(first, signal.SIGKILL)
+        service.wait_for("a worker died")
+        found = fetch(service)
+        assert found[REFUSED] == 20
+        assert found["sds_workers"] == 1
+        assert found['sds_resource_limit{resource="requests"}'] == 256

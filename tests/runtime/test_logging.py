@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
 import pty
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.runtime.logging import JsonFormatter, TextFormatter
+from service.http.access_log import AccessLog
+from service.runtime.logging import AccessLines, JsonFormatter, TextFormatter
 
 REQUEST: dict[str, Any] = {
     "method": "GET",
@@ -37,10 +41,11 @@ def record(event: str, level: int = logging.INFO, name: str = "service", **extra
     return logging.makeLogRecord({"name": name, "msg": event, "levelno": level, "levelname": "WARNING"} | extra)
 
 
-def lines_on_a_terminal(log_format: str) -> list[str]:
+def lines_on_a_terminal(log_format: str, **environ: str) -> list[str]:
     """Return what a process writes to a terminal that is its standard error."""
     ours, its = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", PROGRAM, log_format], stderr=its, check=True, timeout=60)
+    command = [sys.executable, "-c", PROGRAM, log_format]
+    done = subprocess.run(command, stderr=its, check=True, timeout=60, env={**os.environ, **environ})
     os.close(its)
     assert done.returncode == 0
     with os.fdopen(ours, "rb", buffering=0) as terminal:
@@ -73,8 +78,40 @@ def test_neither_format_quotes_a_library_or_an_exceptions_message(formatter: log
 
 
 def test_a_terminal_gets_text_without_the_files_of_the_page() -> None:
-    lines = [line[9:] for line in lines_on_a_terminal("auto")]
+    lines = [line[9:] for line in lines_on_a_terminal("auto", NO_COLOR="1")]
     assert lines == ["GET /page/{name} 404 2 ms", "GET /v1/groups 200 2 ms", "WARNING careful reason=because"]
+
+
+def test_a_terminal_gets_colours_unless_they_are_not_wanted() -> None:
+    failed, fine, careful = lines_on_a_terminal("text")
+    assert "\x1b[33mGET /page/{name} 404" in failed
+    assert "\x1b[32mGET /v1/groups 200" in fine
+    assert "\x1b[33mWARNING careful" in careful
+    assert not any("\x1b" in line for line in lines_on_a_terminal("text", NO_COLOR="1"))
+
+
+async def test_access_lines_are_written_soon_and_several_at_once(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("wb") as file:
+        lines = AccessLines(file.fileno())
+        for n in range(3):
+            lines.write({**REQUEST, "status": 200 + n})
+        assert (tmp_path / "log").read_bytes() == b""
+        await asyncio.sleep(0.5)
+        written = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["status"] for line in written] == [200, 201, 202]
+    assert list(written[0])[:4] == ["time", "level", "event", "method"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", written[0]["time"])
+
+
+@pytest.mark.parametrize(("share", "status", "logged"), [(0, 500, 0), (0.01, 500, 1000), (1, 200, 1000)])
+def test_the_access_log_is_for_all_requests_or_none_or_some_and_every_failure(
+    share: float, status: int, logged: int
+) -> None:
+    assert sum(AccessLog(share).wants(status) for _ in range(1000)) == logged
+
+
+def test_a_share_of_the_access_log_is_about_that_share() -> None:
+    assert 20 < sum(AccessLog(0.1).wants(200) for _ in range(1000)) < 300
 
 
 def test_a_terminal_gets_json_when_asked_for() -> None:

@@ -5,20 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 
 import pytest
 
 from tests.support.processes import SECONDS, ServiceProcess
+from tests.support.workers import pausing
 
 pytestmark = pytest.mark.slow
-
-
-def pausing(seconds: float) -> list[str]:
-    """Return the start of a command whose supervisor pauses this long before it starts a worker again."""
-    code = f"import sys; from service.runtime import supervisor; supervisor._FIRST_PAUSE = {seconds}; "
-    code += "from service.__main__ import main; sys.exit(main())"
-    return [sys.executable, "-c", code]
 
 
 def test_nobody_can_take_the_port_while_all_workers_are_dead_and_connections_wait(mongo_url: str) -> None:

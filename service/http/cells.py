@@ -1,0 +1,91 @@
+"""Numbers by series, in memory that the other processes of the service can read.
+
+Two files per process: `NAME.values` is a row of doubles, mapped into memory; `NAME.series` says, one JSON array per
+line, which series the next cells belong to. A process started again under the same name goes on with its numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from array import array
+from pathlib import Path
+from typing import NamedTuple
+
+MAX_CELLS = 16_384
+_BYTES = 8 * MAX_CELLS
+
+Labels = tuple[str, ...]
+
+
+class Row(NamedTuple):
+    """One series: the name of its family, the values of its labels, its cells."""
+
+    family: str
+    labels: Labels
+    values: list[float]
+
+
+class Cells:
+    """The numbers of this process; with a folder, others can read them."""
+
+    def __init__(self, folder: Path | None = None, name: str = "") -> None:
+        self._index: dict[tuple[str, Labels], int] = {}
+        self._widths: list[int] = []
+        # The last cells take what no longer fits: the number of series is bounded.
+        self._used, self._spare = 0, MAX_CELLS - 64
+        self._file: int | None = None
+        if folder is None:
+            self.values: memoryview[float] = memoryview(bytearray(_BYTES)).cast("d")
+            return
+        values = os.open(folder / f"{name}.values", os.O_RDWR | os.O_CREAT, 0o600)
+        os.ftruncate(values, _BYTES)
+        self.values = memoryview(mmap.mmap(values, _BYTES)).cast("d")
+        os.close(values)
+        for family, labels, width in _series(folder / f"{name}.series"):
+            self._add((family, labels), width)
+        self._file = os.open(folder / f"{name}.series", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def place(self, family: str, labels: Labels = (), width: int = 1) -> int:
+        """Return where the cells of a series begin."""
+        key = (family, labels)
+        found = self._index.get(key)
+        if found is not None:
+            return found
+        if self._used + width > self._spare:
+            return self._spare
+        if self._file is not None:
+            os.write(self._file, json.dumps([family, labels, width]).encode() + b"\n")
+        return self._add(key, width)
+
+    def rows(self) -> list[Row]:
+        """Return every series with its values."""
+        found = zip(self._index.items(), self._widths, strict=True)
+        return [Row(*key, list(self.values[start : start + width])) for (key, start), width in found]
+
+    def _add(self, key: tuple[str, Labels], width: int) -> int:
+        start, self._used = self._used, self._used + width
+        self._index[key] = start
+        self._widths.append(width)
+        return start
+
+
+def read_rows(folder: Path) -> dict[str, list[Row]]:
+    """Return the series of every process by its name."""
+    found: dict[str, list[Row]] = {}
+    for path in sorted(folder.glob("*.series")):
+        values = array("d", path.with_suffix(".values").read_bytes())
+        start, rows = 0, []
+        for family, labels, width in _series(path):
+            rows.append(Row(family, labels, values[start : start + width].tolist()))
+            start += width
+        found[path.stem] = rows
+    return found
+
+
+def _series(path: Path) -> list[tuple[str, Labels, int]]:
+    """Return the lines of a series file; one that a dying process did not complete is none."""
+    text = path.read_bytes() if path.exists() else b""
+    lines = text[: text.rfind(b"\n") + 1].splitlines()
+    return [(family, tuple(labels), width) for family, labels, width in map(json.loads, lines)]
