@@ -55,6 +55,7 @@ ROUTES = [
     Route("GET", "/metrics", "public", metrics.metrics),
     Route("GET", "/", "public", page.index),
     Route("GET", "/page/{name}", "public", page.asset),
+    Route("GET", "/page/{folder}/{name}", "public", page.asset),
     Route("GET", "/openapi.json", "public", documentation.document),
     Route("GET", "/docs", "public", documentation.index),
     Route("GET", "/docs/static/{name}", "public", documentation.asset),

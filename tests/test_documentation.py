@@ -21,7 +21,7 @@ README, API, SETTINGS = ROOT / "README.md", ROOT / "docs/api.md", ROOT / "docs/s
 EVERYTHING = {page: page.read_text() for page in PAGES}
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 # What a route is documented by is its path; these are listed together.
-PAGE_FILES = {"/page/{name}", "/docs/static/{name}"}
+PAGE_FILES = {"/page/{name}", "/page/{folder}/{name}", "/docs/static/{name}"}
 names = [str(page.relative_to(ROOT)) for page in PAGES]
 
 

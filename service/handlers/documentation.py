@@ -39,7 +39,7 @@ async def document(request: web.Request) -> web.StreamResponse:
 
 async def index(request: web.Request) -> web.StreamResponse:
     """Return the page that shows the OpenAPI document."""
-    return serve(request, ASSETS["docs.html"], _POLICY)
+    return serve(request, ASSETS["docs/docs.html"], _POLICY)
 
 
 async def asset(request: web.Request) -> web.StreamResponse:

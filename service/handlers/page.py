@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 
 from aiohttp import web
 
@@ -30,11 +32,15 @@ _HEADERS = {
 }
 
 
-ASSETS: dict[str, Asset] = {
-    file.name: asset_of(file.name, file.read_bytes())
-    for file in (files("service") / "page").iterdir()
-    if file.name.rpartition(".")[2] in TYPES
-}
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Asset]]:
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _walk(file, f"{prefix}{file.name}/")
+        elif file.name.rpartition(".")[2] in TYPES:
+            yield prefix + file.name, asset_of(file.name, file.read_bytes())
+
+
+ASSETS = dict(_walk(files("service") / "page"))
 
 
 async def index(request: web.Request) -> web.StreamResponse:
@@ -44,4 +50,4 @@ async def index(request: web.Request) -> web.StreamResponse:
 
 async def asset(request: web.Request) -> web.StreamResponse:
     """Return a script, a style sheet or a picture of the page."""
-    return serve(request, ASSETS.get(request.match_info["name"]), _HEADERS)
+    return serve(request, ASSETS.get("/".join(request.match_info.values())), _HEADERS)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
-from importlib.resources import files
+from pathlib import Path, PurePosixPath
 
 import pytest
 
+import service
 from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api
 
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
-FOLDER = files("service") / "page"
-ASSETS = sorted(file.name for file in FOLDER.iterdir() if file.name.rpartition(".")[2] in TYPES)
+FOLDER = Path(service.__file__).parent / "page"
+ASSETS = sorted(
+    str(file.relative_to(FOLDER)) for file in FOLDER.rglob("*") if file.is_file() and file.suffix[1:] in TYPES
+)
 
 
 @pytest.fixture
@@ -48,8 +52,9 @@ async def test_each_asset_is_served_with_its_type(nobody: Api, name: str) -> Non
 async def test_what_the_page_loads_is_there_and_nothing_is_from_elsewhere(nobody: Api) -> None:
     for name in ASSETS:
         text = (FOLDER / name).read_text()
-        for asset in re.findall(r"""(?:src|href)="page/([^"]+)"|from "\./([^"]+)\"""", text):
-            assert (await nobody.get(f"/page/{asset[0] or asset[1]}")).status == 200
+        for asset, module in re.findall(r"""(?:src|href)="page/([^"]+)"|(?:from |import\()"(\.[^"]+)\"""", text):
+            path = asset or posixpath.normpath(PurePosixPath(name).parent / module)
+            assert (await nobody.get(f"/page/{path}")).status == 200, f"{name}: {path}"
         addresses = set(re.findall(r"https?://[^\s\"'`)]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not {address for address in addresses if re.match(r"https?://\w", address)}, name
 
@@ -68,7 +73,7 @@ async def test_nothing_but_the_services_own_scripts_and_styles_may_run(nobody: A
     assert headers["Referrer-Policy"] == "no-referrer"
 
 
-@pytest.mark.parametrize("name", ["index.html", "docs.html"])
+@pytest.mark.parametrize("name", ["index.html", "docs/docs.html"])
 def test_the_pages_have_no_script_or_style_inside_and_work_behind_a_path_prefix(name: str) -> None:
     text = (FOLDER / name).read_text()
     assert not any(re.findall(r"<script[^>]*>(.*?)</script>", text, re.S))
@@ -78,7 +83,7 @@ def test_the_pages_have_no_script_or_style_inside_and_work_behind_a_path_prefix(
 
 def test_all_modules_are_loaded_at_once_instead_of_one_after_the_other() -> None:
     text = (FOLDER / "index.html").read_text()
-    modules = [name for name in ASSETS if name.endswith(".js") and name not in ("main.js", "docs.js")]
+    modules = [name for name in ASSETS if name.endswith(".js") and name not in ("main.js", "docs/docs.js")]
     assert re.findall(r"""<link rel="modulepreload" href="page/([^"]+)">""", text) == modules
 
 
@@ -87,7 +92,7 @@ async def test_an_asset_is_sent_once_and_asked_about_afterwards(nobody: Api) -> 
     assert first.headers["Cache-Control"] == "no-cache"
     again = await nobody.get("/page/main.js", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status, again.body) == (304, b"")
-    assert (await nobody.get("/page/dom.js", headers={"If-None-Match": first.headers["ETag"]})).status == 200
+    assert (await nobody.get("/page/base/dom.js", headers={"If-None-Match": first.headers["ETag"]})).status == 200
 
 
 async def test_an_asset_is_compressed_only_when_asked(nobody: Api) -> None:
@@ -98,7 +103,9 @@ async def test_an_asset_is_compressed_only_when_asked(nobody: Api) -> None:
     assert "Content-Encoding" not in plain.headers
 
 
-@pytest.mark.parametrize("name", ["nothing.js", "..%2F__init__.py", "screenshots", "index.html%00", ""])
+@pytest.mark.parametrize(
+    "name", ["nothing.js", "..%2F__init__.py", "base/..%2F..%2F__init__.py", "base", "index.html%00", ""]
+)
 async def test_what_is_not_an_asset_is_not_served(nobody: Api, name: str) -> None:
     answer = await nobody.get(f"/page/{name}")
     assert answer.status in (404, 422)

@@ -26,5 +26,17 @@ async def expect_ids(page: Page, ids: list[int]) -> None:
 
 
 async def sign_in(page: Page, token: str) -> None:
+    """Give a token to the form, whether it fills the page or is a dialog over it."""
     await page.get_by_label("Access token").fill(token)
-    await page.get_by_role("button", name="Open").click()
+    await page.get_by_label("Access token").press("Enter")
+
+
+async def add_filter(page: Page, name: str, value: str) -> None:
+    """Filter by what the control `Filter by` calls `name`."""
+    await page.get_by_label("Filter by").select_option(label=name)
+    control = page.locator("#filter-value")
+    if await control.evaluate("node => node.tagName") == "SELECT":
+        await control.select_option(label=value)
+    else:
+        await control.fill(value)
+    await page.get_by_role("button", name="Filter", exact=True).click()

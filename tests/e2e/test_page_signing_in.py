@@ -28,7 +28,7 @@ async def test_the_token_stays_in_the_session_and_is_never_in_an_address(new_tab
     assert await page.evaluate("JSON.stringify(localStorage)") == "{}"
     assert await page.context.cookies() == []
 
-    await page.get_by_role("button", name="Forget token").click()
+    await page.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_label("Access token")).to_be_visible()
     assert await page.evaluate("JSON.stringify(sessionStorage)") == "{}"
     await page.reload()
@@ -43,7 +43,7 @@ async def test_a_new_tab_of_the_session_does_not_ask_again_and_all_forget_togeth
     other = await page.context.new_page()
     await other.goto(f"{tab.address}/#/groups/{GROUP}")
     await expect(rows(other)).to_have_count(25)
-    await other.get_by_role("button", name="Forget token").click()
+    await other.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_label("Access token")).to_be_visible()
     await page.close()
     await other.close()
@@ -73,7 +73,7 @@ async def test_a_token_is_remembered_on_this_computer_only_when_asked_for(new_ta
     later = await page.context.new_page()
     await later.goto(tab.address)
     await expect(later.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
-    await later.get_by_role("button", name="Forget token").click()
+    await later.get_by_role("button", name="Sign out").click()
     await expect(later.get_by_label("Access token")).to_be_visible()
     assert await later.evaluate("JSON.stringify(localStorage)") == "{}"
 

@@ -1,0 +1,99 @@
+// Dialogs and messages: the frame that all dialogs share, one that asks before something is deleted, and short notes.
+
+import { sentenceOf } from "./api.js";
+import { announce, el, put } from "./dom.js";
+
+export const closeButton = (dialog) =>
+  el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: () => dialog.close() }, "✕");
+
+/** Return a labelled control of a form. */
+export const field = (id, title, control, ...more) => el("div", { class: "field" }, el("label", { for: id }, title), control, ...more);
+
+/**
+ * Show a form in a dialog; it is gone when closed. `onsubmit` gets the form's data and the button, and returns false
+ * to stay open. What it throws is said in the dialog, which stays open with everything that was typed.
+ */
+export function askInDialog(kind, title, body, foot, onsubmit) {
+  const problem = el("p", { class: "problem", role: "alert" });
+  const dialog = el("dialog", {
+    class: kind, "aria-labelledby": "dialog-title",
+    onmousedown: (event) => event.target === dialog && !isTyped(dialog) && dialog.close(),
+    onclose: () => {
+      removeEventListener("hashchange", leave);
+      keepNotice(dialog);
+      dialog.remove();
+    },
+  });
+  const leave = () => dialog.close();
+  addEventListener("hashchange", leave);
+  put(dialog, el("form", {
+    onsubmit: async (event) => {
+      event.preventDefault();
+      const buttons = [...dialog.querySelectorAll(".dialog-foot button")].filter((button) => !button.disabled);
+      const { submitter } = event;
+      problem.textContent = "";
+      try {
+        const working = onsubmit(new FormData(event.target), submitter);
+        for (const button of buttons) button.disabled = button === submitter;
+        if ((await working) !== false) dialog.close();
+      } catch (error) {
+        if (error.name === "AbortError") return;
+        problem.textContent = sentenceOf(error);
+        if (!error.sentence) throw error;
+      } finally {
+        for (const button of buttons) button.disabled = false;
+      }
+    },
+  },
+    el("div", { class: "dialog-head" }, el("h2", { id: "dialog-title" }, title), closeButton(dialog)),
+    el("div", { class: "dialog-body" }, body, problem),
+    el("div", { class: "dialog-foot" }, foot)));
+  document.body.append(dialog);
+  dialog.showModal();
+  return dialog;
+}
+
+/** Return whether something was typed that a click beside the dialog would lose. */
+const isTyped = (dialog) => [...dialog.querySelectorAll("input:not([type=search]), textarea")].some((input) => input.value !== input.defaultValue);
+
+/** Ask before something that cannot be undone; `work` does it. With `typed`, that text must be typed first. */
+export function confirm(title, text, verb, work, typed = "") {
+  const input = typed && el("input", { id: "confirm-typed", name: "typed", autocomplete: "off", spellcheck: "false", oninput: () => (button.disabled = input.value.trim() !== typed) });
+  const button = el("button", { class: "danger", disabled: Boolean(typed) }, verb);
+  const dialog = askInDialog("small", title, [el("p", null, text), typed && field("confirm-typed", `Type ${typed} to confirm`, input)], [
+    el("button", { type: "button", class: "quiet", autofocus: true, onclick: () => dialog.close() }, "Keep"),
+    button,
+  ], work);
+  return dialog;
+}
+
+const notice = document.getElementById("notice");
+notice.addEventListener("mouseenter", () => clearTimeout(say.timer));
+notice.addEventListener("focusin", () => clearTimeout(say.timer));
+notice.addEventListener("mouseleave", () => hideNotice(5_000));
+
+/** Show a sentence at the edge of the screen until the next one, or for some seconds; `action` is `[text, work]`. */
+export function say(text, kind = "", action = null) {
+  put(notice, el("span", null, text), action && el("button", {
+    type: "button", onclick: () => {
+      notice.hidden = true;
+      action[1]();
+    },
+  }, action[0]));
+  notice.className = kind;
+  // Beside an open dialog nothing can be clicked: the message goes into it.
+  ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append(notice);
+  notice.hidden = false;
+  announce(text);
+  hideNotice(kind === "bad" || action ? 15_000 : 5_000);
+}
+
+function hideNotice(after) {
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => (notice.hidden = true), after);
+}
+
+/** Take the message out of a dialog that closes. */
+export function keepNotice(dialog) {
+  if (dialog.contains(notice)) document.body.append(notice);
+}

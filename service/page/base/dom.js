@@ -1,0 +1,90 @@
+// Elements. Children that are not nodes become text, never HTML: what is shown was scraped.
+
+import { when } from "./format.js";
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export const el = (name, props, ...children) => fill(document.createElement(name), props, children);
+export const svg = (name, props, ...children) => fill(document.createElementNS(SVG, name), props, children);
+
+/** Set attributes and listeners (`onclick: function`), then append the children; null ones are left out. */
+function fill(node, props, children) {
+  for (const [name, value] of Object.entries(props ?? {})) {
+    if (typeof value === "function") node.addEventListener(name.slice(2), value);
+    else if (value === true) node.setAttribute(name, "");
+    else if (value !== false && value != null) node.setAttribute(name, value);
+  }
+  return put(node, children);
+}
+
+/** Replace what a node holds; children that are null or false are left out. */
+export function put(node, ...children) {
+  node.replaceChildren(...children.flat(2).filter((child) => child != null && child !== false));
+  return node;
+}
+
+/** Return a link to an address elsewhere, or its text alone where it is not plain http or https. */
+export function outside(address, text = address) {
+  return isWebAddress(address)
+    ? el("a", { href: address, rel: "noopener noreferrer", target: "_blank", class: "outside" }, text)
+    : el("span", null, text);
+}
+
+export function isWebAddress(text) {
+  if (typeof text !== "string" || !/^https?:\/\/[^\s]+$/i.test(text)) return false;
+  const url = URL.parse ? URL.parse(text) : tryParse(text);
+  return url !== null && (url.protocol === "http:" || url.protocol === "https:");
+}
+
+function tryParse(text) {
+  try {
+    return new URL(text);
+  } catch {
+    return null;
+  }
+}
+
+/** Return a date and time as text, the exact one when pointed at. */
+export const time = (text, shown = when(text)) => el("time", { datetime: text, title: text }, shown);
+
+export const chip = (text, kind = "") => el("span", { class: `chip ${kind}` }, text);
+export const faint = (text) => el("span", { class: "faint" }, text);
+
+/** Return a bar that is filled to a share from 0 to 1. */
+export const meter = (share, kind = "done") => svg("svg", { class: "meter", viewBox: "0 0 64 6", width: 64, height: 6, "aria-hidden": "true" },
+  svg("rect", { class: "none", width: 64, height: 6, rx: 3 }), svg("rect", { class: kind, width: 64 * share, height: 6, rx: 3 }));
+
+/** Return a table whose rows become cards on a phone: `head` is the names, a name in an array is a number's. */
+export function table(kind, head, rows) {
+  // The roles keep it a table for those who listen, also where the style makes cards of it.
+  return el("table", { class: `${kind} cards`, role: "table" },
+    el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head.map((name) =>
+      el("th", { scope: "col", role: "columnheader", class: Array.isArray(name) && "number" }, ...[name].flat())))),
+    rows instanceof Node ? rows : el("tbody", { role: "rowgroup" }, rows));
+}
+
+export const row = (props, ...cells) => el("tr", { role: "row", ...props }, ...cells);
+export const rowHead = (props, ...children) => el("th", { scope: "row", role: "rowheader", ...props }, ...children);
+export const cell = (label, kind, ...children) => el("td", { role: "cell", "data-label": label, class: kind || false }, ...children);
+
+/** Tell people who listen instead of look. */
+export function announce(text) {
+  document.getElementById("status").textContent = text;
+}
+
+/** Return a button that copies what `text()` gives, or nothing where the browser has no clipboard for us. */
+export function copyButton(label, text, kind = "quiet") {
+  if (!navigator.clipboard) return null;
+  const button = el("button", { type: "button", class: kind }, label);
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Not allowed";
+    }
+    announce(button.textContent);
+    setTimeout(() => (button.textContent = label), 1500);
+  });
+  return button;
+}

@@ -1,0 +1,79 @@
+// The token: where it is kept, how it comes in, what it may do.
+
+const KEY = "token";
+const ASK_MS = 150; // other tabs on the same machine respond within a few milliseconds
+
+// Tabs of the same session give each other the token, so that a new one does not ask for it again.
+const tabs = new BroadcastChannel("session");
+
+/** In this tab only, unless a person asks to remember it on this computer. */
+export const token = {
+  get: () => sessionStorage.getItem(KEY) ?? localStorage.getItem(KEY),
+  set: (text, remember = false) => {
+    sessionStorage.setItem(KEY, text);
+    if (remember) localStorage.setItem(KEY, text);
+  },
+  isRemembered: () => localStorage.getItem(KEY) !== null,
+  forget: () => {
+    sessionStorage.clear();
+    localStorage.removeItem(KEY);
+  },
+};
+
+/** Forget the token in every tab. */
+export function signOut() {
+  token.forget();
+  tabs.postMessage({ kind: "forget" });
+}
+
+/** Call `left` when another tab forgets the token; give the token to tabs that ask. */
+export function joinTabs(left) {
+  tabs.addEventListener("message", ({ data }) => {
+    if (data.kind === "ask" && token.get()) tabs.postMessage({ kind: "token", token: token.get() });
+    if (data.kind === "forget" && token.get()) {
+      token.forget();
+      left();
+    }
+  });
+}
+
+/** Take the token from a sign-in link (`#token=…`), and remove it from the address bar at once. */
+export function takeFromLink() {
+  const [, given, rest] = location.hash.match(/^#token=([\x21-\x25\x27-\x7e]+)(?:&(.*))?$/s) ?? [];
+  if (!given) return;
+  history.replaceState(null, "", `${location.pathname}${location.search}#${rest ?? "/groups"}`);
+  token.set(decodeURIComponent(given));
+}
+
+/** Take the token from another open tab, if there is one that has it. */
+export function askOtherTabs() {
+  if (token.get()) return Promise.resolve();
+  return new Promise((resolve) => {
+    const answered = ({ data }) => {
+      if (data.kind !== "token") return;
+      token.set(data.token);
+      done();
+    };
+    const done = () => {
+      tabs.removeEventListener("message", answered);
+      clearTimeout(timer);
+      resolve();
+    };
+    const timer = setTimeout(done, ASK_MS);
+    tabs.addEventListener("message", answered);
+    tabs.postMessage({ kind: "ask" });
+  });
+}
+
+let description = { scopes: [] };
+
+/** Remember what `GET /v1/token` says of the token. */
+export function know(told) {
+  description = told;
+}
+
+/** Return what is known of the token: organization, label, scopes, expiry. */
+export const who = () => description;
+
+/** Return whether the token has a scope: `read`, `write`, `delete` or `state`. */
+export const may = (scope) => description.scopes.includes(scope);

@@ -1,0 +1,111 @@
+// The webhooks of a group: who is told when a crawl is finished or something changes, and whether it arrived.
+
+import { get, knows, post, remove, sentenceOf } from "../base/api.js";
+import { askInDialog, confirm, field, say } from "../base/dialogs.js";
+import { cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { many, shorten, since } from "../base/format.js";
+import { may } from "../base/session.js";
+
+const EVENTS = { "job.finished": "A crawl is finished", "group.changed": "Items changed" };
+
+/** Return a panel with the webhooks of a group and of the whole organization, or null where the service has none. */
+export async function webhooksPanel(group, signal) {
+  const holder = el("section", { class: "panel" });
+  const show = async (given) => {
+    const found = await get(["webhooks"], {}, given);
+    const own = found.filter(({ group_id }) => group_id == null || group_id === group);
+    put(holder,
+      el("div", { class: "heading tools" }, el("h2", null, "Webhooks"), may("write") && el("button", { type: "button", onclick: () => add(group, show) }, "Add a webhook")),
+      own.length
+        ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Webhooks" }, table("webhooks", ["Address", "Events", "Last result", "Actions"], own.map((hook) => line(hook, show))))
+        : el("p", { class: "none-found" }, "Nobody is told. A webhook calls an address of yours when a crawl is finished or items change."));
+    return holder;
+  };
+  try {
+    return (await knows("get", "/v1/webhooks")) ? await show(signal) : null;
+  } catch (error) {
+    if (error.status === 403) return null;
+    throw error;
+  }
+}
+
+function line(hook, again) {
+  const name = shorten(hook.label || hook.url, 60);
+  const button = (text, onclick, kind = "quiet") => el("button", { type: "button", class: kind, "aria-label": `${text}: ${name}`, onclick }, text);
+  return row(null,
+    rowHead(null, hook.label && el("strong", null, shorten(hook.label, 60), " "), el("span", { class: "text" }, shorten(hook.url, 120)), hook.group_id == null && el("div", { class: "faint" }, "For all groups")),
+    cell("Events", "", el("span", { class: "chips" }, hook.events.map((event) => chip(EVENTS[event] ?? event)))),
+    cell("Last result", "", result(hook)),
+    cell("Actions", "tools-cell", may("write") && el("span", { class: "actions" },
+      button("Deliveries", () => showDeliveries(hook, name)),
+      button("Test", () => test(hook, again)),
+      button("Delete", () => confirm(`Delete ${name}?`, "It is not called any more.", "Delete", async () => {
+        await remove(["webhooks", hook.webhook_id]);
+        await again();
+        say("The webhook is deleted");
+      }), "quiet danger-text"))));
+}
+
+/** Return what became of the last call. */
+const result = ({ active, last_result: last }) => el("span", null, !active && [chip("switched off", "bad"), " "], last ? outcome(last, last.date) : faint("not called yet"));
+
+/** Return what an attempt came to, and when. */
+function outcome({ status, error, state, delivered }, date) {
+  const text = status ? String(status) : state === "pending" ? "waiting" : error || "no response";
+  const kind = delivered || state === "delivered" ? "good" : state === "pending" ? "open" : "bad";
+  return el("span", null, chip(text, kind), " ", date && time(date, since(date)));
+}
+
+async function test(hook, again) {
+  try {
+    const { state, status, error } = await post(["webhooks", hook.webhook_id, "test"]);
+    say(status ? `The address responded with ${status}.` : `The address did not respond: ${error}`, state === "delivered" ? "" : "bad");
+    await again();
+  } catch (error) {
+    say(sentenceOf(error), "bad");
+  }
+}
+
+const delivery = (one) => el("li", null,
+  outcome(one, one.last_attempt ?? one.create_date), ` ${EVENTS[one.type] ?? one.type}`, one.group_id && ` in ${shorten(one.group_id, 60)}`,
+  one.attempts > 1 && `, ${many(one.attempts, "attempt")}`, one.next_attempt && `, again ${since(one.next_attempt)}`,
+  (one.error || one.response) && el("p", { class: "faint text" }, shorten(one.error || one.response, 200)));
+
+async function showDeliveries(hook, name) {
+  try {
+    const deliveries = await get(["webhooks", hook.webhook_id, "deliveries"]);
+    const dialog = askInDialog("columns", `Deliveries to ${name}`, deliveries.length
+      ? el("ul", { class: "drops" }, deliveries.map(delivery))
+      : el("p", null, "It was not called yet."),
+    el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+  } catch (error) {
+    say(sentenceOf(error), "bad");
+  }
+}
+
+function add(group, again) {
+  const check = (event) => el("div", { class: "check" }, el("input", { type: "checkbox", id: `hook-${event}`, name: "events", value: event, checked: event === "job.finished" }), el("label", { for: `hook-${event}` }, EVENTS[event]));
+  const dialog = askInDialog("small", "Add a webhook", [
+    field("hook-url", "Address", el("input", { id: "hook-url", name: "url", type: "url", required: true, placeholder: "https://", autofocus: true })),
+    field("hook-label", "Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
+    el("fieldset", null, el("legend", null, "Events"), Object.keys(EVENTS).map(check)),
+    el("div", { class: "check" }, el("input", { type: "checkbox", id: "hook-all", name: "all" }), el("label", { for: "hook-all" }, "For all groups of the organization")),
+  ], [
+    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    el("button", { class: "primary" }, "Add"),
+  ], async (data) => {
+    const made = await post(["webhooks"], {
+      url: data.get("url").trim(), events: data.getAll("events"), group_id: data.has("all") ? null : group, label: data.get("label").trim(),
+    });
+    dialog.close();
+    showSecret(made.secret);
+    await again();
+  });
+}
+
+function showSecret(secret) {
+  const dialog = askInDialog("small", "The webhook's secret", [
+    el("p", null, "It is shown only now. With it you check that a call comes from this service (Standard Webhooks)."),
+    el("p", null, el("code", { class: "text" }, secret), " ", copyButton("Copy", () => secret)),
+  ], el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+}

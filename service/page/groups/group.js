@@ -1,0 +1,57 @@
+// One group: its heading and counts, and the tabs below them.
+
+import { get } from "../base/api.js";
+import { spark } from "../base/chart.js";
+import { el, put } from "../base/dom.js";
+import { count, many, percent, shorten, since, when } from "../base/format.js";
+import { link } from "../base/place.js";
+import { showFields } from "../crawls/fields.js";
+import { showJobs } from "../crawls/jobs.js";
+import { showSettings } from "../crawls/settings.js";
+import { showTime } from "../crawls/time.js";
+import { showItems } from "../items/items.js";
+
+const TABS = { items: ["Items", showItems], jobs: ["Jobs", showJobs], fields: ["Fields", showFields], time: ["Over time", showTime], settings: ["Settings", showSettings] };
+
+let view = null; // the group on the screen
+
+export async function showGroup(main, { path, params }, signal, stay) {
+  const [, group, tab = "items", jobId] = path;
+  document.title = `${shorten(group, 60)} · Scraping Data Service`;
+  if (stay) {
+    view = { group, path: path.slice(0, 2), params, stats: null, lead: el("p", { class: "lead" }, "…"), spark: el("a"), tab: el("div", { class: "tab" }) };
+    view.refresh = (given) => refresh(view, given);
+    put(main, heading(view, tab), view.tab);
+  }
+  view.params = params;
+  view.jobId = jobId;
+  await Promise.all([stay && view.refresh(signal), TABS[tab][1](view, params, signal, stay)]);
+}
+
+function heading({ group, path, lead, spark: picture }, tab) {
+  picture.className = "activity-link";
+  picture.hidden = true; // until its days are known
+  picture.href = link([...path, "time"]);
+  return [
+    el("div", { class: "heading group-heading" },
+      el("div", null,
+        el("nav", { class: "crumbs", "aria-label": "Where you are" }, el("a", { href: "#/groups" }, "Groups"), el("span", { "aria-hidden": "true" }, "/")),
+        el("h1", { tabindex: -1 }, group)),
+      lead, picture),
+    el("nav", { class: "tabs", "aria-label": "Views of this group" }, Object.entries(TABS).map(([name, [title]]) =>
+      el("a", { href: link(name === "items" ? path : [...path, name]), "aria-current": name === tab && "page" }, title))),
+  ];
+}
+
+/** Read the counts of the group again and show them. */
+async function refresh(view, signal) {
+  const stats = await get(["groups", view.group, "stats"], {}, signal);
+  view.stats = stats;
+  put(view.lead, stats.items
+    ? `${many(stats.items, "item")} from ${many(stats.jobs, "job")} · ${count(stats.approved)} approved (${percent(stats.approved / stats.items)}) · last change `
+    : stats.last_id > 0 ? `All items of this group were deleted${stats.last_change ? " · last change " : ""}` : "Nothing has been written to this group, or it belongs to another organization.",
+  stats.last_change ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
+  view.spark.hidden = !stats.items;
+  put(view.spark, spark(stats.days));
+  return stats;
+}

@@ -1,0 +1,91 @@
+// All groups of the organization; their counts move while one looks.
+
+import { get, sentenceOf } from "../base/api.js";
+import { spark } from "../base/chart.js";
+import { say } from "../base/dialogs.js";
+import { announce, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
+import { count, many, percent, shorten, since } from "../base/format.js";
+import { link, replace } from "../base/place.js";
+import { verdictChip } from "../crawls/jobs.js";
+
+const HEAD = ["Group", "Last 30 days", ["Items"], ["Jobs"], "Approved", "Newest crawl", "Last change"];
+const REFRESH_MS = 15_000;
+
+export async function showGroups(main, { path, params }, signal, stay) {
+  document.title = "Groups · Scraping Data Service";
+  if (!stay) return filter(main, params.name ?? "");
+  put(main, el("h1", { tabindex: -1 }, "Groups"), el("div", { class: "panel loading", "aria-hidden": "true" }));
+  const lead = el("p", { class: "lead" });
+  const list = el("div");
+  const search = el("input", {
+    type: "search", id: "name", value: params.name ?? "", placeholder: "Part of a name",
+    oninput: () => replace(path, { name: search.value }),
+  });
+  const field = el("div", { class: "field" }, el("label", { for: "name" }, "Find a group"), search);
+  const load = async (given) => {
+    const groups = await get(["groups"], {}, given, { quiet: given === stay });
+    const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    lead.textContent = summary(groups);
+    field.hidden = groups.length < 2;
+    put(list, groups.length ? panel(groups) : nothing());
+    filter(list, search.value);
+    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+    return groups;
+  };
+  const groups = await load(signal);
+  const reload = () => load(undefined).then((now) => announce(summary(now)), (error) => say(sentenceOf(error), "bad"));
+  put(main,
+    el("div", { class: "heading" },
+      el("div", null, el("h1", { tabindex: -1 }, "Groups"), lead),
+      el("div", { class: "actions" }, field, el("button", { type: "button", onclick: reload }, "Reload"))),
+    list);
+  const timer = setInterval(() => document.hidden || load(stay).catch(() => {}), REFRESH_MS);
+  stay.addEventListener("abort", () => clearInterval(timer));
+  addEventListener("connected", () => load(stay).catch(() => {}), { signal: stay });
+  announce(many(groups.length, "group"));
+}
+
+function summary(groups) {
+  const items = groups.reduce((total, group) => total + group.items, 0);
+  return `${many(groups.length, "group")}, ${many(items, "item")}`;
+}
+
+function nothing() {
+  return el("section", { class: "panel empty" },
+    el("h2", null, "No group yet"),
+    el("p", null, "A group appears here when a scraper writes its first output with ", el("code", null, "POST /v1/outputs/{group_id}"), "."),
+    el("p", { class: "actions" }, el("a", { class: "button", href: "docs" }, "API description")));
+}
+
+function panel(groups) {
+  return el("div", { class: "panel" }, table("groups", HEAD, groups.map(line)),
+    el("p", { class: "none-found", hidden: true }, "No group has this in its name."));
+}
+
+function line(group) {
+  const share = group.items ? group.approved / group.items : 0;
+  const path = ["groups", group.group_id];
+  return row({ "data-name": group.group_id.toLowerCase() },
+    rowHead(null, el("a", { href: link(path) }, group.group_id)),
+    cell("Last 30 days", "picture", spark(group.days)),
+    cell("Items", "number", count(group.items)),
+    cell("Jobs", "number", el("a", { href: link([...path, "jobs"]), "aria-label": `${many(group.jobs, "job")} of ${group.group_id}` }, count(group.jobs))),
+    cell("Approved", "approved", el("span", { class: "share" }, percent(share), meter(share))),
+    cell("Newest crawl", "", newestCrawl(group)),
+    cell("Last change", "", group.last_change ? time(group.last_change, since(group.last_change)) : "never"));
+}
+
+/** Return how the newest finished crawl was judged, and what it found wrong. */
+function newestCrawl(group) {
+  const problems = group.problems ?? group.newest_job?.problems ?? [];
+  const verdict = verdictChip({ verdict: group.verdict });
+  if (!verdict) return faint("not judged");
+  return el("span", null, verdict, problems.length > 0 && [" ", el("span", { class: "bad-text" }, shorten(problems.map(({ msg }) => msg).join(" "), 120))]);
+}
+
+function filter(place, name) {
+  const rows = [...place.querySelectorAll("tr[data-name]")];
+  for (const one of rows) one.hidden = !one.dataset.name.includes(name.toLowerCase());
+  const note = place.querySelector(".none-found");
+  if (note) note.hidden = rows.some((one) => !one.hidden);
+}

@@ -1,0 +1,181 @@
+// Which columns a table of outputs has, and how a cell looks.
+
+import { askInDialog } from "../base/dialogs.js";
+import { announce, el, faint, isWebAddress, outside, time } from "../base/dom.js";
+import { at, isObject, joinPath, many, shorten, splitPath } from "../base/format.js";
+import { reasonOf } from "./judging.js";
+import { isInline, thumbnail } from "./pictures.js";
+
+const LABELS = {
+  root_job_id: "Job", is_approved: "Judged", update_date: "Updated (UTC)", create_date: "Created (UTC)",
+  last_scraped_date: "Last scraped (UTC)", source_url: "Source", output_id: "Output id", files: "Files",
+  key_hash: "Key", value_hash: "Value hash",
+};
+const DATES = new Set(["update_date", "create_date", "last_scraped_date"]);
+const ITEM_COLUMNS = Object.keys(LABELS);
+const TELLING = /^(title|name|headline|product|company|subject|label)$/i;
+const DEEPEST = 4;
+const MOST = 300;
+const LONGEST = 120;
+
+/** Return the columns that these items can fill, in the order of the data: `{path, keys, values}`. */
+export function discover(items) {
+  const found = new Map();
+  let place; // of a field in its item; the last one counts, because items that lack fields have fewer before it
+  const visit = (value, keys) => {
+    if (isObject(value) && keys.length < DEEPEST && Object.keys(value).length) {
+      for (const key of Object.keys(value)) visit(value[key], [...keys, key]);
+    } else if (keys.length > 1) {
+      const path = joinPath(keys);
+      if (!found.has(path) && found.size < MOST) found.set(path, { path, keys, values: [], place: 0 });
+      const column = found.get(path);
+      if (!column) return;
+      column.values.push(value);
+      column.place = Math.max(column.place, place++);
+    }
+  };
+  for (const item of items) {
+    place = 0;
+    visit(item.data, ["data"]);
+    place = MOST;
+    visit(item.tags, ["tags"]);
+  }
+  return [...found.values()].sort((a, b) => a.place - b.place);
+}
+
+/**
+ * Return the columns to begin with: short and telling values of `data`, then the job, approval and date.
+ *
+ * A field that is filled in few rows may be the one that broke, so it stays; one that is the same in all rows goes last.
+ */
+export function defaults(items, columns) {
+  const short = columns.filter(({ keys, values }) =>
+    keys[0] === "data" && values.every((value) => typeof value !== "object" || value === null) &&
+    values.reduce((sum, value) => sum + String(value).length, 0) / values.length <= 60 && !values.some(isWebAddress));
+  const candidates = short.length ? short : columns.filter(({ keys }) => keys[0] === "data");
+  const isDull = ({ values }) => items.length > 4 && (values.length * 10 < items.length || (values.length === items.length && values.every((value) => value === values[0])));
+  const telling = candidates.filter(({ keys }) => keys.length === 2 && TELLING.test(keys.at(-1)));
+  const chosen = [...new Set([...telling, ...candidates.filter((one) => !isDull(one)), ...candidates])].slice(0, 5);
+  return [...chosen.map(({ path }) => path), "root_job_id", "is_approved", "update_date"];
+}
+
+/** Return the paths a person can choose from: what is in the data, the tags, the rest of the item, and `chosen`. */
+export function choices(columns, chosen) {
+  const known = [...columns.map(({ path }) => path), ...ITEM_COLUMNS];
+  return [...known, ...chosen.filter((path) => !known.includes(path))];
+}
+
+export function label(path) {
+  if (Object.hasOwn(LABELS, path)) return LABELS[path];
+  return shorten(path.replace(/^data\./, ""), 60);
+}
+
+// Where the API has a filter for a column, a click on its cell filters by it.
+const FILTERED = { root_job_id: "job_id", is_approved: "is_approved", "tags.country": "country", "tags.region": "region" };
+
+/** Return a cell's content and class; `filterLink(name, value)` leads to the items that have the same. */
+export function content(item, path, filterLink) {
+  const value = at(item, splitPath(path));
+  if (DATES.has(path)) return { content: time(value), kind: "date" };
+  if (path === "is_approved") {
+    const reason = reasonOf(item);
+    if (!value && reason !== null) return { content: el("a", { class: "chip bad", href: filterLink("rejected", "true"), title: `Rejected: ${shorten(reason, 200)}` }, "rejected"), kind: "" };
+    return { content: el("a", { class: value ? "chip good" : "faint", href: filterLink("is_approved", String(value)), title: value ? "Only approved ones" : "Only those not approved" }, value ? "approved" : "no"), kind: "" };
+  }
+  if (Object.hasOwn(FILTERED, path) && typeof value === "string" && value) {
+    return { content: el("a", { class: "text", href: filterLink(FILTERED[path], value), title: `Only ${label(path)} ${shorten(value, 60)}` }, shorten(value, 60)), kind: "" };
+  }
+  return show(value);
+}
+
+function show(value) {
+  if (value === undefined) return { content: faint("–"), kind: "" };
+  if (value === null) return { content: faint("null"), kind: "" };
+  if (Array.isArray(value)) return { content: faint(many(value.length, "entry", "entries")), kind: "" };
+  if (typeof value === "object") return { content: faint(many(Object.keys(value).length, "field")), kind: "" };
+  if (typeof value === "number" || typeof value === "bigint") return { content: String(value), kind: "number" };
+  if (typeof value === "boolean") return { content: String(value), kind: "" };
+  if (isInline(value)) return { content: thumbnail(value), kind: "picture-cell" };
+  if (isWebAddress(value)) return { content: outside(value, shorten(value.replace(/^https?:\/\//i, ""), 48)), kind: "address" };
+  return { content: el("span", { class: "text", title: value.length > 40 && shorten(value, 600) }, shorten(value, LONGEST)), kind: "" };
+}
+
+/** Return a value in a few words. */
+export function sample(item, path) {
+  const value = at(item, splitPath(path));
+  if (value === undefined) return "";
+  return typeof value === "object" ? show(value).content.textContent : shorten(String(value), 40);
+}
+
+// Chooses columns: search, all or none, and their order by drag or with the arrow keys.
+
+
+/** Ask which columns to show; `save` gets their paths, a comma between, or "" for the usual ones. */
+export function chooseColumns(desk, save) {
+  const shown = desk.columns;
+  const all = choices(desk.found, shown);
+  const list = el("ul", { class: "choices" }, [...shown, ...all.filter((path) => !shown.includes(path))].map((path) => choice(desk, path, shown.includes(path))));
+  const search = el("input", {
+    type: "search", placeholder: "Search columns", "aria-label": "Search columns", autofocus: true, oninput: () => {
+      for (const item of list.children) item.hidden = !item.dataset.path.toLowerCase().includes(search.value.toLowerCase());
+    },
+  });
+  const setAll = (checked) => {
+    for (const item of list.children) if (!item.hidden) item.querySelector("input").checked = checked;
+  };
+  const button = (text, onclick) => el("button", { type: "button", class: "quiet", onclick }, text);
+  list.addEventListener("dragover", (event) => dragOver(event, list));
+  list.addEventListener("drop", (event) => event.preventDefault());
+  const dialog = askInDialog("columns", "Columns", [
+    el("div", { class: "choices-tools" }, search, button("All", () => setAll(true)), button("None", () => setAll(false))),
+    el("p", { class: "hint" }, "Drag a row, or press Alt with an arrow key on it, to change the order."),
+    list,
+  ], [
+    button("Usual ones", () => {
+      dialog.close();
+      save("");
+    }),
+    el("button", { class: "primary" }, "Show these"),
+  ], (data) => save(data.getAll("column").join(",")));
+}
+
+function choice(desk, path, checked) {
+  const item = el("li", {
+    "data-path": path, draggable: "true",
+    ondragstart: (event) => {
+      event.dataTransfer.effectAllowed = "move";
+      item.classList.add("dragged");
+    },
+    ondragend: () => item.classList.remove("dragged"),
+    onkeydown: (event) => {
+      if (event.altKey && (event.key === "ArrowUp" || event.key === "ArrowDown")) moveBy(event, item, event.key === "ArrowUp" ? -1 : 1);
+    },
+  },
+    el("label", null,
+      el("input", { type: "checkbox", name: "column", value: path, checked }),
+      el("span", { class: "text" }, label(path)), el("span", { class: "faint text" }, sample(desk.items[0] ?? {}, path))),
+    el("span", { class: "grip", "aria-hidden": "true" }, "⠿"));
+  return item;
+}
+
+function moveBy(event, item, by) {
+  event.preventDefault();
+  const other = by < 0 ? item.previousElementSibling : item.nextElementSibling;
+  if (!other) return;
+  const focused = document.activeElement;
+  if (by < 0) other.before(item);
+  else other.after(item);
+  focused.focus();
+  announce(`${label(item.dataset.path)}: place ${[...item.parentElement.children].indexOf(item) + 1}`);
+}
+
+function dragOver(event, list) {
+  const dragged = list.querySelector(".dragged");
+  const over = event.target.closest("li");
+  if (!dragged) return;
+  event.preventDefault();
+  if (!over || over === dragged) return;
+  const { top, height } = over.getBoundingClientRect();
+  if (event.clientY < top + height / 2) over.before(dragged);
+  else over.after(dragged);
+}

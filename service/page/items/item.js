@@ -1,0 +1,161 @@
+// One item: what the service knows about it, its data as a tree, its files.
+
+import { Failure, get, remove, toJson } from "../base/api.js";
+import { closeButton, confirm, keepNotice, say } from "../base/dialogs.js";
+import { chip, copyButton, el, outside, put, time } from "../base/dom.js";
+import { at, count, shorten, splitPath, when } from "../base/format.js";
+import { link, replace } from "../base/place.js";
+import { may } from "../base/session.js";
+import { defaults, discover } from "./columns.js";
+import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor } from "./judging.js";
+import { pictureOfFile, thumbnail } from "./pictures.js";
+import { tree } from "./tree.js";
+import { versionsOf } from "./versions.js";
+
+/** Return the content of an item's panel. */
+function itemView(item, view) {
+  const { path } = view;
+  return [
+    el("dl", { class: "facts" },
+      fact("Source", outside(item.source_url)),
+      fact("Job", el("a", { href: link([...path, "jobs", item.root_job_id]) }, shorten(item.root_job_id, 120))),
+      fact("Judged", item.is_approved ? chip("approved", "good") : reasonOf(item) !== null ? el("span", null, chip("rejected", "bad"), ` ${shorten(reasonOf(item), 200)}`) : "no"),
+      fact("Created", date(item.create_date)),
+      fact("Updated", date(item.update_date)),
+      fact("Last scraped", date(item.last_scraped_date))),
+    section("Data", tree(item.data, 0, (keys, value) => link(path, { where: `${keys.join(".")}:${value}` })), copyButton("Copy JSON", () => toJson(item))),
+    section("Before and after", versionsOf(view, item)),
+    section("Tags", tree(item.tags)),
+    section(`Files (${count(item.files.length)})`, item.files.length ? el("ul", { class: "files" }, item.files.map(file)) : el("p", { class: "faint" }, "No files.")),
+    el("details", { class: "hashes" }, el("summary", null, "Identity"),
+      el("dl", { class: "facts" }, fact("Id", code(String(item.id))), fact("Output id", code(item.output_id)), fact("Key hash", code(item.key_hash)), fact("Value hash", code(item.value_hash)))),
+  ];
+}
+
+const section = (title, content, ...tools) =>
+  el("section", null, el("div", { class: "heading" }, el("h3", null, title), ...tools), content);
+const fact = (name, value) => el("div", null, el("dt", null, name), el("dd", null, value));
+const date = (text) => time(text, `${when(text)} UTC`);
+const code = (value) => el("code", null, value);
+
+function file(one) {
+  const name = shorten(one.blob_key || one.field || one.id, 80);
+  const links = [["File", one.file_url], ["Stored copy", one.blob_url], ["Found at", one.source_url]];
+  const seen = new Set();
+  return el("li", null,
+    el("strong", null, name), " ", one.file_type && chip(shorten(one.file_type, 60)),
+    thumbnail(pictureOfFile(one), "large"),
+    el("dl", { class: "facts" },
+      links.filter(([, url]) => url && !seen.has(url) && seen.add(url)).map(([title, url]) => fact(title, outside(url, shorten(url, 160)))),
+      one.field && fact("Field", code(shorten(one.field, 200))),
+      one.file_checksum && fact("Checksum", code(shorten(one.file_checksum, 200)))),
+    Object.keys(one.file_metadata).length > 0 && tree(one.file_metadata));
+}
+
+// One item in a dialog, with its neighbours on the page, and what may be done with it.
+
+
+/** Return the dialog; `current()` is the desk that it belongs to. */
+export function itemDialog(current) {
+  const dialog = el("dialog", {
+    class: "item", "aria-labelledby": "item-title", onclose: () => closed(current()), onmousedown: (event) => event.target === dialog && dialog.close(),
+  });
+  return dialog;
+}
+
+/** Show the item that the address names, or close the dialog. */
+export async function showItem(desk, signal) {
+  const { dialog } = desk.parts;
+  const { item: wanted } = desk.params;
+  if (!wanted) return dialog.close();
+  if (dialog.open && dialog.dataset.item === wanted) return;
+  const item = desk.items.find(({ output_id }) => output_id === wanted) ?? (await find(desk, wanted, signal));
+  dialog.dataset.item = wanted;
+  fill(desk, item);
+  if (!dialog.open) dialog.showModal();
+  dialog.scrollTop = 0;
+  dialog.querySelector("#item-title").focus();
+}
+
+/** Read an item that is not on this page: it may have changed since a link to it was made, and moved. */
+async function find(desk, wanted, signal) {
+  try {
+    return await get(["outputs", desk.view.group, wanted], {}, signal);
+  } catch (error) {
+    if (error instanceof Failure && [404, 422].includes(error.status)) return undefined;
+    throw error;
+  }
+}
+
+function fill(desk, item) {
+  const { dialog } = desk.parts;
+  const place = item ? desk.items.findIndex(({ output_id }) => output_id === item.output_id) : -1;
+  const step = (name, by) => el("button", {
+    type: "button", class: "quiet", "data-step": by, disabled: place < 0 || !desk.items[place + by], onclick: () => moveItem(desk, by),
+  }, name);
+  put(dialog,
+    el("div", { class: "dialog-head" },
+      el("h2", { id: "item-title", tabindex: -1 }, item ? heading(item) : "Not found"),
+      el("div", { class: "actions" }, step("Previous", -1), step("Next", 1), closeButton(dialog))),
+    el("div", { class: "dialog-body" }, item ? itemView(item, desk.view) : el("p", null, "This item is not in the group: it was deleted, or the link is wrong.")),
+    item && (may("write") || may("delete")) && el("div", { class: "dialog-foot" },
+      may("write") && el("div", { class: "actions" },
+        el("button", { type: "button", class: "primary", "data-judge": "a", onclick: () => judgeItem(desk, item, APPROVED) }, item.is_approved ? "Approved" : "Approve"),
+        el("button", { type: "button", "data-judge": "x", onclick: () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))) }, reasonOf(item) !== null ? "Rejected" : "Reject")),
+      may("delete") && el("button", { type: "button", class: "quiet danger-text", onclick: () => deleteItem(desk, item) }, "Delete")));
+}
+
+/** Show the item before or after this one. */
+export function moveItem(desk, by) {
+  const { dialog } = desk.parts;
+  const now = desk.items.findIndex(({ output_id }) => output_id === dialog.dataset.item);
+  const next = desk.items[now + by];
+  if (now < 0 || !next) return;
+  replace(desk.view.path, { ...desk.params, item: next.output_id });
+  const again = dialog.querySelector(`[data-step="${by}"]`);
+  if (again && !again.disabled) again.focus();
+}
+
+/** Judge the item and go on to the next one; the last one, or one that is not on this page, stays as it is now. */
+function judgeItem(desk, item, to) {
+  judge(desk, changesOf([item], to));
+  moveItem(desk, 1);
+}
+
+/** Show an item anew if it is the one in the dialog. */
+export function refreshItem(desk, item) {
+  const { dialog } = desk.parts;
+  if (!dialog.open || dialog.dataset.item !== item.output_id) return;
+  const focused = dialog.contains(document.activeElement) && document.activeElement.dataset.judge;
+  fill(desk, item);
+  if (focused) dialog.querySelector(`[data-judge="${focused}"]`)?.focus();
+}
+
+function deleteItem(desk, item) {
+  const { dialog } = desk.parts;
+  confirm("Delete this item?", `${heading(item)}: its data and files go, and readers of the group learn that it was deleted.`, "Delete", async () => {
+    await remove(["outputs", desk.view.group, item.output_id]);
+    dialog.close();
+    desk.drop(item.output_id);
+    say("The item is deleted");
+  });
+}
+
+/** Return an item's most telling text. */
+function heading(item) {
+  const [first] = defaults([item], discover([item]));
+  const value = at(item, splitPath(first));
+  const text = first.startsWith("data.") && typeof value === "string" ? value : "";
+  return shorten(text, 80) || `Item ${item.id}`;
+}
+
+function closed(desk) {
+  const { dialog, table } = desk.parts;
+  const { item, ...rest } = desk.params;
+  keepNotice(dialog);
+  if (item === undefined) return;
+  delete dialog.dataset.item;
+  replace(desk.view.path, rest);
+  const opener = table.querySelector(`a[data-open="${CSS.escape(item)}"]`) ?? desk.view.tab.querySelector("#outputs-title");
+  opener.focus();
+}

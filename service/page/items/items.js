@@ -1,0 +1,268 @@
+// The items of a group, page by page: filters, table, selection, live bar, and one item in a dialog.
+
+import { address, Failure, get } from "../base/api.js";
+import { announce, copyButton, el, put } from "../base/dom.js";
+import { at, count, many, splitPath, splitPaths } from "../base/format.js";
+import { go, link, replace } from "../base/place.js";
+import { chooseColumns, defaults, discover } from "./columns.js";
+import { offerDownload } from "./downloads.js";
+import { FILTERS, filtersOf, showFilters } from "./filters.js";
+import { itemDialog, refreshItem, showItem } from "./item.js";
+import { watch } from "./live.js";
+import { fresh, orderOf, readPage, showPager, withLimit } from "./paging.js";
+import { want, wanted } from "./pictures.js";
+import { rowOf, search, showRows, updateRow } from "./rows.js";
+import { listenToKeys, makeSelectable, showHelp } from "./selection.js";
+
+let desk = null; // the items on the screen
+
+export async function showItems(view, params, signal, stay) {
+  if (stay) {
+    desk = makeDesk(view, stay);
+    listenToKeys(desk, stay);
+  }
+  const columns = (given) => `${given.columns ?? ""} ${given.add ?? ""} ${given.sort ?? ""}`;
+  const shown = desk.params;
+  desk.params = params;
+  if (request(params) !== desk.request) await load(signal);
+  else if (columns(params) !== columns(shown)) fillTable();
+  else if ((params.q ?? "") !== (shown.q ?? "")) find();
+  await showItem(desk, signal);
+}
+
+/** Return what a page depends on, as text. */
+const request = (params) => JSON.stringify([...FILTERS, "order", "limit", "after", "before"].map((name) => params[name] ?? ""));
+
+function makeDesk(view, stay) {
+  const made = {
+    view, stay, params: {}, request: "", items: [], found: [], columns: [], filters: {}, page: {},
+    own: new Set(), pending: new Set(), // what this page changed itself is no news
+    live: new AbortController(),
+    itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
+    sortLink: (path) => link(view.path, { ...made.params, item: "", sort: nextSort(made.params.sort, path) }),
+    filterLink: (name, value) => link(view.path, fresh(made.params, { [name]: value })),
+    replace: (item) => {
+      const place = made.items.findIndex(({ output_id }) => output_id === item.output_id);
+      if (place >= 0) made.items[place] = item;
+      if (made.selected.has(item.output_id)) made.selected.set(item.output_id, item);
+      updateRow(made.parts.table, item, made);
+      refreshItem(made, item);
+    },
+    drop: (outputId) => {
+      made.items = made.items.filter(({ output_id }) => output_id !== outputId);
+      made.selected.delete(outputId);
+      rowOf(made.parts.table, outputId)?.remove();
+      made.selectionChanged();
+      made.counts();
+    },
+    counts: () => view.refresh(stay).catch(() => {}),
+    reload,
+    turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
+  };
+  stay.addEventListener("abort", () => made.live.abort());
+  addEventListener("connected", () => made.request || load(stay).catch(refused), { signal: stay }); // what failed is tried again
+  makeSelectable(made);
+  desk = made;
+  made.parts = frame(view);
+  return made;
+}
+
+function frame(view) {
+  const parts = {
+    filters: el("div"),
+    order: el("button", { type: "button", onclick: () => go(view.path, fresh(desk.params, { order: orderOf(desk.params) === "desc" ? "asc" : "" })) }),
+    search: el("input", { type: "search", id: "find", placeholder: "Find on this page", "aria-label": "Find on this page", oninput: () => replace(view.path, { ...desk.params, q: parts.search.value }) }),
+    found: el("span", { class: "faint", role: "status" }),
+    news: el("p", { class: "news", hidden: true, role: "status" }),
+    table: el("div", { class: "loading" }),
+    selection: el("div", { class: "selection", hidden: true, role: "group", "aria-label": "Selected items" }),
+    pager: el("nav", { class: "pager", "aria-label": "Pages" }),
+    dialog: itemDialog(() => desk),
+  };
+  const pictures = el("input", { type: "checkbox", id: "pictures", checked: wanted(), onchange: () => { want(pictures.checked); fillTable(); } });
+  put(view.tab,
+    el("section", { class: "panel outputs" },
+      parts.filters,
+      el("div", { class: "toolbar" },
+        el("h2", { id: "outputs-title", class: "unseen", tabindex: -1 }, "Items"),
+        parts.order, parts.search, parts.found,
+        el("div", { class: "actions" },
+          el("label", { class: "check small-check", for: "pictures" }, pictures, "Pictures"),
+          el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => chooseColumns(desk, saveColumns) }, "Columns"),
+          el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => offerDownload(desk) }, "Download"),
+          copyButton("Copy as curl", () => `curl -H "Authorization: Bearer $TOKEN" '${pageAddress()}'`, "quiet desk-only"),
+          el("button", { type: "button", class: "desk-only", onclick: reload }, "Reload"),
+          el("button", { type: "button", class: "desk-only", "aria-haspopup": "dialog", onclick: showHelp }, "Keys"))),
+      parts.news, parts.table, parts.selection, parts.pager),
+    parts.dialog);
+  return parts;
+}
+
+/** Return the address of the API call that shows this page. */
+function pageAddress() {
+  const { until, ...filters } = desk.filters;
+  const [first] = desk.page.items ?? [];
+  const cursor = desk.params.before && first ? String(first.id + (orderOf(desk.params) === "desc" ? 1 : -1)) : desk.params.after || (orderOf(desk.params) === "desc" ? until : "");
+  return address(["outputs", desk.view.group], { ...filters, order: orderOf(desk.params) === "desc" && "desc", limit: withLimit(desk.params).limit, cursor });
+}
+
+function saveColumns(columns) {
+  replace(desk.view.path, { ...desk.params, columns, add: "" });
+}
+
+function reload() {
+  desk.request = "";
+  desk.view.suggestions = null;
+  return Promise.all([desk.view.refresh(desk.stay), load(desk.stay)]).catch(refused);
+}
+
+async function load(signal) {
+  const { parts, view, params } = desk;
+  const wantedPage = request(params);
+  desk.request = wantedPage;
+  desk.live.abort();
+  parts.news.hidden = true;
+  parts.search.value = params.q ?? "";
+  parts.order.textContent = orderOf(params) === "desc" ? "Newest first ↓" : "Oldest first ↑";
+  showFilters(parts.filters, view, params);
+  parts.table.classList.add("waiting");
+  parts.table.setAttribute("aria-busy", "true");
+  try {
+    const isFirst = !params.after && !params.before && orderOf(params) === "desc";
+    const known = isFirst ? 0 : await newestId(signal);
+    desk.filters = await filtersOf(view.group, params, signal);
+    const page = await readPage(view.group, desk.filters, withLimit(params), signal);
+    if (desk.request !== wantedPage) return; // another page was asked for meanwhile
+    // The first page is whole, not what is left of it: going back from page two ends here.
+    if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
+    const matched = JSON.stringify(desk.filters);
+    if (desk.matched !== matched) desk.clear(); // a selection goes on over the pages of the same filters
+    Object.assign(desk, { page, matched, items: page.items, found: discover(page.items), current: null });
+    fillTable();
+    showPager(parts.pager, desk);
+    follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);
+    announce(`${many(page.items.length, "item")} shown`);
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    Object.assign(desk, { request: "", items: [], found: [] });
+    refused(error);
+  } finally {
+    parts.table.classList.remove("waiting");
+    parts.table.removeAttribute("aria-busy");
+  }
+}
+
+/** Return the newest id of the group: all above it is news. */
+const newestId = async (signal) => (await get(["groups", desk.view.group, "stats"], {}, signal)).last_id;
+
+function follow(from) {
+  if (desk.filters.until) return; // a day that is over has no news
+  desk.live = new AbortController();
+  const { parts, filters, live } = desk;
+  watch(desk, filters, from, live.signal, ({ created, changed }) => {
+    desk.counts();
+    if (!created && !changed) return;
+    const texts = [created && many(created, "new item"), changed && many(changed, "changed item")].filter(Boolean);
+    put(parts.news, `${texts.join(", ")} `, el("a", {
+      class: "button", href: link(desk.view.path, fresh(desk.params, { order: "" })),
+      onclick: (event) => {
+        const { after, before, order } = desk.params;
+        if (after || before || order) return;
+        event.preventDefault(); // the address stays: only read it again
+        reload();
+      },
+    }, "Show"));
+    parts.news.hidden = false;
+  });
+}
+
+/** Show what failed in the place of the table. */
+function refused(error) {
+  if (desk.stay.aborted) return;
+  if (!(error instanceof Failure)) throw error;
+  desk.request = "";
+  const { table, pager } = desk.parts;
+  table.className = "";
+  put(table, el("div", { class: "empty", role: "alert" },
+    el("h3", null, error.message), error.details.map((text) => el("p", null, text)),
+    el("p", { class: "actions" },
+      el("button", { type: "button", class: "primary", onclick: () => load(desk.stay).catch(refused) }, "Try again"),
+      el("a", { class: "button", href: link(desk.view.path) }, "Without filters"))));
+  put(pager);
+  announce(error.message);
+}
+
+/** Return the columns to show, with the one that a link from the fields asks for. */
+function columnsShown() {
+  const chosen = splitPaths(desk.params.columns ?? "");
+  const columns = chosen.length ? chosen : defaults(desk.items, desk.found);
+  const { add } = desk.params;
+  return add && !columns.includes(add) ? [columns[0], add, ...columns.slice(1)] : columns;
+}
+
+function fillTable() {
+  const { table } = desk.parts;
+  table.className = "";
+  desk.columns = columnsShown();
+  desk.items = sorted(desk.items, desk.page.items, desk.params.sort);
+  desk.total = totalOf();
+  if (desk.items.length) showRows(table, desk);
+  else showNothing(table);
+  desk.selectionChanged();
+  find();
+}
+
+/** Return how many items match, where that is known without reading them. */
+function totalOf() {
+  const given = FILTERS.filter((name) => desk.params[name]);
+  return given.length ? 0 : desk.view.stats?.items ?? 0;
+}
+
+/** Return the page's items in the order of a column, or as the service gave them; items without a value come last. */
+function sorted(items, given, sort = "") {
+  const now = new Map(items.map((item) => [item.output_id, item]));
+  const listed = given.filter(({ output_id }) => now.has(output_id)).map(({ output_id }) => now.get(output_id));
+  if (!sort) return listed;
+  const keys = splitPath(sort.replace(/^-/, ""));
+  const sign = sort.startsWith("-") ? -1 : 1;
+  const isNumber = (value) => typeof value === "number" || typeof value === "bigint";
+  return listed.map((item) => [item, at(item, keys)]).sort(([, a], [, b]) => {
+    const missing = (a == null) - (b == null);
+    if (missing || a == null) return missing;
+    return sign * (isNumber(a) && isNumber(b) ? (a < b ? -1 : a > b ? 1 : 0) : String(a).localeCompare(String(b), "en", { numeric: true }));
+  }).map(([item]) => item);
+}
+
+/** Return the sort after a click on a column: up, down, as given. */
+const nextSort = (sort, path) => (sort === path ? `-${path}` : sort === `-${path}` ? "" : path);
+
+/** Say why there is nothing: it depends on what was asked for, and on what became of the items. */
+async function showNothing(table) {
+  const { params, page, view, request } = desk;
+  const text = el("p");
+  put(table, el("div", { class: "empty" }, el("h3", null, "No items"), text));
+  const given = FILTERS.filter((name) => params[name]);
+  text.textContent = page.stopped ? "Nothing matches in what was searched so far: Next searches on."
+    : given.length ? "Nothing matches these filters."
+      : params.after || params.before ? "There is nothing on this page." : "Nothing has been written to this group yet.";
+  if (page.stopped) return;
+  if (given.join() === "job_id") {
+    const job = (await get(["groups", view.group, "jobs"], {}, desk.stay).catch(() => [])).find(({ job_id }) => job_id === params.job_id);
+    if (job && desk.request === request) text.textContent = laterCrawls(job);
+  } else if (!given.length) {
+    const stats = view.stats ?? (await view.refresh(desk.stay).catch(() => null));
+    if (stats?.last_id > 0 && desk.request === request) text.textContent = "All items of this group were deleted.";
+  }
+}
+
+const laterCrawls = ({ created, changed, unchanged }) => {
+  const seen = created + changed + unchanged;
+  if (!seen) return "This job has not written any items.";
+  return `This job wrote ${many(seen, "item")} (${count(created)} created, ${count(changed)} changed, ${count(unchanged)} unchanged). Later crawls saw them again, or they were deleted: an item belongs to the newest job that saw it.`;
+};
+
+function find() {
+  const text = desk.params.q ?? "";
+  const left = search(desk.parts.table, desk.items, text);
+  desk.parts.found.textContent = text ? `${left} of ${many(desk.items.length, "row")} on this page` : "";
+}

@@ -1,0 +1,161 @@
+// Judges items: approved, rejected with a reason, or neither. Each change carries the id that was looked at, so that
+// nobody approves what they have not seen. What could not be saved is kept, and offered again until it is.
+
+import { Failure, get, patch, sentenceOf } from "../base/api.js";
+import { askInDialog, field, say } from "../base/dialogs.js";
+import { el, put } from "../base/dom.js";
+import { many, shorten, when } from "../base/format.js";
+
+const BATCH = 1000; // the most records of one body
+const REASON = "reason"; // the reason given last, for this tab
+const REASONS = ["Wrong data", "Incomplete", "Duplicate", "Not an item"];
+
+export const APPROVED = { is_approved: true, rejected: null };
+export const rejectedFor = (reason) => ({ is_approved: false, rejected: reason });
+
+/** Return why an item is rejected, or null. */
+export const reasonOf = (item) => (item.tags?.rejected == null ? null : String(item.tags.rejected));
+
+const stateOf = (item) => ({ is_approved: item.is_approved, rejected: item.tags?.rejected ?? null });
+const wordOf = (to) => (to.is_approved ? "approved" : to.rejected !== null ? "rejected" : "reset");
+const isSame = (a, b) => a.is_approved === b.is_approved && a.rejected === b.rejected;
+
+/** Return the items with what they are to become. */
+export const changesOf = (items, to) => items.map((item) => ({ item, to }));
+
+/**
+ * Make the changes `[{item, to}]`; update the items of `desk` in place and say what became of them, with an undo.
+ *
+ * `work` is `{signal, progress}` for a long run: the signal stops it between two requests.
+ */
+export async function judge(desk, changes, work = {}) {
+  for (const { item } of changes) desk.pending.add(item.output_id);
+  const done = [], conflicts = [];
+  let gone = 0, left = changes, failure = null;
+  try {
+    while (left.length && !work.signal?.aborted) {
+      const part = left.slice(0, BATCH);
+      const { items } = await patch(["outputs", desk.view.group], part.map(toRecord));
+      items.forEach(({ id, result }, i) => {
+        const { item, to } = part[i];
+        if (result === "conflict") conflicts.push(item.output_id);
+        else if (result === "not_found") gone += 1;
+        else done.push({ item: apply(desk, item, id, to), was: stateOf(item), to });
+      });
+      left = left.slice(BATCH);
+      work.progress?.(changes.length - left.length);
+    }
+  } catch (error) {
+    if (!(error instanceof Failure)) throw error;
+    failure = error;
+  } finally {
+    for (const { item } of changes) desk.pending.delete(item.output_id);
+  }
+  if (failure) keep(desk, left, failure);
+  const newer = await showNewer(desk, conflicts);
+  report(desk, done, newer, conflicts.length, gone, failure ? 0 : left.length);
+  if (done.length) desk.counts();
+  return { done, left, failure };
+}
+
+function toRecord({ item, to }) {
+  const tags = to.rejected !== null || item.tags?.rejected != null ? { tags: { rejected: to.rejected } } : {};
+  return { output_id: item.output_id, is_approved: to.is_approved, if_id: item.id, ...tags };
+}
+
+/** Return the item as it is now, and show it so where it is on the screen. */
+function apply(desk, item, id, to) {
+  const { rejected, ...tags } = item.tags ?? {};
+  desk.own.add(id);
+  const now = { ...item, id, listed: item.listed ?? item.id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
+  desk.replace(now);
+  return now;
+}
+
+/** Read items that somebody else changed, and show them as they are now. */
+async function showNewer(desk, outputIds) {
+  const shown = outputIds.filter((id) => desk.items.some(({ output_id }) => output_id === id));
+  const read = async (id) => {
+    const item = await get(["outputs", desk.view.group, id]);
+    const old = desk.items.find(({ output_id }) => output_id === id);
+    desk.replace({ ...item, listed: old?.listed ?? old?.id });
+    return item;
+  };
+  return (await Promise.all(shown.slice(0, 25).map((id) => read(id).catch(() => null)))).filter(Boolean);
+}
+
+function report(desk, done, newer, conflicts, gone, stopped) {
+  const parts = [];
+  for (const word of ["approved", "rejected", "reset"]) {
+    const same = done.filter(({ to }) => wordOf(to) === word);
+    const changed = same.filter(({ was, to }) => !isSame(was, to)).length;
+    if (changed) parts.push(word === "reset" ? `${many(changed, "item is", "items are")} as before.` : `${many(changed, "item")} ${word}.`);
+    if (same.length > changed) parts.push(`${many(same.length - changed, "item was", "items were")} ${word} already.`);
+  }
+  if (conflicts) {
+    const who = newer.length ? ` (job ${shorten(newer[0].root_job_id, 60)}, last change ${when(newer[0].update_date)} UTC)` : "";
+    parts.push(`${many(conflicts, "item was", "items were")} changed by somebody else meanwhile${who} and left as ${conflicts === 1 ? "it is" : "they are"}.${newer.length ? " The new version is shown: look again." : ""}`);
+  }
+  if (gone) parts.push(`${many(gone, "item is", "items are")} deleted.`);
+  if (stopped) parts.push(`Stopped: ${many(stopped, "item is", "items are")} left as before.`);
+  const changed = done.filter(({ was, to }) => !isSame(was, to));
+  desk.undo = changed.length ? () => {
+    desk.undo = null;
+    return judge(desk, changed.map(({ item, was }) => ({ item, to: was })));
+  } : null;
+  if (parts.length) say(parts.join(" "), conflicts || gone ? "bad" : "good", desk.undo && ["Undo", desk.undo]);
+}
+
+// What is not saved, whatever the view: `{desk, changes, failure}` each.
+let unsaved = [];
+
+export const unsavedCount = () => unsaved.reduce((sum, { changes }) => sum + changes.length, 0);
+
+export function forgetUnsaved() {
+  unsaved = [];
+  showUnsaved();
+}
+
+function keep(desk, changes, failure) {
+  unsaved.push({ desk, changes, failure });
+  showUnsaved();
+}
+
+async function saveAgain() {
+  const waiting = unsaved;
+  forgetUnsaved();
+  for (const { desk, changes } of waiting) await judge(desk, changes);
+}
+
+function showUnsaved() {
+  const bar = document.getElementById("unsaved");
+  bar.hidden = !unsaved.length;
+  if (!unsaved.length) return put(bar);
+  put(bar,
+    el("span", null, el("strong", null, `${many(unsavedCount(), "change is", "changes are")} not saved. `), sentenceOf(unsaved.at(-1).failure)),
+    el("span", { class: "actions" },
+      el("button", { type: "button", class: "primary", onclick: saveAgain }, "Save again"),
+      el("button", { type: "button", class: "quiet", onclick: forgetUnsaved }, "Discard")));
+}
+
+addEventListener("connected", () => unsaved.length && saveAgain());
+
+/** Ask why items are rejected; `work` gets the reason. The reason given last is there already. */
+export function askReason(count, work) {
+  const input = el("input", {
+    id: "reason", name: "reason", list: "reasons", required: true, maxlength: 200, autocomplete: "off", autofocus: true, value: sessionStorage.getItem(REASON) ?? "",
+  });
+  const dialog = askInDialog("small", `Reject ${many(count, "item")}`, [
+    field("reason", "Why", input, el("datalist", { id: "reasons" }, REASONS.map((value) => el("option", { value })))),
+    el("p", { class: "hint" }, "The reason is kept with the item, as its tag rejected."),
+  ], [
+    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    el("button", { class: "danger" }, "Reject"),
+  ], (data) => {
+    const reason = data.get("reason").trim();
+    if (!reason) return false;
+    sessionStorage.setItem(REASON, reason);
+    work(reason);
+  });
+  input.select();
+}

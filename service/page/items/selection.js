@@ -1,0 +1,296 @@
+// Selected items and the current row: what keys and buttons work on, up to everything that the filters match.
+
+import { get, patch, remove, sentenceOf, toJson } from "../base/api.js";
+import { askInDialog, confirm, field, say } from "../base/dialogs.js";
+import { announce, el, put } from "../base/dom.js";
+import { count, many } from "../base/format.js";
+import { may } from "../base/session.js";
+import { offerDownload, saveAs } from "./downloads.js";
+import { DELETABLE } from "./filters.js";
+import { moveItem } from "./item.js";
+import { APPROVED, askReason, changesOf, judge, rejectedFor } from "./judging.js";
+import { rowOf } from "./rows.js";
+
+const PAGE = "1000";
+const MOST = 100_000; // items that one selection holds
+const AT_ONCE = 4; // deletions of single items under way
+
+/** Give `desk` a selection (output id -> item), a current row, and ways to change and judge them. */
+export function makeSelectable(desk) {
+  Object.assign(desk, {
+    selected: new Map(),
+    isAll: false, // whether the selection is everything that the filters match
+    current: null,
+    work: null, // a long run: {text, done, total, stop}
+    select: (id, yes) => choose(desk, desk.items.filter(({ output_id }) => output_id === id), yes),
+    selectAll: (yes) => choose(desk, visible(desk), yes),
+    clear: () => {
+      desk.selected.clear();
+      desk.isAll = false;
+      showSelection(desk);
+    },
+    selectionChanged: () => showSelection(desk),
+    move: (by) => move(desk, by),
+    approve: () => approve(desk),
+    reject: () => reject(desk),
+    undo: null,
+  });
+}
+
+function choose(desk, items, yes) {
+  for (const item of items) {
+    if (yes) desk.selected.set(item.output_id, item);
+    else desk.selected.delete(item.output_id);
+  }
+  if (!yes) desk.isAll = false;
+  showSelection(desk);
+}
+
+function visible(desk) {
+  const shown = new Set([...desk.parts.table.querySelectorAll("tr[data-item]:not([hidden])")].map(({ dataset }) => dataset.item));
+  return desk.items.filter(({ output_id }) => shown.has(output_id));
+}
+
+/** Make another row the current one, `by` places further. */
+function move(desk, by) {
+  const rows = visible(desk);
+  const now = rows.findIndex(({ output_id }) => output_id === desk.current);
+  const next = rows[now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, now + by))];
+  if (!next) return;
+  desk.current = next.output_id;
+  for (const old of desk.parts.table.querySelectorAll("tr.current")) old.classList.remove("current");
+  const shown = rowOf(desk.parts.table, next.output_id);
+  shown.classList.add("current");
+  shown.querySelector("a[data-open]").focus();
+  shown.scrollIntoView({ block: "nearest" });
+}
+
+function showSelection(desk) {
+  const { selection, table } = desk.parts;
+  for (const shown of table.querySelectorAll("tr[data-item]")) {
+    const yes = desk.selected.has(shown.dataset.item);
+    shown.setAttribute("aria-selected", yes);
+    const check = shown.querySelector("input");
+    if (check) check.checked = yes;
+  }
+  const all = table.querySelector("thead input");
+  const wholePage = desk.selected.size > 0 && visible(desk).every(({ output_id }) => desk.selected.has(output_id));
+  if (all) all.checked = wholePage;
+  selection.hidden = !desk.selected.size && !desk.work;
+  if (desk.work) return showWork(desk);
+  const button = (text, onclick, kind = "") => el("button", { type: "button", class: kind, onclick }, text);
+  const chosen = () => [...desk.selected.values()];
+  const more = wholePage && !desk.isAll && (desk.page.next || desk.page.previous);
+  put(selection,
+    el("strong", null, `${desk.isAll ? "All " : ""}${many(desk.selected.size, "item")} selected`),
+    more && button(`Select all${desk.total ? ` ${count(desk.total)}` : ""} that match`, () => selectMatching(desk), "quiet"),
+    may("write") && button("Approve", () => desk.approve(), "primary"),
+    may("write") && button("Reject", () => desk.reject()),
+    may("write") && button("Tag", () => askTag(desk, chosen())),
+    button("Download", () => (desk.isAll ? offerDownload(desk) : saveAs(new Blob([toJson(chosen())], { type: "application/json" }), "items.json"))),
+    may("delete") && button("Delete", () => askDelete(desk, chosen()), "quiet danger-text"),
+    button("Clear", desk.clear, "quiet"));
+}
+
+function showWork(desk) {
+  const { text, done, total, stop } = desk.work;
+  const { selection } = desk.parts;
+  put(selection, el("strong", null, text),
+    el("progress", total ? { max: total, value: done, "aria-label": text } : { "aria-label": text }),
+    el("span", null, total ? `${count(done)} of ${count(total)}` : count(done)),
+    el("button", { type: "button", onclick: () => stop.abort() }, "Stop"));
+}
+
+/** Do something long with progress and a stop; `run` gets the signal and a function that says how much is done. */
+async function longRun(desk, text, total, run) {
+  const stop = new AbortController();
+  desk.stay.addEventListener("abort", () => stop.abort());
+  desk.work = { text, done: 0, total, stop };
+  showSelection(desk);
+  try {
+    return await run(stop.signal, (done) => {
+      desk.work.done = done;
+      showWork(desk);
+    });
+  } finally {
+    desk.work = null;
+    showSelection(desk);
+  }
+}
+
+/** Select every item that the filters match, on all pages: read what is needed to judge them. */
+async function selectMatching(desk) {
+  const { until, ...filters } = desk.filters;
+  const found = new Map();
+  try {
+    await longRun(desk, "Selecting", desk.total, async (signal, progress) => {
+      let cursor = "0";
+      while (!signal.aborted && found.size < MOST) {
+        const { items, metadata } = await get(["outputs", desk.view.group], { ...filters, limit: PAGE, cursor, fields: "output_id,is_approved,tags.rejected" }, signal);
+        for (const item of items) if (!until || item.id < Number(until)) found.set(item.output_id, item);
+        progress(found.size);
+        cursor = metadata.next_cursor;
+        if (cursor === null || (until && cursor >= Number(until))) {
+          desk.isAll = true;
+          break;
+        }
+      }
+    });
+  } catch (error) {
+    if (error.name !== "AbortError") return say(`Not everything is selected. ${error.sentence ?? ""}`, "bad");
+  }
+  desk.selected = found;
+  showSelection(desk);
+  if (!desk.isAll) say(`Selecting stopped at ${many(found.size, "item")}.`);
+  announce(`${many(found.size, "item")} selected`);
+}
+
+/** Return what is selected, as it is on the screen where it is there, else the current row. */
+function chosenOf(desk) {
+  const onScreen = new Map(desk.items.map((item) => [item.output_id, item]));
+  if (desk.selected.size) return [...desk.selected].map(([id, item]) => onScreen.get(id) ?? item);
+  const current = onScreen.get(desk.current);
+  return current && !desk.pending.has(current.output_id) ? [current] : [];
+}
+
+/** Judge what is selected, with progress; or the current row, and go on to the next one. */
+async function judgeAll(desk, items, to) {
+  if (!desk.selected.size) {
+    move(desk, 1);
+    return judge(desk, changesOf(items, to));
+  }
+  const text = to.is_approved ? "Approving" : "Rejecting";
+  const { left } = await longRun(desk, text, items.length, (signal, progress) => judge(desk, changesOf(items, to), { signal, progress }));
+  keepSelected(desk, left.map(({ item }) => item));
+}
+
+/** Leave only these selected: what is not done yet. */
+function keepSelected(desk, items) {
+  desk.selected = new Map(items.map((item) => [item.output_id, item]));
+  desk.isAll = false;
+  showSelection(desk);
+}
+
+function approve(desk) {
+  const items = chosenOf(desk);
+  if (may("write") && items.length && !desk.work) return judgeAll(desk, items, APPROVED);
+}
+
+function reject(desk) {
+  const items = chosenOf(desk);
+  if (may("write") && items.length && !desk.work) askReason(items.length, (reason) => judgeAll(desk, items, rejectedFor(reason)));
+}
+
+function askTag(desk, items) {
+  const dialog = askInDialog("small", `Tag ${many(items.length, "item")}`, [
+    field("tag-name", "Tag", el("input", { id: "tag-name", name: "name", required: true, maxlength: 200, autocomplete: "off", autofocus: true })),
+    field("tag-value", "Value", el("input", { id: "tag-value", name: "value", maxlength: 1000, autocomplete: "off" })),
+    el("p", { class: "hint" }, "Without a value, the tag is removed."),
+  ], [
+    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    el("button", { class: "primary" }, "Tag"),
+  ], (data) => void tag(desk, items, { [data.get("name").trim()]: data.get("value").trim() || null }));
+}
+
+async function tag(desk, items, tags) {
+  let left = items;
+  try {
+    await longRun(desk, "Tagging", items.length, async (signal, progress) => {
+      while (left.length && !signal.aborted) {
+        const part = left.slice(0, Number(PAGE));
+        await patch(["outputs", desk.view.group], part.map(({ output_id }) => ({ output_id, tags })));
+        left = left.slice(part.length);
+        progress(items.length - left.length);
+      }
+    });
+    say(left.length ? `${many(items.length - left.length, "item")} tagged, ${count(left.length)} left as before.` : `${many(items.length, "item")} tagged.`);
+  } catch (error) {
+    say(`${many(left.length, "item is", "items are")} not tagged and still selected. ${sentenceOf(error)}`, "bad");
+  }
+  keepSelected(desk, left);
+  desk.reload();
+}
+
+function askDelete(desk, items) {
+  const total = String(items.length);
+  confirm(`Delete ${many(items.length, "item")}?`, "Their data and files go, and readers of the group learn that they were deleted. This cannot be undone.",
+    "Delete", () => void deleteAll(desk, items), total);
+}
+
+/** Delete everything that the filters match in few requests where the API has these filters, else item by item. */
+async function deleteAll(desk, items) {
+  const given = Object.entries(desk.filters).filter(([, value]) => value);
+  const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name));
+  let left = items;
+  try {
+    await longRun(desk, "Deleting", items.length, async (signal, progress) => {
+      let deleted = 0;
+      for (let more = byFilter; more && !signal.aborted;) {
+        const part = await remove(["outputs", desk.view.group], given.length ? Object.fromEntries(given) : { all: "true" });
+        ({ more } = part);
+        deleted += part.deleted;
+        progress(Math.min(deleted, items.length));
+        if (!more) left = [];
+      }
+      while (!byFilter && left.length && !signal.aborted) {
+        const part = left.slice(0, AT_ONCE);
+        await Promise.all(part.map(({ output_id }) => remove(["outputs", desk.view.group, output_id]).catch((error) => {
+          if (error.status !== 404) throw error;
+        })));
+        left = left.slice(part.length);
+        progress(items.length - left.length);
+      }
+    });
+    say(left.length ? "Deleting stopped." : `${many(items.length, "item")} deleted.`);
+  } catch (error) {
+    say(`Not everything is deleted. ${sentenceOf(error)}`, "bad");
+  }
+  keepSelected(desk, left);
+  desk.reload();
+}
+
+const HELP = [
+  ["j / k", "Next row, row before"], ["Enter", "Open the row"], ["a", "Approve the row or what is selected, and go on"],
+  ["x", "Reject the row or what is selected, and go on"], ["z", "Undo the last approval or rejection"], ["s", "Select the row"],
+  ["n / p", "Next page, page before"], ["/", "Find on this page"], ["Esc", "Close"], ["?", "This help"],
+];
+
+/** Listen to the keys until the signal `stay` ends. */
+export function listenToKeys(desk, stay) {
+  document.addEventListener("keydown", (event) => {
+    if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
+    if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
+    const open = [...document.querySelectorAll("dialog[open]")].at(-1);
+    const action = open === undefined ? inTable(desk)[event.key] : open === desk.parts.dialog && inDialog(desk)[event.key];
+    if (!action) return;
+    event.preventDefault();
+    action();
+  }, { signal: stay });
+}
+
+const inTable = (desk) => ({
+  j: () => desk.move(1),
+  k: () => desk.move(-1),
+  a: desk.approve,
+  x: desk.reject,
+  z: () => desk.undo?.(),
+  s: () => desk.current && desk.select(desk.current, !desk.selected.has(desk.current)),
+  n: () => desk.turn("next"),
+  p: () => desk.turn("previous"),
+  "/": () => desk.parts.search.focus(),
+  "?": showHelp,
+});
+
+const inDialog = (desk) => ({
+  j: () => moveItem(desk, 1),
+  k: () => moveItem(desk, -1),
+  a: () => desk.parts.dialog.querySelector('[data-judge="a"]')?.click(),
+  x: () => desk.parts.dialog.querySelector('[data-judge="x"]')?.click(),
+  z: () => desk.undo?.(),
+});
+
+export function showHelp() {
+  const dialog = askInDialog("small", "Keys", el("dl", { class: "facts keys" }, HELP.map(([keys, what]) =>
+    el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
+  el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+}

@@ -1,0 +1,159 @@
+// The shell: which view, with which token, whether the service responds, and what to say when something goes wrong.
+
+import { accountName, askAgain, askForToken, expiresSoon, showAccount } from "./account/account.js";
+import { Failure, get, shell } from "./base/api.js";
+import { confirm } from "./base/dialogs.js";
+import { announce, el, put } from "./base/dom.js";
+import { here } from "./base/place.js";
+import { askOtherTabs, joinTabs, know, signOut, takeFromLink, token } from "./base/session.js";
+import { showGroup } from "./groups/group.js";
+import { showGroups } from "./groups/groups.js";
+import { forgetUnsaved, unsavedCount } from "./items/judging.js";
+import { showState } from "./state/state.js";
+
+const main = document.getElementById("main");
+const nav = document.getElementById("nav");
+const person = document.getElementById("person");
+const account = document.getElementById("account");
+const connection = document.getElementById("connection");
+const TABS = ["jobs", "fields", "time", "settings"];
+const LISTEN_MS = 10_000; // without any response for so long, ask for one
+const RETRY_MS = 2_500;
+
+let running = new AbortController(); // what is being read for the address of now
+let staying = new AbortController(); // what goes on as long as one stays in a view
+let known = ""; // the token whose scopes are known
+let shown = ""; // what is on the screen, whole
+let last = ""; // where one was or wanted to be
+
+function viewOf([name, first, second, third, ...rest]) {
+  if (rest.length || (third !== undefined && (name !== "groups" || second !== "jobs"))) return null;
+  if (name === "state" && second === undefined) return showState;
+  if (name !== "groups") return null;
+  if (first === undefined) return showGroups;
+  return second === undefined || TABS.includes(second) ? showGroup : null;
+}
+
+/** Show the view of the address. A view gets the signal `stay` when it is to be made anew, null when it is there. */
+async function render() {
+  running.abort();
+  running = new AbortController();
+  const { signal } = running;
+  const place = here();
+  if (!token.get()) return signIn();
+  for (const a of nav.querySelectorAll("a")) {
+    if (a.getAttribute("href") === `#/${place.path[0]}`) a.setAttribute("aria-current", "page");
+    else a.removeAttribute("aria-current");
+  }
+  const now = JSON.stringify(place.path);
+  const fresh = shown !== now;
+  const moved = last !== "" && last !== now;
+  last = now;
+  shown = "";
+  if (fresh) {
+    staying.abort();
+    staying = new AbortController();
+  }
+  try {
+    if (known !== token.get()) {
+      know(await get(["token"], {}, signal, { quiet: !known }));
+      known = token.get();
+    }
+    showPerson();
+    const view = viewOf(place.path);
+    if (!view) throw new Failure(404, [{ msg: "This address leads to no view." }]);
+    await view(main, place, signal, fresh ? staying.signal : null);
+    shown = now;
+    // Another view: a person with a keyboard or a screen reader begins at its heading.
+    if (moved) main.querySelector("h1")?.focus();
+  } catch (error) {
+    if (signal.aborted) return;
+    if (!(error instanceof Failure)) throw error;
+    if (error.status === 401 && !known) return signIn(error);
+    document.title = error.message;
+    put(main, trouble(error));
+  }
+}
+
+/** Return what to show instead of what could not be read. */
+function trouble(error) {
+  announce(error.message);
+  return el("section", { class: "panel empty", role: "alert" },
+    el("h1", { tabindex: -1 }, error.message),
+    error.details.map((text) => el("p", null, text)),
+    el("p", { class: "actions" },
+      error.status !== 404 && el("button", { type: "button", class: "primary", onclick: render }, error.status === 401 ? "Sign in again" : "Try again"),
+      el("a", { class: "button", href: "#/groups" }, "All groups")));
+}
+
+function showPerson() {
+  nav.hidden = person.hidden = false;
+  account.textContent = accountName();
+  account.classList.toggle("danger-text", expiresSoon());
+}
+
+function signIn(error) {
+  token.forget();
+  forgetUnsaved();
+  staying.abort();
+  shown = last = known = "";
+  nav.hidden = person.hidden = true;
+  askForToken(main, error?.sentence, async () => {
+    known = token.get();
+    await render();
+    main.querySelector("h1")?.focus(); // the form is gone, and with it what had the focus
+  });
+}
+
+function leave() {
+  const out = () => {
+    signOut();
+    render();
+    announce("You are signed out");
+  };
+  if (!unsavedCount()) return out();
+  confirm("Sign out?", "Some of your approvals and rejections are not saved yet. Signing out drops them.", "Sign out", out);
+}
+
+// The connection: every response counts; where nothing is heard for a while, the shell asks.
+let heardAt = 0;
+let state = "";
+
+shell.askAgain = askAgain;
+shell.heard = (status) => {
+  heardAt = Date.now();
+  const now = status === 0 || status === 503 ? "lost" : status === 401 ? "refused" : "live";
+  if (now === state) return;
+  const before = state;
+  state = now;
+  connection.className = now;
+  put(connection, { live: "Live", lost: "Connection lost, retrying", refused: "The token does not work" }[now],
+    now === "refused" && el("button", { type: "button", class: "small", onclick: () => get(["token"]).catch(() => {}) }, "Sign in"));
+  if (now === "live" && before) dispatchEvent(new Event("connected"));
+};
+
+async function listen() {
+  for (;;) {
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    const due = state === "lost" || (state === "live" && Date.now() - heardAt >= LISTEN_MS);
+    if (due && token.get() && !document.hidden) await get(["token"], {}, undefined, { quiet: true }).catch(() => {});
+  }
+}
+
+addEventListener("connected", () => shown || !known || document.querySelector("dialog[open]") || render()); // what failed is tried again
+addEventListener("beforeunload", (event) => unsavedCount() && event.preventDefault());
+document.getElementById("sign-out").addEventListener("click", leave);
+account.addEventListener("click", () => showAccount(leave));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the address is the view
+  main.focus();
+});
+addEventListener("hashchange", () => {
+  takeFromLink();
+  render();
+});
+joinTabs(render);
+takeFromLink();
+await askOtherTabs();
+render();
+listen();

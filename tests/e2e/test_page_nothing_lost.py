@@ -1,0 +1,290 @@
+"""Work is never lost in silence: tokens that end, services that stop, two reviewers at once, deletions that stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.conftest import Caller, Tab
+from tests.e2e.page import GROUP, rows, sign_in
+from tests.support.api import make_output
+from tests.support.processes import run_command
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture
+def reviewer(caller: Caller) -> Caller:
+    """A caller with a group of 30 items, none of them approved."""
+    caller.post(f"outputs/{GROUP}", [make_output(number) for number in range(30)])
+    return caller
+
+
+def judged(caller: Caller) -> dict[str, Any]:
+    """Return what became of each judged item: True for approved, or the reason why it is rejected."""
+    items = caller.get(f"outputs/{GROUP}?limit=100")["items"]
+    states = {item["key_hash"]: item["is_approved"] or item["tags"].get("rejected") for item in items}
+    return {key: state for key, state in states.items() if state}
+
+
+async def open_group(tab: Tab, view: str = "") -> Page:
+    page = await tab.open(f"#/groups/{GROUP}{view}")
+    await expect(rows(page)).to_have_count(25)
+    return page
+
+
+async def reject(page: Page, reason: str) -> None:
+    await page.get_by_label("Why").fill(reason)
+    await page.keyboard.press("Enter")
+
+
+async def test_approvals_after_the_token_ended_are_saved_once_signed_in_again(
+    new_tab: Any, reviewer: Caller, make_caller: Callable[..., Caller], mongo_url: str
+) -> None:
+    short_lived = make_caller(reviewer.organization_id)
+    tab = await new_tab(short_lived)
+    tab.expected |= {401, 403}
+    page = await open_group(tab)
+    assert run_command(mongo_url, "token", "revoke", short_lived.token).returncode == 0
+    await expect(page.locator("#connection")).to_contain_text("The token does not work")
+    for key in "jaaa":
+        await page.keyboard.press(key)
+    dialog = page.get_by_role("dialog", name="Sign in again")
+    await expect(dialog).to_contain_text("Nothing is lost")
+    await sign_in(page, make_caller().token)
+    await expect(dialog).to_contain_text("another organization")
+    assert judged(reviewer) == {}
+    await sign_in(page, reviewer.token)
+    await expect(dialog).to_be_hidden()
+    await expect(rows(page).locator(".chip.good")).to_have_count(1)
+    await expect(page.locator("#connection")).to_have_text("Live")
+    assert judged(reviewer) == {"key-29": True}
+
+
+async def test_a_bulk_approval_without_a_token_keeps_the_selection_and_says_so(
+    new_tab: Any, reviewer: Caller, make_caller: Callable[..., Caller], mongo_url: str
+) -> None:
+    short_lived = make_caller(reviewer.organization_id)
+    tab = await new_tab(short_lived)
+    tab.expected |= {401}
+    page = await open_group(tab)
+    assert run_command(mongo_url, "token", "revoke", short_lived.token).returncode == 0
+    await expect(page.locator("#connection")).to_contain_text("The token does not work")
+    await page.get_by_role("checkbox", name="Select all rows").check()
+    await page.get_by_role("button", name="Approve", exact=True).click()
+    await page.get_by_role("button", name="Not now").click()
+    await expect(page.get_by_text("25 items selected")).to_be_visible()
+    unsaved = page.locator("#unsaved")
+    await expect(unsaved).to_contain_text("25 changes are not saved. The token does not work.")
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await page.get_by_role("button", name="Not now").click()
+    await unsaved.get_by_role("button", name="Save again").click()
+    await sign_in(page, reviewer.token)
+    await expect(unsaved).to_be_hidden()
+    await expect(page.locator("#notice")).to_contain_text("25 items approved.")
+    assert len(judged(reviewer)) == 25
+
+
+async def test_what_could_not_be_saved_while_the_service_was_away_is_saved_when_it_is_back(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await page.context.set_offline(True)
+    for key in "jaa":
+        await page.keyboard.press(key)
+    await expect(page.locator("#connection")).to_have_text("Connection lost, retrying")
+    await expect(page.locator("#unsaved")).to_contain_text("2 changes are not saved.")
+    await page.context.set_offline(False)
+    await expect(page.locator("#connection")).to_have_text("Live")
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    await expect(rows(page).locator(".chip.good")).to_have_count(2)
+    assert judged(reviewer) == {"key-29": True, "key-28": True}
+
+
+@pytest.mark.parametrize("view", ["#/groups", f"#/groups/{GROUP}", f"#/groups/{GROUP}/jobs"])
+async def test_a_view_says_when_the_service_is_away_and_comes_back_by_itself(
+    new_tab: Any, reviewer: Caller, view: str
+) -> None:
+    page = await (await new_tab(reviewer)).open(view)
+    await expect(page.locator("#connection")).to_have_text("Live")
+    await page.context.set_offline(True)
+    await expect(page.locator("#connection")).to_have_text("Connection lost, retrying")
+    await page.get_by_role("link", name="Browser state").click()
+    await expect(page.get_by_role("alert")).to_contain_text("The service cannot be reached")
+    await page.context.set_offline(False)
+    await expect(page.locator("#connection")).to_have_text("Live")
+    await expect(page.get_by_text("No browser state")).to_be_visible()
+
+
+async def test_a_module_that_does_not_load_leaves_a_message_and_a_reload(new_tab: Any, reviewer: Caller) -> None:
+    tab = await new_tab(reviewer)
+    tab.expected |= {503}
+    await tab.page.route("**/page/items/rows.js", lambda route: route.fulfill(status=503))
+    page = await tab.open(f"#/groups/{GROUP}")
+    await expect(page.get_by_role("heading", name="The page has not loaded")).to_be_visible()
+    tab.complaints = [one for one in tab.complaints if "dynamically imported module" not in one]
+    await page.unroute("**/page/items/rows.js")
+    await page.get_by_role("link", name="Reload").click()
+    await expect(rows(page)).to_have_count(25)
+
+
+async def test_without_any_script_the_message_appears_after_some_seconds(new_tab: Any, reviewer: Caller) -> None:
+    tab = await new_tab(reviewer)
+    tab.expected |= {503}
+    await tab.page.route("**/page/main.js", lambda route: route.fulfill(status=503))
+    page = await tab.open(f"#/groups/{GROUP}")
+    heading = page.get_by_role("heading", name="The page has not loaded")
+    await expect(heading).to_be_hidden()
+    await expect(heading).to_be_visible()
+
+
+async def test_items_that_were_never_approved_are_rejected_with_a_reason(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await page.get_by_role("checkbox", name="Select all rows").check()
+    await page.get_by_role("button", name="Reject").click()
+    await reject(page, "The consent wall")
+    await expect(page.locator("#notice")).to_contain_text("25 items rejected.")
+    await expect(rows(page).locator(".chip.bad")).to_have_count(25)
+    assert judged(reviewer) == {f"key-{number}": "The consent wall" for number in range(5, 30)}
+    await page.keyboard.press("j")
+    await page.keyboard.press("a")
+    await expect(rows(page).locator(".chip.good")).to_have_count(1)
+    assert judged(reviewer)["key-29"] is True
+    assert "rejected" not in reviewer.get(f"outputs/{GROUP}?key_hash=key-29")["items"][0]["tags"]
+
+
+async def test_an_approval_and_a_rejection_can_be_undone_from_their_message(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    notice = page.locator("#notice")
+    await page.keyboard.press("j")
+    await page.keyboard.press("a")
+    await expect(notice).to_contain_text("1 item approved.")
+    await notice.get_by_role("button", name="Undo").click()
+    await expect(notice).to_contain_text("1 item is as before.")
+    assert judged(reviewer) == {}
+    await page.get_by_role("checkbox", name="Select all rows").check()
+    await page.keyboard.press("x")
+    await reject(page, "Duplicate")
+    await expect(notice).to_contain_text("25 items rejected.")
+    await page.keyboard.press("z")
+    await expect(notice).to_contain_text("25 items are as before.")
+    await expect(rows(page).locator(".chip.bad")).to_have_count(0)
+    assert judged(reviewer) == {}
+
+
+async def test_approving_again_says_that_it_changed_nothing(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    for key, said in (("a", "1 item approved."), ("a", "1 item was approved already.")):
+        await page.keyboard.press("k")
+        await page.keyboard.press("j")
+        await rows(page).first.get_by_role("checkbox").check()
+        await page.keyboard.press(key)
+        await expect(page.locator("#notice")).to_contain_text(said)
+
+
+async def test_ids_stay_in_order_while_one_approves(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    ids = await page.locator("table.rows tbody th a").all_inner_texts()
+    for key in "jaaa":
+        await page.keyboard.press(key)
+    await expect(rows(page).locator(".chip.good")).to_have_count(3)
+    assert await page.locator("table.rows tbody th a").all_inner_texts() == ids
+
+
+async def test_of_two_reviewers_the_slower_one_learns_what_the_other_did(
+    new_tab: Any, reviewer: Caller, make_caller: Callable[..., Caller]
+) -> None:
+    first = await open_group(await new_tab(reviewer))
+    second = await open_group(await new_tab(make_caller(reviewer.organization_id)))
+    await first.keyboard.press("j")
+    await first.keyboard.press("x")
+    await reject(first, "Wrong data")
+    await expect(first.locator("#notice")).to_contain_text("1 item rejected.")
+    await expect(second.locator(".news")).to_contain_text("1 changed item")
+    await second.keyboard.press("j")
+    await second.keyboard.press("a")
+    await expect(second.locator("#notice")).to_contain_text("1 item was changed by somebody else meanwhile")
+    await expect(rows(second).first.locator(".chip.bad")).to_have_text("rejected")
+    assert judged(reviewer) == {"key-29": "Wrong data"}
+    await first.get_by_role("checkbox", name="Select all rows").check()
+    await first.get_by_role("button", name="Approve", exact=True).click()
+    await second.get_by_role("checkbox", name="Select all rows").check()
+    await second.get_by_role("button", name="Reject").click()
+    await reject(second, "Duplicate")
+    await expect(second.locator("#notice")).to_contain_text("changed by somebody else")
+    assert set(judged(reviewer).values()) <= {True, "Duplicate"} and len(judged(reviewer)) == 25
+
+
+async def test_a_typed_review_survives_a_failure_and_a_click_beside_it(new_tab: Any, reviewer: Caller) -> None:
+    tab = await new_tab(reviewer)
+    tab.expected |= {503}
+    page = await tab.open(f"#/groups/{GROUP}/jobs")
+    await page.get_by_role("button", name="Review job-1").click()
+    dialog = page.get_by_role("dialog", name="Review job-1")
+    await dialog.get_by_label("Comment").fill("Half of it is the consent wall.")
+    await page.mouse.click(5, 5)
+    await dialog.get_by_role("radio", name="Other").check()
+    await dialog.get_by_label("Other status").fill("on hold")
+    await page.route("**/v1/reviews/*", lambda route: route.fulfill(status=503, body="{}"))
+    await dialog.get_by_role("button", name="Save review").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("The service is busy")
+    await page.unroute("**/v1/reviews/*")
+    await dialog.get_by_role("button", name="Save review").click()
+    await expect(dialog).to_be_hidden()
+    [review] = reviewer.get(f"reviews/{GROUP}")
+    assert (review["status"], review["comment"]) == ("on hold", "Half of it is the consent wall.")
+
+
+async def test_empty_views_say_what_is_true(new_tab: Any, reviewer: Caller) -> None:
+    items = [make_output(number, root_job_id="job-2") for number in range(30)]
+    assert reviewer.post(f"outputs/{GROUP}", items)["unchanged"] == 30
+    page = await (await new_tab(reviewer)).open(f"#/groups/{GROUP}?job_id=job-1")
+    await expect(page.get_by_text("This job wrote 30 items (30 created")).to_be_visible()
+    await expect(page.get_by_text("Later crawls saw them again")).to_be_visible()
+    reviewer.call("DELETE", f"outputs/{GROUP}?all=true")
+    await page.goto(f"{page.url.split('#')[0]}#/groups/{GROUP}")
+    await page.reload()
+    await expect(page.get_by_text("All items of this group were deleted").first).to_be_visible()
+    assert await page.get_by_text("Nothing has been written").count() == 0
+
+
+async def test_a_few_of_many_are_not_zero_percent(new_tab: Any, caller: Caller) -> None:
+    caller.post(f"outputs/{GROUP}", [make_output(number, is_approved=number == 0) for number in range(1000)])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
+    await expect(page.locator(".lead")).to_contain_text("1 approved (< 1 %)")
+
+
+async def test_the_field_that_broke_is_a_column_and_the_one_that_is_always_the_same_is_not(
+    new_tab: Any, caller: Caller
+) -> None:
+    items = [
+        make_output(
+            n,
+            data={
+                "title": f"Lamp {n}",
+                "price": {**({"amount": n} if n % 3 == 0 else {}), "currency": "EUR"},
+                "a": n,
+                "b": n,
+                "c": n,
+            },
+        )
+        for n in range(25)
+    ]
+    caller.post(f"outputs/{GROUP}", items)
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
+    head = page.locator("table.rows thead th")
+    await expect(head.nth(2)).to_have_text("price.amount")
+    await expect(head.filter(has_text="price.currency")).to_have_count(0)
+
+
+async def test_who_one_is_stands_behind_the_account(new_tab: Any, reviewer: Caller) -> None:
+    page = await (await new_tab(reviewer)).open("#/groups")
+    await page.get_by_role("button", name=f"Organization {reviewer.organization_id}").click()
+    dialog = page.get_by_role("dialog", name="Your token")
+    for text in (str(reviewer.organization_id), "read: look", "delete: delete", "never"):
+        await expect(dialog).to_contain_text(text)
+    await dialog.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_label("Access token")).to_be_visible()
