@@ -5,7 +5,7 @@ import { Failure, get, shell } from "./base/api.js";
 import { confirm } from "./base/dialogs.js";
 import { announce, el, put } from "./base/dom.js";
 import { here } from "./base/place.js";
-import { askOtherTabs, joinTabs, know, signOut, takeFromLink, token } from "./base/session.js";
+import { askOtherTabs, joinTabs, know, may, signOut, takeFromLink, token } from "./base/session.js";
 import { showGroup } from "./groups/group.js";
 import { showGroups } from "./groups/groups.js";
 import { forgetUnsaved, unsavedCount } from "./items/judging.js";
@@ -88,6 +88,7 @@ function trouble(error) {
 
 function showPerson() {
   nav.hidden = person.hidden = false;
+  nav.querySelector('[href="#/state"]').hidden = !may("state");
   account.textContent = accountName();
   account.classList.toggle("danger-text", expiresSoon());
 }

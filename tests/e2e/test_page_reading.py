@@ -292,12 +292,11 @@ async def test_nothing_yet_is_said_in_words(new_tab: Any, caller: Caller) -> Non
     await page.evaluate("location.hash = '#/groups/unknown'")
     await expect(page.get_by_text("Nothing has been written to this group, or")).to_be_visible()
     await expect(page.get_by_role("heading", name="No items")).to_be_visible()
-    for tab, text in (("jobs", "No jobs"), ("fields", "There is no data"), ("activity", "No job of this group")):
+    for tab, text in (("jobs", "No jobs"), ("fields", "There is no data"), ("time", "No job of this group")):
         await page.evaluate(f"location.hash = '#/groups/unknown/{tab}'")
         await expect(page.get_by_text(text).first).to_be_visible()
-    for view, text in (("cookies", "Scrapers store cookies with"), ("local-storage", "Scrapers store entries with")):
-        await page.evaluate(f"location.hash = '#/{view}'")
-        await expect(page.get_by_text(text)).to_be_visible()
+    await page.evaluate("location.hash = '#/state'")
+    await expect(page.get_by_text("Scrapers store cookies and local storage with")).to_be_visible()
     for address in ("#/somewhere/else", "#/groups/a/b", "#/groups/%E0%A4%A"):
         await page.evaluate(f"location.hash = {address!r}")
         await expect(page.get_by_role("alert")).to_contain_text("This address leads to no view")

@@ -150,7 +150,7 @@ async def test_of_many_only_those_are_approved_that_are_as_they_were_seen(new_ta
 async def test_what_the_token_may_not_do_is_not_offered(
     new_tab: Any, shop: Caller, make_caller: Callable[..., Caller]
 ) -> None:
-    page = await (await new_tab(make_caller(shop.organization_id, "read"))).open(f"#/groups/{GROUP}")
+    page = await (await new_tab(make_caller(shop.organization_id, "read", "state"))).open(f"#/groups/{GROUP}")
     await expect(rows(page)).to_have_count(25)
     await page.keyboard.press("j")
     await page.keyboard.press("a")
