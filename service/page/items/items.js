@@ -55,6 +55,7 @@ function makeDesk(view, stay) {
       made.selectionChanged();
       made.counts();
     },
+    total: totalOf,
     counts: () => view.refresh(stay).catch(() => {}),
     reload,
     turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
@@ -205,7 +206,6 @@ function fillTable() {
   table.className = "";
   desk.columns = columnsShown();
   desk.items = sorted(desk.items, desk.page.items, desk.params.sort);
-  desk.total = totalOf();
   if (desk.items.length) showRows(table, desk);
   else showNothing(table);
   desk.selectionChanged();

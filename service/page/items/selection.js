@@ -83,7 +83,7 @@ function showSelection(desk) {
   const more = wholePage && !desk.isAll && (desk.page.next || desk.page.previous);
   put(selection,
     el("strong", null, `${desk.isAll ? "All " : ""}${many(desk.selected.size, "item")} selected`),
-    more && button(`Select all${desk.total ? ` ${count(desk.total)}` : ""} that match`, () => selectMatching(desk), "quiet"),
+    more && button(`Select all${desk.total() ? ` ${count(desk.total())}` : ""} that match`, () => selectMatching(desk), "quiet"),
     may("write") && button("Approve", () => desk.approve(), "primary"),
     may("write") && button("Reject", () => desk.reject()),
     may("write") && button("Tag", () => askTag(desk, chosen())),
@@ -123,7 +123,7 @@ async function selectMatching(desk) {
   const { until, ...filters } = desk.filters;
   const found = new Map();
   try {
-    await longRun(desk, "Selecting", desk.total, async (signal, progress) => {
+    await longRun(desk, "Selecting", desk.total(), async (signal, progress) => {
       let cursor = "0";
       while (!signal.aborted && found.size < MOST) {
         const { items, metadata } = await get(["outputs", desk.view.group], { ...filters, limit: PAGE, cursor, fields: "output_id,is_approved,tags.rejected" }, signal);
