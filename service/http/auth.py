@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from contextvars import Context
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,12 +17,16 @@ from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import TENANT
-from service.store import Token, Tokens, hash_token, in_time, is_token
+from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
 
 # 10,000 tokens in use at once are about 5 MB.
 _MAX_CACHED = 10_000
 # Look-ups of unknown tokens at once: they cannot keep known ones from being looked up again.
 _MAX_UNKNOWN = 32
+# How often the tokens of streams and waiting requests are looked at.
+_WATCH_SECONDS = 0.5
+# What may take long and can be cut at any time.
+_READING = ("GET", "HEAD")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -31,6 +38,10 @@ def _malformed() -> ApiError:
     return _refused("auth_invalid", "The token is malformed")
 
 
+def _ended() -> ApiError:
+    return _refused("auth_invalid", "The token is unknown, expired or revoked")
+
+
 class Authenticator:
     """Looks tokens up, and believes what it found for a few seconds."""
 
@@ -40,6 +51,10 @@ class Authenticator:
         self._cache: Bounded[str, tuple[float, Token]] = Bounded(_MAX_CACHED)
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
         self._unknown = 0
+        # Digest -> requests that read, for as long as they do.
+        self._lasting: dict[str, set[asyncio.Timeout]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     async def token(self, header: list[str]) -> Token:
         """Return the valid token of the `Authorization` headers. Raises 401 otherwise."""
@@ -51,7 +66,7 @@ class Authenticator:
             raise _malformed()
         token = await self._find(secret)
         if token is None or not token.valid_at(datetime.now(UTC)):
-            raise _refused("auth_invalid", "The token is unknown, expired or revoked")
+            raise _ended()
         return token
 
     async def _find(self, secret: str) -> Token | None:
@@ -66,18 +81,65 @@ class Authenticator:
         if looking is None:
             if cached is None and self._unknown >= _MAX_UNKNOWN:
                 raise unavailable("tokens")
-            looking = asyncio.create_task(self._look_up(digest, secret))
+            looking = asyncio.create_task(self._look_up(digest))
             self._looking[digest] = looking
             looking.add_done_callback(lambda _: self._looking.pop(digest, None))
         async with in_time():
             return await asyncio.shield(looking)
 
-    async def _look_up(self, digest: str, secret: str) -> Token | None:
+    @asynccontextmanager
+    async def while_valid(self, token: Token) -> AsyncIterator[None]:
+        """Raise 401 inside as soon as the token is revoked or expires."""
+        scopes = self._lasting.setdefault(token.digest, set())
+        self._look_again()
+        try:
+            async with asyncio.timeout(None) as scope:
+                scopes.add(scope)
+                yield
+        except TimeoutError:
+            if not scope.expired():
+                raise
+            raise _ended() from None
+        finally:
+            scopes.discard(scope)
+            if not scopes:
+                self._lasting.pop(token.digest, None)
+
+    def _look_again(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self._lasting:
+            # In a context of its own: the time limit of whichever request began it is not its.
+            self._ending = asyncio.create_task(self._end_invalid(), context=Context())
+        else:
+            self._timer = None
+
+    async def _end_invalid(self) -> None:
+        """End what lasts longer than its token; one look-up per token and `cache_seconds`."""
+        try:
+            for digest in list(self._lasting):
+                token = await self._known(digest)
+                if token is None or not token.valid_at(datetime.now(UTC)):
+                    for scope in self._lasting.get(digest, ()):
+                        scope.reschedule(asyncio.get_running_loop().time())
+        except StoreError:
+            pass  # nobody can tell: it goes on
+        finally:
+            self._timer = None
+            self._look_again()
+
+    async def _known(self, digest: str) -> Token | None:
+        cached = self._cache.get(digest)
+        return cached[1] if cached is not None and time.monotonic() < cached[0] else await self._look_up(digest)
+
+    async def _look_up(self, digest: str) -> Token | None:
         asked = time.monotonic()  # from before the reply: a revocation after it is not missed
         unknown = digest not in self._cache
         self._unknown += unknown
         try:
-            token = await self._tokens.find(secret)
+            token = await self._tokens.find(digest)
         finally:
             self._unknown -= unknown
         if token is None:
@@ -102,5 +164,7 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         if not scopes <= token.scopes:
             message = f"The token does not have the scope {' and '.join(sorted(scopes - token.scopes))}"
             raise ApiError(403, [problem("scope_missing", message, "header", "Authorization")])
-    response: web.StreamResponse = await handler(request)
-    return response
+        if request.method in _READING:
+            async with request.app[AUTHENTICATOR].while_valid(token):
+                return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)  # type: ignore[no-any-return]

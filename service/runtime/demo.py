@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
-from service.store import SCOPES, Query, Store, now
+from service.store import SCOPES, Query, Store, hash_token, now
 
 ORGANIZATION = 1
 GROUP = "demo-shop"
@@ -56,7 +56,7 @@ async def fill(settings: Settings, url: str) -> Access:
 async def _token(store: Store, settings: Settings) -> str:
     kept = settings.data_path / "demo-token"
     token = kept.read_text() if kept.exists() else ""
-    found = await store.tokens.find(token)
+    found = await store.tokens.find(hash_token(token))
     return token if found is not None and found.valid_at(now()) else ""
 
 

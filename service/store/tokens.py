@@ -7,7 +7,7 @@ import hmac
 import secrets
 import zlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -37,6 +37,7 @@ class Token:
     create_date: datetime
     expires: datetime | None
     revoked: datetime | None
+    digest: str = field(repr=False)  # of its text
 
     def valid_at(self, moment: datetime) -> bool:
         return self.revoked is None and (self.expires is None or moment < self.expires)
@@ -93,9 +94,8 @@ class Tokens:
         return secret
 
     @stored
-    async def find(self, secret: str) -> Token | None:
-        """Return the token of a text, valid or not."""
-        digest = hash_token(secret)
+    async def find(self, digest: str) -> Token | None:
+        """Return the token whose text has this digest, valid or not."""
         # The index compares digests, which tell nothing about the text; the last word is constant-time.
         found = await self._tokens.find_one({"_id": digest})
         if found is None or not hmac.compare_digest(found["_id"], digest):
@@ -141,4 +141,5 @@ def _token(document: dict[str, Any]) -> Token:
         document["create_date"],
         document["expires"],
         document["revoked"],
+        document["_id"],
     )

@@ -1,0 +1,99 @@
+"""A response that streams or waits ends with its token: SECURITY.md promises 5 seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import ClientError, web
+
+from service.http.keys import STOPPING
+from service.store import Store, now
+from tests.conftest import MakeApi
+from tests.support.api import Api, make_output
+
+FOLLOWING = ["/v1/outputs/shop/export?follow=true", "/v1/outputs/shop/export?format=sse"]
+SLACK = 5  # for a busy machine; without a check they go on for ever
+
+
+@pytest.fixture(autouse=True)
+async def stop_in_order(admin: Api, app: web.Application, store: Store) -> AsyncIterator[None]:
+    """End the exports that are still open as a stop of the service does."""
+    yield
+    app[STOPPING].set()
+    store.watch.stop()
+
+
+async def read_to_the_end(api: Api, path: str) -> tuple[float, bytes]:
+    """Return how long a stream lasted, and its last bytes."""
+    began, received = time.monotonic(), b""
+    try:
+        async with api.client.get(path, headers={"Authorization": f"Bearer {api.token}"}) as response:
+            async for piece in response.content.iter_any():
+                received = (received + piece)[-10_000:]
+    except ClientError:
+        pass
+    return time.monotonic() - began, received
+
+
+@pytest.mark.parametrize("path", FOLLOWING)
+async def test_a_stream_ends_when_its_token_is_revoked(admin: Api, make_api: MakeApi, store: Store, path: str) -> None:
+    await admin.ok("/v1/outputs/shop", [make_output(1)])
+    reader = await make_api(admin.organization_id, ["read"])
+    reading = asyncio.create_task(read_to_the_end(reader, path))
+    async with asyncio.timeout(60):
+        while not store.watch.readers:
+            await asyncio.sleep(0.01)
+    assert await store.tokens.revoke(reader.token)
+    async with asyncio.timeout(5 + SLACK):
+        await reading
+    await admin.ok("/v1/outputs/shop", [make_output(2)])
+    assert b"key-2" not in reading.result()[1]
+
+
+@pytest.mark.parametrize("path", FOLLOWING)
+async def test_a_stream_ends_when_its_token_expires(admin: Api, make_api: MakeApi, path: str) -> None:
+    reader = await make_api(admin.organization_id, ["read"], expires=now() + timedelta(seconds=2))
+    async with asyncio.timeout(2 + 5 + SLACK):
+        await read_to_the_end(reader, path)
+
+
+async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
+    admin: Api, make_api: MakeApi, store: Store
+) -> None:
+    reader = await make_api(admin.organization_id, ["read"])
+    waiting = asyncio.create_task(reader.get("/v1/outputs/shop?wait=60"))
+    async with asyncio.timeout(60):
+        while not store.watch.readers:
+            await asyncio.sleep(0.01)
+    assert await store.tokens.revoke(reader.token)
+    async with asyncio.timeout(5 + SLACK):
+        answer = await waiting
+    assert (answer.status, answer.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
+
+
+async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: Api, store: Store) -> None:
+    for n in range(5):
+        await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4 * 2**20}])
+    headers = {"Authorization": f"Bearer {api.token}", "Accept-Encoding": "identity"}
+    async with api.client.get("/v1/local-storage", headers=headers) as response:
+        assert response.status == 200
+        assert await store.tokens.revoke(api.token)
+        await asyncio.sleep(5)
+        with pytest.raises(ClientError):
+            async with asyncio.timeout(60):
+                await response.read()
+
+
+async def test_valid_tokens_and_writes_go_on(admin: Api, make_api: MakeApi, store: Store) -> None:
+    other: Any = await make_api(admin.organization_id, ["read"])
+    waiting = asyncio.create_task(admin.get("/v1/outputs/shop?wait=60"))
+    assert await store.tokens.revoke(other.token)
+    await asyncio.sleep(5)
+    assert not waiting.done()
+    await admin.ok("/v1/outputs/shop", [make_output(1)])
+    assert len((await waiting).json["items"]) == 1
