@@ -156,7 +156,7 @@ async def test_a_click_on_a_column_sorts_the_page(new_tab: Any, many: Caller) ->
 
 async def test_the_header_stays_in_sight_and_rows_per_page_are_chosen(new_tab: Any, many: Caller) -> None:
     page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
-    await page.get_by_label("Rows").select_option("100")
+    await page.locator("#limit").select_option("100")
     await expect(rows(page)).to_have_count(100)
     await rows(page).nth(90).scroll_into_view_if_needed()
     await expect(page.get_by_role("columnheader", name="title")).to_be_in_viewport()

@@ -5,7 +5,7 @@ import { announce, cell, chip, el, faint, meter, put, row, rowHead, table } from
 import { many, percent, shorten } from "../base/format.js";
 import { go, link } from "../base/place.js";
 import { may } from "../base/session.js";
-import { readJobs } from "./jobs.js";
+import { fillRates, readJobs } from "./jobs.js";
 import { ignoreField, readSettings } from "./settings.js";
 
 const ALL = "*"; // in the address: the items of all jobs
@@ -16,13 +16,17 @@ const VOLATILE = /(^|[._])(scraped|crawled|fetched|retrieved|downloaded|timestam
 
 export async function showFields(view, params, signal, stay) {
   if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
-  // A job whose items were all scraped again by later ones holds nothing to look at or to compare with.
   const [found, settings] = await Promise.all([readJobs(view.group, signal), readSettings(view.group, signal)]);
-  const jobs = found.filter(({ items }) => items > 0).map(({ job_id }) => job_id);
+  // A job whose items were all seen again by later ones can be looked at only if it was taken stock of.
+  const known = new Map(found.filter((job) => job.items > 0 || hasRates(job)).map((job) => [job.job_id, job]));
+  const jobs = [...known.keys()];
   const chosen = params.job_id ?? jobs[0] ?? ALL;
-  const before = params.with ?? jobs[jobs.indexOf(chosen) + 1];
-  const compared = jobs.includes(chosen) ? before : undefined;
-  const read = (job) => get(["groups", view.group, "fields"], { job_id: job === ALL ? "" : job }, signal);
+  const compared = known.has(chosen) ? params.with ?? jobBefore([...known.values()], known.get(chosen)) : undefined;
+  const read = async (id) => {
+    const job = known.get(id);
+    if (job && !job.items) return { items: job.created + job.changed + job.unchanged, fields: Object.entries(fillRates(job)).map(([path, fill_rate]) => ({ path, fill_rate, types: {}, min: null, max: null, examples: [] })) };
+    return get(["groups", view.group, "fields"], { job_id: id === ALL ? "" : id }, signal);
+  };
   const [now, then] = await Promise.all([read(chosen), compared && compared !== "-" ? read(compared) : null]);
   // An object is described by the fields inside it.
   const described = (fields) => fields?.filter(({ types }) => Object.keys(types).join() !== "object");
@@ -36,6 +40,14 @@ export async function showFields(view, params, signal, stay) {
       ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Fields" }, table("fields-table", HEAD, lines.map((one) => line(view, one, chosen, settings, now.items))))
       : el("p", { class: "none-found" }, "There is no data to look at.")));
   announce(`${many(lines.length, "field")}${broken.length ? `, ${broken.length} filled less than before` : ""}`);
+}
+
+const hasRates = (job) => Object.keys(fillRates(job)).length > 0;
+
+/** Return the job to compare with: the one before of the same series, else the one before. */
+function jobBefore(jobs, chosen) {
+  const older = jobs.slice(jobs.indexOf(chosen) + 1);
+  return (older.find(({ series }) => (series ?? null) === (chosen.series ?? null)) ?? older[0])?.job_id;
 }
 
 function summary(now, then, chosen, compared) {

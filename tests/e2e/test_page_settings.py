@@ -1,0 +1,85 @@
+"""The settings of a group: retention, history, ignored fields, rules, webhooks, and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e.conftest import Caller
+from tests.e2e.page import GROUP
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SETTINGS = f"#/groups/{GROUP}/settings"
+
+
+async def test_a_webhook_is_added_shows_its_secret_once_and_is_deleted(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open(SETTINGS)
+    await page.get_by_role("button", name="Add a webhook").click()
+    dialog = page.get_by_role("dialog", name="Add a webhook")
+    await dialog.get_by_label("Address").fill("https://hooks.example/sds")
+    await dialog.get_by_label("Label").fill("Our sync")
+    await dialog.get_by_label("Items changed").check()
+    await dialog.get_by_role("button", name="Add").click()
+    secret = page.get_by_role("dialog", name="The webhook's secret")
+    await expect(secret.locator("code")).to_contain_text("whsec_")
+    await secret.get_by_role("button", name="Close").last.click()
+    [stored] = shop.get("webhooks")
+    assert (stored["url"], stored["label"], stored["group_id"]) == ("https://hooks.example/sds", "Our sync", GROUP)
+    assert stored["events"] == ["job.finished", "group.changed"]
+    row = page.get_by_role("row", name="Our sync")
+    await expect(row).to_contain_text("not called yet")
+    await row.get_by_role("button", name="Deliveries").click()
+    await expect(page.get_by_role("dialog", name="Deliveries to Our sync")).to_contain_text("It was not called yet.")
+    await page.keyboard.press("Escape")
+    await row.get_by_role("button", name="Delete").click()
+    await page.get_by_role("dialog", name="Delete Our sync?").get_by_role("button", name="Delete").click()
+    await expect(page.get_by_text("Nobody is told.")).to_be_visible()
+    assert shop.get("webhooks") == []
+
+
+async def test_a_test_call_says_what_the_address_responded(new_tab: Any, shop: Caller) -> None:
+    shop.post("webhooks", {"url": "https://hooks.invalid/", "events": ["job.finished"], "label": "Gone"})
+    page = await (await new_tab(shop)).open(SETTINGS)
+    row = page.get_by_role("row", name="Gone")
+    await expect(row).to_contain_text("For all groups")
+    await row.get_by_role("button", name="Test").click()
+    await expect(page.locator("#notice")).to_contain_text("The address did not respond")
+    await expect(row.locator(".chip.bad")).to_be_visible()
+    await row.get_by_role("button", name="Deliveries").click()
+    await expect(page.get_by_role("dialog").locator("li")).to_have_count(1)
+
+
+async def test_an_address_that_is_refused_stays_in_the_dialog(new_tab: Any, shop: Caller) -> None:
+    tab = await new_tab(shop)
+    tab.expected |= {422}
+    page = await tab.open(SETTINGS)
+    await page.get_by_role("button", name="Add a webhook").click()
+    dialog = page.get_by_role("dialog", name="Add a webhook")
+    await dialog.get_by_label("Address").fill("http://hooks.example/")
+    await dialog.get_by_role("button", name="Add").click()
+    await expect(dialog.get_by_role("alert")).to_contain_text("https")
+    await expect(dialog.get_by_label("Address")).to_have_value("http://hooks.example/")
+
+
+async def test_a_group_is_deleted_once_its_name_is_typed(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open(SETTINGS)
+    await page.get_by_role("button", name="Delete this group").click()
+    dialog = page.get_by_role("dialog", name=f"Delete {GROUP}?")
+    await expect(dialog.get_by_role("button", name="Delete the group")).to_be_disabled()
+    await dialog.get_by_label(f"Type {GROUP} to confirm").fill(GROUP)
+    await dialog.get_by_role("button", name="Delete the group").click()
+    await expect(page.get_by_text("No group yet")).to_be_visible()
+    assert shop.get("groups") == []
+
+
+async def test_a_token_that_may_only_read_is_offered_no_changes(
+    new_tab: Any, shop: Caller, make_caller: Callable[..., Caller]
+) -> None:
+    page = await (await new_tab(make_caller(shop.organization_id, "read"))).open(SETTINGS)
+    await expect(page.locator(".loading")).to_have_count(0)
+    for name in ("Save settings", "Add a rule", "Add a webhook", "Delete this group"):
+        assert await page.get_by_role("button", name=name).count() == 0
