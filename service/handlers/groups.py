@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 from aiohttp import web
 
@@ -13,17 +15,19 @@ from service.http.errors import ApiError, problem
 from service.http.field_statistics import FieldStatistics
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
+from service.http.limits import ADMISSION
 from service.http.offload import off_loop
 from service.http.paging import decode_cursor, list_response
 from service.http.query import QueryLoader, path_id
-from service.http.responses import json_response
-from service.store import Query, now
+from service.http.responses import STREAM_BYTES, json_array, json_response, stream_response
+from service.store import Query, Store, now
 
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(GroupsQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
+_JOBS_AT_ONCE = 250
 
 
 def _since() -> str:
@@ -76,12 +80,22 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
 @endpoint("List the jobs of a group", Job(many=True))
 async def jobs(request: web.Request) -> web.StreamResponse:
-    """Return the newest 1000 jobs of a group: items now held, created, changed, unchanged, latest review."""
+    """Return the newest 1000 jobs of a group: items now held, created, changed, unchanged, latest review.
+
+    The comment of a review is cut after 1000 characters; `/v1/reviews/{group_id}` has all of it.
+    """
     group_id = path_id(request, "group_id")
     store, organization_id = request.app[STORE], request[ORGANIZATION]
     found = await store.jobs.list(organization_id, group_id, _MAX_JOBS)
-    reviews = await store.reviews.latest_of(organization_id, group_id, [job["job_id"] for job in found])
-    return await json_response(request, [{**job, "review": reviews.get(job["job_id"])} for job in found])
+    return await stream_response(request, json_array(_reviewed(store, organization_id, group_id, found)))
+
+
+async def _reviewed(store: Store, organization_id: int, group_id: str, jobs: list[Any]) -> AsyncIterator[list[Any]]:
+    """Yield the jobs with their latest reviews, some at a time."""
+    for start in range(0, len(jobs), _JOBS_AT_ONCE):
+        some = jobs[start : start + _JOBS_AT_ONCE]
+        reviews = await store.reviews.latest_of(organization_id, group_id, [job["job_id"] for job in some])
+        yield [{**job, "review": reviews.get(job["job_id"])} for job in some]
 
 
 @endpoint("Describe the fields of a group's data", GroupFields(), query=FieldsQuery)
@@ -94,6 +108,7 @@ async def fields(request: web.Request) -> web.StreamResponse:
     loaded = _FIELDS.load(request)
     query = Query(job_id=loaded["job_id"], newest_first=True, fields=("data",))
     statistics = FieldStatistics()
+    request[ADMISSION].hold(STREAM_BYTES)
     async for page in request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, loaded["limit"]):
         await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
     return await json_response(request, statistics.result())

@@ -14,10 +14,14 @@ from service.store.contract import stored, streamed
 from service.store.counters import Counters
 from service.store.errors import CursorInvalid
 from service.store.indexes import Indexes
-from service.store.listing import Batch, Key, Listing, Record, after, split
+from service.store.listing import BATCH_BYTES, Batch, Key, Listing, Record, after
 
 _ORDER = ("review_date", "order")
-_READ = 1000
+_INDEX = "latest"
+# Keys read at once, and reviews read first: 20 of the largest are 5 MB.
+_READ, _FIRST = 1000, 20
+# Characters of a comment in the list of jobs.
+MAX_SHOWN = 1000
 # What a review has besides its comment, roughly, in bytes.
 _OVERHEAD = 300
 _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1, "comment": 1}
@@ -59,24 +63,26 @@ class Reviews:
     async def latest(self, organization_id: int, group_id: str, limit: int | None, cursor: Key | None) -> Listing:
         """Return the latest review of each reviewed job of a group, newest first: `limit` of them after a cursor."""
         self._indexes.require("reviews")
-        pipeline = _latest(organization_id, group_id)
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        pipeline = _latest(owner)
         if cursor is not None:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
         if limit is None:
-            return Listing(self._batches(pipeline))
-        ends = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}, {"$project": {"_id": 0, **dict.fromkeys(_ORDER, 1)}}]
-        found = await self._reviews.aggregate(ends, allowDiskUse=True).to_list(2)
+            return Listing(self._batches(owner, pipeline))
+        found = await self._reviews.aggregate([*pipeline, {"$skip": limit - 1}, {"$limit": 2}], hint=_INDEX).to_list(2)
         next_key = None
         if len(found) > 1:
             next_key = (found[0]["review_date"].isoformat(), found[0]["order"])
-        return Listing(self._batches([*pipeline, {"$limit": limit}]), next_key)
+        return Listing(self._batches(owner, [*pipeline, {"$limit": limit}]), next_key)
 
     @stored
     async def latest_of(self, organization_id: int, group_id: str, jobs: list[str]) -> dict[str, Record]:
-        """Return the latest review of each of some jobs."""
+        """Return the latest review of each of some jobs, its comment cut to MAX_SHOWN characters."""
         self._indexes.require("reviews")
-        pipeline = [*_latest(organization_id, group_id, {"$in": jobs}), {"$project": _SERVED}]
-        return {review["job_id"]: review async for review in self._reviews.aggregate(pipeline)}
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        keys = await self._reviews.aggregate(_latest({**owner, "job_id": {"$in": jobs}}), hint=_INDEX).to_list(None)
+        shown = {**_SERVED, "comment": {"$substrCP": ["$comment", 0, MAX_SHOWN]}}
+        return {review["job_id"]: review for review in await self._read(owner, keys, shown)}
 
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
@@ -85,27 +91,38 @@ class Reviews:
         await self._reviews.delete_many({"organization_id": organization_id, "group_id": group_id})
 
     @streamed
-    async def _batches(self, pipeline: list[Record]) -> AsyncIterator[Batch]:
-        found = self._reviews.aggregate([*pipeline, {"$project": _SERVED}], batchSize=_READ, allowDiskUse=True)
-        while reviews := await found.to_list(_READ):
-            for size, part in split(reviews, _size):
-                yield Batch(size, partial(list, part))
+    async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Batch]:
+        """Yield the reviews of a pipeline's keys, about a megabyte at a time: a comment may be 256 KB."""
+        found, at_once = self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX), _FIRST
+        while keys := await found.to_list(_READ):
+            while keys:
+                reviews = await self._read(owner, keys[:at_once], _SERVED)
+                del keys[:at_once]
+                size = sum(map(_size, reviews))
+                at_once = max(1, min(_READ, BATCH_BYTES * len(reviews) // max(1, size)))
+                yield Batch(size, partial(list, reviews))
+                del reviews
+
+    async def _read(self, owner: Record, keys: list[Record], fields: Record) -> list[Record]:
+        """Return the reviews of some keys, in their order."""
+        orders = [key["order"] for key in keys]
+        where = {**owner, "job_id": {"$in": [key["_id"] for key in keys]}, "order": {"$in": orders}}
+        found = await self._reviews.find(where, {**fields, "order": 1}).hint(_INDEX).to_list(len(keys))
+        by_order = {review.pop("order"): review for review in found}
+        return [by_order[order] for order in orders if order in by_order]
 
 
 def _size(review: Record) -> int:
-    return len(review["comment"]) + _OVERHEAD
+    return len(review["comment"].encode()) + _OVERHEAD
 
 
-def _latest(organization_id: int, group_id: str, job_id: Record | None = None) -> list[Record]:
-    where: Record = {"organization_id": organization_id, "group_id": group_id}
-    if job_id is not None:
-        where["job_id"] = job_id
+def _latest(where: Record) -> list[Record]:
+    """Return the pipeline that gives job, date and order of the latest review of each job, from the index alone."""
     return [
         {"$match": where},
-        {"$sort": {"job_id": 1, "review_date": -1, "order": -1}},
-        {"$group": {"_id": "$job_id", "latest": {"$first": "$$ROOT"}}},
-        {"$replaceRoot": {"newRoot": "$latest"}},
-        {"$sort": {"review_date": -1, "order": -1}},
+        {"$sort": {"organization_id": 1, "group_id": 1, "job_id": 1, "review_date": -1, "order": -1}},
+        {"$group": {"_id": "$job_id", **{field: {"$first": f"${field}"} for field in _ORDER}}},
+        {"$sort": dict.fromkeys(_ORDER, -1)},
     ]
 
 

@@ -137,3 +137,19 @@ async def test_the_newest_items_are_described(admin: Api) -> None:
 async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: str) -> None:
     response = await admin.get(f"/v1/groups/shop/fields?{query}")
     assert (response.status, response.problems()) == (422, [(["query", query.partition("=")[0]], kind)])
+
+
+async def test_a_long_comment_is_cut_in_the_list_of_jobs_and_whole_in_that_of_reviews(admin: Api) -> None:
+    comment = "😀" * 65_536
+    jobs = [f"job-{n}" for n in range(30)]
+    await admin.ok("/v1/outputs/shop", [make_output(n, root_job_id=job) for n, job in enumerate(jobs)])
+    for job in jobs:
+        await admin.ok(
+            "/v1/reviews/shop", [make_review(job_id=job, comment="first"), make_review(job_id=job, comment=comment)]
+        )
+    answer = await admin.get("/v1/groups/shop/jobs")
+    assert len(answer.body) < 30 * 5000
+    assert {job["review"]["comment"] for job in answer.json} == {comment[:1000]}
+    reviews = await admin.ok("/v1/reviews/shop")
+    assert [review["job_id"] for review in reviews] == jobs[::-1]
+    assert {review["comment"] for review in reviews} == {comment}
