@@ -17,7 +17,7 @@ _LINE_START = "\r\x1b[K" if sys.stderr.isatty() else ""
 def add(commands: Commands) -> None:
     """Add the commands to a command line."""
     backup_ = on_database(commands, "backup", "write everything to a file; sealed values stay sealed")
-    backup_.add_argument("--out", required=True, metavar="FILE", help="NDJSON packed with gzip; - is standard output")
+    backup_.add_argument("--out", required=True, metavar="FILE", help="packed with gzip; - is standard output")
     backup_.add_argument("--organization", type=organization, help="only this one's")
     backup_.set_defaults(command=backup)
     restore_ = on_database(commands, "restore", "read a backup into an empty database")
@@ -43,16 +43,16 @@ def backup(settings: Settings, out: str, organization: int | None) -> int:
 def restore(settings: Settings, file: str) -> int:
     async def run(store: Store) -> tuple[int, int]:
         await store.ensure_indexes()
-        return await store.backup.read(lines, _show_documents), await store.outputs.skip_ids()
+        return await store.backup.read(content, _show_documents), await store.outputs.skip_ids()
 
-    with reading(file) as lines:
+    with reading(file) as content:
         documents, groups = with_store(settings, run)
     print(f"{_LINE_START}restored {documents:,} documents and raised the next id of {groups:,} groups", file=sys.stderr)
     return 0
 
 
 def _show_documents(count: int) -> None:
-    if _LINE_START and count % 1000 == 0:
+    if _LINE_START:
         print(f"\r{count:,} documents", end="", file=sys.stderr, flush=True)
 
 

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
-from service.http.keys import ORGANIZATION, TOKEN
+from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import TENANT
 from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
@@ -164,6 +164,7 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         if not scopes <= token.scopes:
             message = f"The token does not have the scope {' and '.join(sorted(scopes - token.scopes))}"
             raise ApiError(403, [problem("scope_missing", message, "header", "Authorization")])
+        await request.app[STORE].layout.require()
         if request.method in _READING:
             async with request.app[AUTHENTICATOR].while_valid(token):
                 return await handler(request)  # type: ignore[no-any-return]

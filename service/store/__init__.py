@@ -131,7 +131,7 @@ class Store:
         self.webhooks = Webhooks(database, vault, self.indexes)
         self.tokens = Tokens(database)
         self.analysts = Analysts(settings, database, url)
-        self.backup = Backup(client, database)
+        self.backup = Backup(client, database, self.layout)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._closed = False
         self._failures = 0

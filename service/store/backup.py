@@ -1,36 +1,43 @@
-"""Backup and restore: every document of an organization, or of all, as lines of JSON.
+"""Backup and restore: every document of an organization, or of all, as it is stored.
 
 A group is read from one snapshot: its ids, its counts and its outputs belong together. Values that are sealed stay
-sealed. The first line says what the file is, the last one how many documents it holds.
+sealed.
 
-Dates and the like are MongoDB Extended JSON: `{"$date": …}`. What scrapers sent may look like that, so every name that
-begins with a dollar has one more in the file.
+A file is a line of JSON that says what it is, then blocks, each a line of JSON and the documents it announces, then
+a line that says how many documents there are. Nothing is decoded on the way: that would take most of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import IO, Any
 
-from bson import json_util
+from bson.errors import InvalidBSON
+from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
-from service.store.connection import DURABLE, Client, Collection, Database
+from service.store.connection import DURABLE, Client, Database
 from service.store.contract import stored, without_time_limit
-from service.store.decoding import AWARE, RAW, decode, encoded
+from service.store.decoding import RAW
 from service.store.errors import StoreError
-from service.store.layout import VERSION
+from service.store.layout import VERSION, Layout
 
 _FORMAT = "scraping-data-service backup"
 # Of a group, in one snapshot; and of an organization as a whole.
 GROUP_COLLECTIONS = ("groups", "outputs", "jobs", "days", "reviews")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens", "webhooks")
+ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens")
 # The counters of an organization; its id is the document's own.
 COUNTERS = "sequences"
 COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS)
 
 _BATCH_DOCUMENTS = 1000
-_BATCH_BYTES = 8 * 1024 * 1024
+_BATCH_BYTES = 4 * 1024 * 1024
+_MAX_BLOCK_BYTES = 64 * 1024 * 1024
+_MAX_LINE = 1024
+# Each waits for the journal and the majority: several at once keep the database at work meanwhile.
+_INSERTS_AT_ONCE = 4
 _SNAPSHOT_TOO_OLD = 239
 
 Progress = Callable[[int], None]
@@ -41,25 +48,33 @@ class BackupError(StoreError):
 
 
 class Backup:
-    """Writes and reads the lines of a backup."""
+    """Writes and reads backups."""
 
-    def __init__(self, client: Client, database: Database) -> None:
-        self._client, self._database = client, database
+    def __init__(self, client: Client, database: Database, layout: Layout) -> None:
+        self._client, self._database, self._layout = client, database, layout
 
     @stored
     @without_time_limit
     async def write(self, organization: int | None, write: Callable[[bytes], Any], progress: Progress) -> int:
-        """Give each line of a backup to `write`; return how many documents there are."""
+        """Give each part of a backup to `write`; return how many documents there are."""
+        found = await self._layout.version()
+        if found not in (None, VERSION):
+            raise BackupError(
+                f"the database has layout {found}, and this version restores layout {VERSION} only: make the backup "
+                "with the version that wrote the database"
+            )
         documents = 0
 
         def line(value: dict[str, Any]) -> None:
-            write(json_util.dumps(value, json_options=json_util.CANONICAL_JSON_OPTIONS).encode() + b"\n")
+            write(json.dumps(value).encode() + b"\n")
 
-        line({"format": _FORMAT, "layout": VERSION, "organization": organization, "escaped": True})
+        line({"format": _FORMAT, "layout": found or VERSION, "organization": organization})
         try:
-            async for collection, document in self._documents(organization):
-                line({"c": collection, "d": _escaped(document)})
-                documents += 1
+            async for collection, block in self._blocks(organization):
+                count = sum(1 for _ in _split(block))
+                line({"collection": collection, "documents": count, "bytes": len(block)})
+                write(block)
+                documents += count
                 progress(documents)
         except OperationFailure as error:
             if error.code != _SNAPSHOT_TOO_OLD:
@@ -71,14 +86,12 @@ class Backup:
         line({"end": documents})
         return documents
 
-    async def _documents(self, organization: int | None) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def _blocks(self, organization: int | None) -> AsyncIterator[tuple[str, bytes]]:
         mine: dict[str, Any] = {} if organization is None else {"organization_id": organization}
         counters = {} if organization is None else {"_id": organization}
-        async for document in self._raw(COUNTERS).find(counters):
-            yield COUNTERS, _decoded(document)
-        for collection in ORGANIZATION_COLLECTIONS:
-            async for document in self._raw(collection).find(mine):
-                yield collection, _decoded(document)
+        for collection, where in ((COUNTERS, counters), *((name, mine) for name in ORGANIZATION_COLLECTIONS)):
+            async for block in self._database[collection].find_raw_batches(where):
+                yield collection, block
         names = {"organization_id": 1, "group_id": 1, "_id": 0}
         groups: dict[tuple[int, str], dict[str, Any]] = {}
         for collection in ("groups", "reviews"):  # a group may have reviews only
@@ -88,39 +101,45 @@ class Backup:
             async for found in self._group(name):
                 yield found
 
-    async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, bytes]]:
         async with await self._client.start_session(snapshot=True) as session:
             for collection in GROUP_COLLECTIONS:
-                async for document in self._raw(collection).find(name, session=session):
-                    yield collection, _decoded(document)
-
-    def _raw(self, collection: str) -> Collection:
-        found: Collection = self._database[collection].with_options(codec_options=RAW)
-        return found
+                async for block in self._database[collection].find_raw_batches(name, session=session):
+                    if block:
+                        yield collection, block
 
     @stored
     @without_time_limit
-    async def read(self, lines: Iterable[bytes], progress: Progress) -> int:
+    async def read(self, file: IO[bytes], progress: Progress) -> int:
         """Insert the documents of a backup into a database that has none of them; return how many."""
-        rest = iter(lines)
-        header = _parse(next(rest, b""))
+        header = _parse(file.readline(_MAX_LINE))
         if header.get("format") != _FORMAT:
             raise BackupError("the file is not a backup of this service")
         if header.get("layout") != VERSION:
             raise BackupError(
-                f"the backup has layout {header.get('layout')}, this service has {VERSION}: restore it with the "
-                "version that made it, then run `python -m service upgrade`"
+                f"the backup has layout {header.get('layout')}, and this version restores layout {VERSION} only: "
+                "restore it with the version that made it, export from there, and import here"
             )
         await self._check_empty(header.get("organization"))
-        documents, escaped = 0, header.get("escaped") is True
-        for collection, batch in _batches(rest):
-            if collection not in COLLECTIONS:
-                raise BackupError("the file is not a backup of this service")
-            target = self._database.get_collection(collection, write_concern=DURABLE)
-            await target.insert_many(map(_unescaped, batch) if escaped else batch, ordered=False)
-            documents += len(batch)
-            progress(documents)
+        documents, inserts = 0, set[asyncio.Task[int]]()
+        try:
+            for collection, batch in _batches(file):
+                inserts.add(asyncio.create_task(self._insert(collection, batch)))
+                if len(inserts) >= _INSERTS_AT_ONCE:
+                    done, inserts = await asyncio.wait(inserts, return_when=asyncio.FIRST_COMPLETED)
+                    documents += sum(task.result() for task in done)
+                    progress(documents)
+            for task in inserts:
+                documents += await task
+        finally:
+            await asyncio.gather(*inserts, return_exceptions=True)
+        progress(documents)
         return documents
+
+    async def _insert(self, collection: str, batch: list[RawBSONDocument]) -> int:
+        target = self._database.get_collection(collection, write_concern=DURABLE)
+        await target.insert_many(batch, ordered=False)
+        return len(batch)
 
     async def _check_empty(self, organization: int | None) -> None:
         for collection in COLLECTIONS:
@@ -131,26 +150,9 @@ class Backup:
                 raise BackupError(f"the database has records{whose} already: restore into an empty one")
 
 
-def _decoded(document: Any) -> dict[str, Any]:
-    return decode(encoded(document), AWARE)
-
-
-def _escaped(value: Any) -> Any:
-    """Return a value with one more dollar before each name that begins with one."""
-    if isinstance(value, dict):
-        return {f"${name}" if name.startswith("$") else name: _escaped(member) for name, member in value.items()}
-    return list(map(_escaped, value)) if isinstance(value, list) else value
-
-
-def _unescaped(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name[1:] if name.startswith("$") else name: _unescaped(member) for name, member in value.items()}
-    return list(map(_unescaped, value)) if isinstance(value, list) else value
-
-
 def _parse(line: bytes) -> dict[str, Any]:
     try:
-        value = json_util.loads(line, json_options=json_util.CANONICAL_JSON_OPTIONS.with_options(tz_aware=True))
+        value = json.loads(line)
     except ValueError:
         value = None
     if not isinstance(value, dict):
@@ -158,22 +160,44 @@ def _parse(line: bytes) -> dict[str, Any]:
     return value
 
 
-def _batches(lines: Iterator[bytes]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield the documents of one collection at a time. Raises BackupError if the file is cut off."""
-    current, size, documents = "", 0, 0
-    batch: list[dict[str, Any]] = []
-    for line in lines:
+def _split(block: bytes) -> Iterator[bytes]:
+    """Yield the documents of a block: each begins with its size."""
+    start = 0
+    while start < len(block):
+        size = int.from_bytes(block[start : start + 4], "little")
+        if size < 5 or start + size > len(block):
+            raise BackupError("the backup is damaged")
+        yield block[start : start + size]
+        start += size
+
+
+def _batches(file: IO[bytes]) -> Iterator[tuple[str, list[RawBSONDocument]]]:
+    """Yield documents of one collection at a time. Raises BackupError if the file is damaged or cut off."""
+    total = 0
+    while line := file.readline(_MAX_LINE):
         value = _parse(line)
         if "end" in value:
-            if batch:
-                yield current, batch
-            if value["end"] != documents:
+            if value["end"] != total:
                 raise BackupError("the backup is damaged: documents are missing")
             return
-        if batch and (value["c"] != current or len(batch) >= _BATCH_DOCUMENTS or size + len(line) > _BATCH_BYTES):
-            yield current, batch
-            batch, size = [], 0
-        current = value["c"]
-        batch.append(value["d"])
-        size, documents = size + len(line), documents + 1
+        collection, count, size = (value.get(name) for name in ("collection", "documents", "bytes"))
+        if collection not in COLLECTIONS or not isinstance(size, int) or not 0 <= size <= _MAX_BLOCK_BYTES:
+            raise BackupError("the file is not a backup of this service, or damaged")
+        block = file.read(size)
+        batch: list[RawBSONDocument] = []
+        bytes_in_batch = found = 0
+        for document in _split(block):
+            if batch and (len(batch) >= _BATCH_DOCUMENTS or bytes_in_batch + len(document) > _BATCH_BYTES):
+                yield collection, batch
+                batch, bytes_in_batch = [], 0
+            try:
+                batch.append(RawBSONDocument(document, RAW))
+            except InvalidBSON:
+                raise BackupError("the backup is damaged") from None
+            bytes_in_batch, found = bytes_in_batch + len(document), found + 1
+        if batch:
+            yield collection, batch
+        if len(block) != size or found != count:
+            raise BackupError("the backup is damaged: documents are missing")
+        total += found
     raise BackupError("the backup is cut off: its last line is missing")

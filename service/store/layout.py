@@ -38,6 +38,12 @@ class Layout:
 
     def __init__(self, database: Database, indexes: Indexes) -> None:
         self._database, self._indexes = database, indexes
+        self._found: int | None = None  # when it was last looked at
+
+    async def require(self) -> None:
+        """Raise LayoutError if the database has another version's layout, which would be read as empty."""
+        if self._found != VERSION:
+            await self.check()
 
     def _collection(self, name: str) -> Collection:
         return self._database.get_collection(name, write_concern=DURABLE, read_concern=MAJORITY)
@@ -45,20 +51,24 @@ class Layout:
     @stored
     async def check(self) -> None:
         """Raise LayoutError unless the database has this version's layout; mark an empty one."""
-        version = await self._version()
+        version = await self.version()
         if version is None:
             await self._refuse_old_writers()
             where = {"_id": "layout"}
             await self._collection("meta").update_one(where, {"$setOnInsert": {"version": VERSION}}, upsert=True)
             version = VERSION
+        self._found = version
         if version != VERSION:
             self._indexes.forget()
         if version < VERSION:
-            raise LayoutError("the database was written by an older version: run `python -m service upgrade` once")
+            raise LayoutError(
+                "the database was written by an older version of the service: export with that version, import with "
+                "this one into another database"
+            )
         if version > VERSION:
             raise LayoutError("the database was written by a newer version of the service: install that version")
 
-    async def _version(self) -> int | None:
+    async def version(self) -> int | None:
         """Return the layout's version; None of an empty database."""
         marker = await self._collection("meta").find_one({"_id": "layout"})
         if marker is not None:
@@ -85,7 +95,7 @@ class Layout:
 
         It may be stopped and begun again at any point.
         """
-        if await self._version() == 1:
+        if await self.version() == 1:
             await self._refuse_old_writers()
             for collection, names in _OLD_INDEXES.items():
                 there = await self._database[collection].index_information()

@@ -144,10 +144,10 @@ def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_m
     source = client[f"{PREFIX}from"]
     kept = {name for name in source.list_collection_names() if source[name].find_one()}
     assert kept - {"meta", "probes"} <= set(COLLECTIONS)
-    text = gzip.decompress(file.read_bytes()).decode()
-    assert "c00kie-value" not in text
-    assert "st0red-value" not in text
-    assert secret not in text
+    text = gzip.decompress(file.read_bytes())
+    assert b"c00kie-value" not in text
+    assert b"st0red-value" not in text
+    assert secret.encode() not in text
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
@@ -206,8 +206,12 @@ def test_a_backup_is_not_restored_into_a_database_that_has_records(
     assert done.stderr == "error: the database has records already: restore into an empty one\n"
 
 
-def _repacked(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes], bytes]:
-    return lambda content: gzip.compress(b"".join(change(gzip.decompress(content).splitlines(keepends=True))))
+def _repacked(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
+    return lambda content: gzip.compress(change(gzip.decompress(content)))
+
+
+def _without_blocks(content: bytes) -> bytes:
+    return content[: content.index(b"\n") + 1] + content[content.rindex(b'{"end"') :]
 
 
 @pytest.mark.parametrize(
@@ -215,12 +219,14 @@ def _repacked(change: Callable[[list[bytes]], list[bytes]]) -> Callable[[bytes],
     [
         (lambda content: b"plain text", "not packed with gzip"),
         (lambda content: content[:-20], "cut off or damaged"),
-        (_repacked(lambda lines: [b'{"a": 1}\n']), "not a backup of this service"),
-        (_repacked(lambda lines: lines[:-1]), "the backup is cut off"),
-        (_repacked(lambda lines: [lines[0], lines[-1]]), "documents are missing"),
-        (_repacked(lambda lines: [lines[0].replace(b'"2"', b'"1"'), *lines[1:]]), "the backup has layout 1"),
+        (_repacked(lambda text: b'{"a": 1}\n'), "not a backup of this service"),
+        (_repacked(lambda text: text[: text.rindex(b'{"end"')]), "the backup is cut off"),
+        (_repacked(lambda text: text[: text.rindex(b'{"end"') - 10]), "damaged"),
+        (_repacked(_without_blocks), "documents are missing"),
+        (_repacked(lambda text: text.replace(b'"layout": ', b'"layout": 9')), "the backup has layout 9"),
+        (_repacked(lambda text: text.replace(b'"bytes": ', b'"bytes": -')), "damaged"),
     ],
-    ids=["no gzip", "half a file", "another file", "no end", "fewer documents", "older layout"],
+    ids=["no gzip", "half a file", "another file", "no end", "half a block", "no blocks", "other layout", "size"],
 )
 def test_a_file_that_is_not_a_whole_backup_is_one_clear_line(
     command: Command, token: Token, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
@@ -232,3 +238,13 @@ def test_a_file_that_is_not_a_whole_backup_is_one_clear_line(
     done = command("to", "restore", str(file))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert message in done.stderr
+
+
+def test_a_backup_that_could_not_be_restored_is_not_made(
+    client: MongoClient[dict[str, Any]], command: Command, tmp_path: Path
+) -> None:
+    client[f"{PREFIX}from"].meta.insert_one({"_id": "layout", "version": 1})
+    done = command("from", "backup", "--out", str(tmp_path / "backup"))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the database has layout 1, and this version restores layout ")
+    assert list(tmp_path.iterdir()) == []

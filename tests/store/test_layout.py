@@ -69,7 +69,7 @@ async def test_a_database_that_is_replaced_by_a_newer_one_is_refused(store: Stor
 
 
 async def test_an_older_database_is_refused_until_it_is_upgraded(store: Store, old: dict[str, Any]) -> None:
-    with pytest.raises(LayoutError, match="python -m service upgrade"):
+    with pytest.raises(LayoutError, match="export with that version"):
         await store.ensure_indexes()
 
 
