@@ -230,7 +230,9 @@ class Store:
         indexed = False
         while True:
             try:
-                if not indexed:
+                if indexed:
+                    await self.indexes.verify()
+                else:
                     await self.ensure_indexes()
                     indexed = True
                 ended = await self.outputs.recovery.reap()

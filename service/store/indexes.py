@@ -117,6 +117,24 @@ class Indexes:
                 raise error
         self._all_ready.set()
 
+    @stored
+    async def verify(self) -> None:
+        """Raise StoreUnavailable if indexes have vanished, as when somebody dropped the database.
+
+        Their collections are not read or written until `ensure` has been through again: without unique indexes two
+        writers would store one record twice.
+        """
+        found = await asyncio.gather(*map(self._missing, INDEXES))
+        vanished = {name for name, missing in zip(INDEXES, found, strict=True) if missing}
+        if vanished:
+            self._ready -= vanished
+            log.error("indexes have vanished, and are made again", extra={"collections": sorted(vanished)})
+            raise StoreUnavailable("indexes have vanished")
+
+    async def _missing(self, name: str) -> set[str]:
+        there = {index["name"] async for index in self._database[name].list_indexes()}
+        return {index.document["name"] for index in INDEXES[name]} - there
+
     async def _make(self, name: str) -> None:
         try:
             await self._database[name].create_indexes(INDEXES[name])

@@ -148,6 +148,42 @@ async def test_a_collection_whose_indexes_cannot_be_made_does_not_hold_up_the_ot
     await store.close()
 
 
+async def test_indexes_that_vanish_are_noticed_and_nothing_is_written_without_them(
+    mongo_url: str, organization: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_gone_{organization}"), mongo_url)
+    await store.ensure_indexes()
+    await store.indexes.verify()
+    await store.client.drop_database(store.database.name)
+    with pytest.raises(StoreUnavailable):
+        await store.indexes.verify()
+    assert not await store.ping()
+    for call in CALLS.values():
+        with pytest.raises(StoreUnavailable):
+            await call(store, organization)
+    assert "indexes have vanished" in caplog.text
+    await store.ensure_indexes()
+    await store.indexes.verify()
+    assert await store.ping()
+    await store.client.drop_database(store.database.name)
+    await store.close()
+
+
+async def test_the_upkeep_makes_indexes_again_that_somebody_dropped(mongo_url: str, organization: int) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_dropped_{organization}"), mongo_url)
+    store.start_upkeep()
+    async with asyncio.timeout(SECONDS):
+        await store.indexes.wait_until_ready()
+        await store.database["outputs"].drop_index("id")
+        while store.indexes.are_ready:
+            await asyncio.sleep(0.01)
+        while not store.indexes.are_ready:
+            await asyncio.sleep(0.01)
+    assert "id" in await store.database["outputs"].index_information()
+    await store.client.drop_database(store.database.name)
+    await store.close()
+
+
 # Everything that reads or writes a collection by its indexes.
 Call = Callable[[Store, int], Awaitable[Any]]
 ENTRY = {"domain": "d", "path": "/", "value": "v", "expires": None}
