@@ -191,7 +191,15 @@ class OutputsQuery(OutputSelection):
 
 
 class ExportQuery(OutputSelection):
-    format = Choice("ndjson", "csv", "json", "sse", load_default="ndjson")
+    format = Choice(
+        "ndjson",
+        "csv",
+        "json",
+        "sse",
+        "parquet",
+        load_default="ndjson",
+        metadata={"description": "parquet: where the service has pyarrow"},
+    )
     follow = QueryFlag(
         load_default=False, metadata={"description": "true: stay open and send what comes (ndjson, sse)"}
     )

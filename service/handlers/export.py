@@ -8,7 +8,7 @@ from aiohttp import web
 
 from schemas.outputs import ExportQuery, Output
 from service.handlers.outputs import query_of
-from service.http import exports
+from service.http import exports, parquet
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
 from service.http.keys import ORGANIZATION, STOPPING, STORE
@@ -27,11 +27,11 @@ _HEARTBEAT_SECONDS = 15.0
     Output(many=True),
     query=ExportQuery,
     headers={"Last-Event-ID": "format=sse: the id of the last event received, instead of cursor"},
-    gives=[exports.NDJSON, exports.CSV, exports.EVENTS],
+    gives=[exports.NDJSON, exports.CSV, exports.EVENTS, parquet.PARQUET],
     responses={"410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"}},
 )
 async def get(request: web.Request) -> web.StreamResponse:
-    """Stream the outputs from the cursor on, as NDJSON, CSV, one JSON array or server-sent events.
+    """Stream the outputs from the cursor on, as NDJSON, CSV, Parquet, one JSON array or server-sent events.
 
     `follow=true` keeps an NDJSON export open and sends what comes, with an empty line every 15 seconds.
     `format=sse` always does; a client that comes back sends `Last-Event-ID`.
@@ -43,7 +43,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     query = query_of(loaded)
     if format == "sse":
         follow, query = True, query._replace(cursor=_last_event(request) or query.cursor)
-    if follow and (format in ("csv", "json") or query.newest_first):
+    if follow and (format in ("csv", "json", "parquet") or query.newest_first):
         raise invalid("value_error", "follow=true needs format=ndjson or sse, and order=asc", "query", "follow")
     if follow:
         request[ADMISSION].stay()
@@ -55,6 +55,11 @@ async def get(request: web.Request) -> web.StreamResponse:
             return await stream_response(request, exports.ndjson(pages), exports.NDJSON, at_once=follow)
         case "csv":
             return await stream_response(request, exports.table(pages, query.fields, safe), exports.CSV)
+        case "parquet":
+            if not parquet.is_available():
+                raise invalid("value_error", "This service has no pyarrow: ask for ndjson or csv", "query", "format")
+            stream = parquet.rows(pages, query.fields, query.deleted)
+            return await stream_response(request, stream, parquet.PARQUET)
         case "json":
             return await stream_response(request, exports.array(pages), exports.JSON)
         case _:

@@ -14,11 +14,13 @@ import service
 from schemas.errors import Error
 from schemas.examples import EXAMPLES
 from service.http.keys import SETTINGS
+from service.http.parquet import PARQUET
 from service.http.routing import TABLE, Route
 
 DOCUMENT = web.AppKey("openapi", bytes)
 
 _LINES = {"type": "string"}
+_BINARY = {"type": "string", "format": "binary"}
 _NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
@@ -170,7 +172,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
                 operation["responses"][status]["headers"]["ETag"] = _TEXT
     # Generated clients take the first type that they know: text, which every other one is too.
     success = operation["responses"]["200"]
-    others = {kind: {"schema": _LINES} for kind in said.get("gives", ())}
+    others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
     success["content"] = {**others, **success.get("content", {})}
     return operation
 

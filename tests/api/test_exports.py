@@ -136,3 +136,11 @@ async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
     answer = await fifty.get(export("/v1/outputs/shop", "ndjson"), headers={"Accept-Encoding": "gzip"})
     assert answer.headers["Content-Encoding"] == "gzip"
     assert len(answer.body.splitlines()) == 50
+
+
+async def test_parquet_without_pyarrow_is_refused(fifty: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.http.parquet.is_available", lambda: False)
+    answer = await fifty.get("/v1/outputs/shop/export?format=parquet")
+    assert answer.status == 422
+    assert answer.json["detail"][0]["loc"] == ["query", "format"]
+    assert "ask for ndjson or csv" in answer.json["detail"][0]["msg"]

@@ -205,6 +205,7 @@ def test_every_route_has_one_type_but_the_export_the_metrics_and_writes_of_outpu
         match path:
             case "/v1/outputs/{group_id}/export":
                 types = ["application/x-ndjson", "text/csv", "text/event-stream", "application/json"]
+                types.append("application/vnd.apache.parquet")
                 assert given == set(types)
             case "/metrics":
                 assert given == {"text/plain"}
@@ -215,10 +216,11 @@ def test_every_route_has_one_type_but_the_export_the_metrics_and_writes_of_outpu
             assert set(operation["requestBody"]["content"]) == {"application/json", *lines}
 
 
-def test_an_export_is_text_unless_it_is_one_array() -> None:
+def test_an_export_is_text_unless_it_is_parquet_or_one_array() -> None:
     given = operations()["GET", "/v1/outputs/{group_id}/export"]["responses"]["200"]["content"]
-    *lines, (last, array) = given.items()
+    *lines, (binary, file), (last, array) = given.items()
     assert all(content["schema"] == {"type": "string"} for _, content in lines)
+    assert (binary, file["schema"]["format"]) == ("application/vnd.apache.parquet", "binary")
     expected = {"type": "array", "items": {"$ref": "#/components/schemas/Output"}}
     assert (last, array["schema"]) == ("application/json", expected)
 

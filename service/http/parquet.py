@@ -1,0 +1,279 @@
+"""Outputs as Parquet: one row group at a time, nested data in nested columns.
+
+The types of the columns are those of the first items. A later value that does not fit stands in the column `other`, as
+JSON by its path: nothing is left out. A field whose values have several types is a column of text.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
+from datetime import UTC
+from functools import partial
+from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+from service.http.offload import off_loop
+from service.store import OUTPUT_FIELDS, Page, render_json
+
+PARQUET = "application/vnd.apache.parquet"
+OTHER = "other"
+# Raw bytes of items of which the columns are learned, and those that make a row group; each may be exceeded by a page.
+_FIRST, _ROW_GROUP = 512 * 1024, 2 * 1024 * 1024
+# Raw bytes of items that are Python objects at once: ten times as much memory.
+_SLICE = 128 * 1024
+_MAX_COLUMNS, _MAX_DEPTH = 2000, 16
+_INT64 = 2**63
+_DATES = ("create_date", "update_date", "last_scraped_date")
+_NESTED = ("data", "tags")
+
+
+def is_available() -> bool:
+    """Return whether pyarrow, which is optional, is installed."""
+    return find_spec("pyarrow") is not None
+
+
+async def rows(
+    pages: AsyncIterator[Page | None], fields: tuple[str, ...], deletions: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield a Parquet file; without items, one without rows."""
+    names = dict.fromkeys(["id", *(path.partition(".")[0] for path in fields)] if fields else OUTPUT_FIELDS)
+    file = _File([*names, *(["deleted"] if deletions else [])])
+    first: list[Page] = []  # of which the columns are learned
+    size = 0
+    async for page in pages:
+        if page is None or not page.documents:
+            continue
+        size += page.size
+        if file.has_columns:
+            await off_loop(page.size, partial(file.add, page))
+        else:
+            await off_loop(page.size, partial(file.see, page))
+            first.append(page)
+        del page
+        if size >= (_ROW_GROUP if file.has_columns else _FIRST):
+            while first:
+                await off_loop(first[0].size, partial(file.add, first.pop(0)))
+            yield await off_loop(size, file.row_group)
+            size = 0
+    while first:
+        await off_loop(first[0].size, partial(file.add, first.pop(0)))
+    yield await off_loop(size, file.end)
+
+
+class Misfit(Exception):
+    """A value that is not of the type of its column."""
+
+
+class Shape:
+    """The type of the values in one place: none seen yet, one of JSON's, or text where they differ."""
+
+    __slots__ = ("element", "kind", "members")
+
+    def __init__(self, kind: str = "none") -> None:
+        self.kind = kind
+        self.members: dict[str, Shape] = {}
+        self.element: Shape | None = None
+
+    def see(self, value: Any, room: list[int], depth: int = 0) -> None:
+        """Learn from one value; `room` counts the columns that may still be added."""
+        kind = _kind(value)
+        if kind == "none" or self.kind == "text of any":
+            return
+        if self.kind == "none":
+            self.kind = kind if depth < _MAX_DEPTH else "text of any"
+        elif {self.kind, kind} == {"int", "float"}:
+            self.kind = "float"
+        elif self.kind != kind:
+            self.kind, self.members, self.element = "text of any", {}, None
+        if self.kind == "struct":
+            for name, member in value.items():
+                if name not in self.members and room[0] > 0:
+                    room[0] -= 1
+                    self.members[name] = Shape()
+                if name in self.members:
+                    self.members[name].see(member, room, depth + 1)
+        elif self.kind == "list":
+            self.element = self.element or Shape()
+            for element in value:
+                self.element.see(element, room, depth + 1)
+
+    def arrow(self) -> Any:
+        """Return the type as pyarrow has it; Parquet has no struct without members."""
+        import pyarrow
+
+        if self.kind == "struct" and self.members:
+            return pyarrow.struct([(name, member.arrow()) for name, member in self.members.items()])
+        if self.kind == "list" and self.element is not None:
+            return pyarrow.list_(self.element.arrow())
+        types = {"bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+        return types.get(self.kind, pyarrow.string())
+
+    def split(self, value: Any, path: str, other: dict[str, Any]) -> Any:
+        """Return the part of a value that fits; put the rest into `other`, by its path."""
+        if self.kind == "struct" and self.members and isinstance(value, dict):
+            for name in value.keys() - self.members.keys():
+                other[f"{path}.{name}"] = value[name]
+            return {
+                name: member.split(value.get(name), f"{path}.{name}", other) for name, member in self.members.items()
+            }
+        try:
+            return self.fit(value)
+        except Misfit:
+            other[path] = value
+            return None
+
+    def fit(self, value: Any) -> Any:
+        """Return a value as its column holds it. Raises Misfit."""
+        if value is None:
+            return None
+        kind = _kind(value)
+        if self.kind in ("none", "text of any") or (self.kind == "struct" and not self.members):
+            return value if isinstance(value, str) else render_json(value).decode()
+        if kind != self.kind and (kind, self.kind) != ("int", "float"):
+            raise Misfit
+        if self.kind == "struct":
+            if value.keys() - self.members.keys():
+                raise Misfit
+            return {name: member.fit(value.get(name)) for name, member in self.members.items()}
+        if self.kind == "list":
+            assert self.element is not None
+            return [self.element.fit(element) for element in value]
+        return float(value) if self.kind == "float" else value
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if -_INT64 <= value < _INT64 else "text of any"
+    if isinstance(value, float):
+        return "float"
+    if isinstance(value, str):
+        return "text"
+    return "struct" if isinstance(value, dict) else "list"
+
+
+class _File:
+    """A Parquet file in the making: `see` the first pages, then `add` all, with a `row_group` now and then."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = list(names)
+        self._shapes = {name: Shape() for name in self._names if name in _NESTED}
+        self._room = [_MAX_COLUMNS]
+        self._sink = _Sink()
+        self._schema: Any = None
+        self._writer: Any = None
+        self._batches: list[Any] = []
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether items were added, so that the columns are fixed."""
+        return self._writer is not None
+
+    def see(self, page: Page) -> None:
+        """Learn the columns from a page."""
+        for item in page.each():
+            for name, shape in self._shapes.items():
+                shape.see(item.get(name) or None, self._room)
+
+    def add(self, page: Page) -> None:
+        """Take the items of a page, some at a time, out of Python's objects into Arrow's arrays."""
+        import pyarrow
+
+        self._begin()
+        items = page.each()
+        count = max(1, _SLICE * len(page.documents) // max(page.size, 1))
+        while part := [self._row(item) for item in islice(items, count)]:
+            self._batches.append(pyarrow.RecordBatch.from_pylist(part, schema=self._schema))
+
+    def row_group(self) -> bytes:
+        """Write what was added as a row group; return the bytes of the file since the last call."""
+        import pyarrow
+
+        if self._batches:
+            table = pyarrow.Table.from_batches(self._batches, schema=self._schema)
+            self._batches = []
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        return self._sink.take()
+
+    def end(self) -> bytes:
+        """Return the rest of the file."""
+        self._begin()
+        rest = self.row_group()
+        self._writer.close()
+        return rest + self._sink.take()
+
+    def _begin(self) -> None:
+        if self._writer is None:
+            import pyarrow.parquet
+
+            self._schema = pyarrow.schema([*self._columns(), (OTHER, pyarrow.string())])
+            self._writer = pyarrow.parquet.ParquetWriter(self._sink, self._schema, compression="zstd")
+
+    def _columns(self) -> Iterator[tuple[str, Any]]:
+        import pyarrow
+
+        date, text = pyarrow.timestamp("ms", tz="UTC"), pyarrow.string()
+        names = ("id", "field", "url_etag_hash", "blob_key", "blob_url", "source_url", "file_url", "file_type")
+        file = {**dict.fromkeys((*names, "file_checksum", "file_metadata"), text), "create_date": date}
+        known = {
+            "id": pyarrow.int64(),
+            "is_approved": pyarrow.bool_(),
+            "deleted": pyarrow.bool_(),
+            "files": pyarrow.list_(pyarrow.struct(list(file.items()))),
+            **dict.fromkeys(_DATES, date),
+        }
+        for name in self._names:
+            yield name, self._shapes[name].arrow() if name in self._shapes else known.get(name, text)
+
+    def _row(self, item: dict[str, Any]) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(self._names)
+        other: dict[str, Any] = {}
+        for name, value in item.items():
+            if name in self._shapes:
+                row[name] = self._shapes[name].split(value, name, other) if value else None
+            elif name in _DATES and value is not None:
+                row[name] = value.replace(tzinfo=UTC)
+            elif name == "files" and isinstance(value, list):
+                row[name] = [_file(file) for file in value]
+            elif name in row:
+                row[name] = value
+        row[OTHER] = render_json(other).decode() if other else None
+        return row
+
+
+def _file(file: dict[str, Any]) -> dict[str, Any]:
+    date, metadata = file.get("create_date"), file.get("file_metadata")
+    return {
+        **file,
+        "create_date": None if date is None else date.replace(tzinfo=UTC),
+        "file_metadata": None if metadata is None else render_json(metadata).decode(),
+    }
+
+
+class _Sink(io.RawIOBase):
+    """A file whose bytes are taken away as they come."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        self._position += len(self._parts[-1])
+        return len(self._parts[-1])
+
+    def tell(self) -> int:
+        return self._position
+
+    def take(self) -> bytes:
+        """Return the bytes since the last call."""
+        taken, self._parts = b"".join(self._parts), []
+        return taken
