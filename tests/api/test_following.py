@@ -177,7 +177,7 @@ async def test_a_stop_of_the_service_ends_it_in_order(shop: Api, store: Store, a
         assert await stream.line() == ""
 
 
-@pytest.mark.parametrize("query", ["format=csv", "format=json", "order=desc"])
+@pytest.mark.parametrize("query", ["format=csv", "format=json", "format=parquet", "order=desc"])
 async def test_only_ndjson_in_the_order_of_changes_can_be_followed(shop: Api, query: str) -> None:
     response = await shop.get(f"{FOLLOW}&{query}")
     assert (response.status, response.problems()) == (422, [(["query", "follow"], "value_error")])

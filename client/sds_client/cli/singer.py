@@ -1,0 +1,65 @@
+"""A Singer tap: `sds singer lamps --state state.json | target-…` prints SCHEMA, RECORD and STATE messages."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from sds_client.cli.running import command
+from sds_client.state import chunks
+from sds_client.sync import Client
+
+_TEXT, _DATE = {"type": ["null", "string"]}, {"type": ["null", "string"], "format": "date-time"}
+_OBJECT = {"type": ["null", "object"], "additionalProperties": True}
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "output_id": {"type": "string"},
+        "id": {"type": "integer"},
+        **dict.fromkeys(("source_url", "root_job_id", "key_hash", "value_hash"), _TEXT),
+        **dict.fromkeys(("create_date", "update_date", "last_scraped_date", "_sdc_deleted_at"), _DATE),
+        "is_approved": {"type": ["null", "boolean"]},
+        "data": _OBJECT,
+        "tags": _OBJECT,
+        "files": {"type": ["null", "array"], "items": _OBJECT},
+    },
+}
+
+
+def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    """Add the command to a command line."""
+    parser = commands.add_parser(
+        "singer",
+        parents=[common],
+        help="print the changes of groups as Singer messages, for a target such as target-jsonl",
+        description="Each record has output_id as its key; a deletion has _sdc_deleted_at.",
+    )
+    parser.add_argument("group", nargs="+")
+    parser.add_argument("--state", type=Path, help="the last STATE message of the run before; no file: everything")
+    parser.set_defaults(command=singer)
+
+
+@command
+def singer(client: Client, group: list[str], state: Path | None) -> None:
+    cursors: dict[str, int] = json.loads(state.read_text())["cursors"] if state and state.exists() else {}
+    for name in group:
+        _print({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
+        changes = client.follow(name, deleted=True, live=False, cursor=cursors.get(name, 0))
+        for items in chunks(changes):
+            for item in items:
+                _print({"type": "RECORD", "stream": name, "record": _record(dict(item))})
+            cursors[name] = items[-1]["id"]
+            _print({"type": "STATE", "value": {"cursors": cursors}})
+
+
+def _record(item: dict[str, Any]) -> dict[str, Any]:
+    if item.pop("deleted", False):
+        item["_sdc_deleted_at"] = item["update_date"]
+    return item
+
+
+def _print(message: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message, ensure_ascii=False, separators=(",", ":")) + "\n")

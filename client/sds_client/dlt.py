@@ -1,0 +1,47 @@
+"""dlt: groups as tables of a warehouse, kept up to date with changes and deletions.
+
+    pipeline = dlt.pipeline("lamps", destination="duckdb", dataset_name="scraped")
+    pipeline.run(groups("lamps", url="http://127.0.0.1:8080", token="…"))
+
+Each group is a table with `output_id` as its key. A run moves only what was created, changed or deleted since the last
+one: the cursor is kept in dlt's state, and saved when the load has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import dlt
+
+from sds_client.errors import CursorExpired
+from sds_client.state import chunks
+from sds_client.sync import Client
+
+
+@dlt.source(name="scraping_data_service")
+def groups(*names: str, url: str = dlt.config.value, token: str = dlt.secrets.value, **filters: Any) -> Any:
+    """Return a resource per group. `filters` are those of `Client.follow`: `country`, `is_approved`, …"""
+    for name in names:
+        yield dlt.resource(
+            _changes(name, url, token, filters),
+            name=name,
+            primary_key="output_id",
+            write_disposition="merge",
+            # Of several versions in one load the newest counts, and a deletion removes the row.
+            columns={"id": {"dedup_sort": "desc"}, "deleted": {"data_type": "bool", "hard_delete": True}},
+        )
+
+
+def _changes(group: str, url: str, token: str, filters: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield what has changed since the last run, some items at a time."""
+    state = dlt.current.resource_state(group)
+    with Client(url, token) as client:
+        changes = client.follow(group, deleted=True, live=False, cursor=state.get("cursor", 0), **filters)
+        try:
+            for items in chunks(changes):
+                yield items
+                state["cursor"] = items[-1]["id"]
+        except CursorExpired as error:
+            message = 'the last run is too long ago to learn of every deletion since: run with refresh="drop_resources"'
+            raise CursorExpired(error.status, error.problems, message) from None

@@ -1,0 +1,43 @@
+"""`sds singer`: the changes of a group as messages of the Singer specification."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sds_client import Client
+from sds_client.__main__ import main
+from tests.support.api import make_outputs
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def messages(capsys: Any, *arguments: str) -> list[dict[str, Any]]:
+    assert main(["singer", "lamps", *arguments]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_second_run_from_the_state_has_only_changes_and_deletions(
+    client: Client, capsys: Any, tmp_path: Path
+) -> None:
+    client.push("lamps", make_outputs(3))
+    state = tmp_path / "state.json"
+    schema, *records, last = messages(capsys, "--state", str(state))
+    assert (schema["type"], schema["stream"], schema["key_properties"]) == ("SCHEMA", "lamps", ["output_id"])
+    assert [(one["type"], one["record"]["key_hash"]) for one in records] == [
+        ("RECORD", f"key-{number}") for number in range(3)
+    ]
+    assert set(records[0]["record"]) <= set(schema["schema"]["properties"])
+    assert last["type"] == "STATE"
+    state.write_text(json.dumps(last["value"]))
+
+    assert [one["type"] for one in messages(capsys, "--state", str(state))] == ["SCHEMA"]
+    client.push("lamps", make_outputs(1, "Changed"))
+    client.delete("lamps", records[2]["record"]["output_id"])
+    _, changed, deleted, last = messages(capsys, "--state", str(state))
+    assert (changed["record"]["key_hash"], changed["record"]["data"]["title"]) == ("key-0", "Changed 0")
+    assert "_sdc_deleted_at" not in changed["record"]
+    assert (deleted["record"]["key_hash"], bool(deleted["record"]["_sdc_deleted_at"])) == ("key-2", True)
