@@ -2,8 +2,10 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Digits, PageQuery, Text, WholeNumber
+from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber
+from schemas.paths import DataPaths
 from schemas.reviews import Review
+from schemas.rules import Rule
 
 
 class Day(Base):
@@ -20,7 +22,18 @@ class Group(Base):
     last_id = fields.Integer(required=True)
     last_change = fields.DateTime(required=True, allow_none=True)
     retention_days = fields.Integer(required=True, allow_none=True)
+    verdict = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Of the newest finished job: passed, failed, or null without rules"},
+    )
     days = fields.List(fields.Nested(Day), required=True)
+
+
+class GroupWithSettings(Group):
+    history_days = fields.Integer(required=True)
+    ignore = fields.List(fields.String(), required=True)
+    rules = fields.List(fields.Nested(Rule), required=True)
 
 
 class GroupsQuery(Base, PageQuery):
@@ -28,24 +41,85 @@ class GroupsQuery(Base, PageQuery):
 
 
 class GroupSettings(Base):
+    """Each may be left out, and then stays as it is."""
+
     retention_days = WholeNumber(
-        required=True,
         allow_none=True,
         minimum=1,
-        maximum=36500,
-        metadata={"description": "Items not scraped for so many days are deleted; null: never"},
+        maximum=3650,
+        metadata={"description": "Items not scraped for so many days are deleted; null: never. Needs the scope delete"},
     )
+    history_days = WholeNumber(
+        minimum=0,
+        maximum=365,
+        metadata={"description": "Earlier versions of items are kept for so many days; 0: none"},
+    )
+    ignore = DataPaths(
+        max_length=50,
+        metadata={"description": "Paths below data: items that differ only there are unchanged"},
+    )
+    rules = ListOf(Rule, max_length=100, metadata={"description": "What a finished job is judged by"})
+
+
+class JobInput(Base):
+    state = Choice("running", "finished", "failed", required=True)
+    series = Text(
+        allow_none=True,
+        max_length=64,
+        min_length=1,
+        metadata={"description": "The part of the group that it crawls; null: the group's own. Left out: stays"},
+    )
+    missing = Choice(
+        "keep",
+        "delete",
+        load_default="keep",
+        metadata={"description": "delete: delete what the job did not see, unless it failed. Needs the scope delete"},
+    )
+
+
+class BrokenRule(Base):
+    rule = fields.Nested(Rule, required=True)
+    found = fields.Raw(required=True, metadata={"description": "What was found instead"})
+    msg = fields.String(required=True)
+
+
+class FillRate(Base):
+    path = fields.String(required=True)
+    fill_rate = fields.Float(required=True)
 
 
 class Job(Base):
     job_id = fields.String(required=True)
+    series = fields.String(required=True, allow_none=True)
+    state = fields.String(required=True, metadata={"enum": ["running", "finished", "failed"]})
     items = fields.Integer(required=True, metadata={"description": "Items that it holds now"})
     created = fields.Integer(required=True)
     changed = fields.Integer(required=True)
     unchanged = fields.Integer(required=True)
     first_write = fields.DateTime(required=True, allow_none=True)
     last_write = fields.DateTime(required=True, allow_none=True)
+    finish_date = fields.DateTime(required=True, allow_none=True)
+    missing = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Items of its series that it had not seen when it finished"},
+    )
+    deleted = fields.Integer(required=True, metadata={"description": "Missing items that it has deleted"})
+    fields_ = fields.List(
+        fields.Nested(FillRate),
+        required=True,
+        data_key="fields",
+        metadata={"description": "Fill rates over at most 1000 of its items when it finished, the fullest first"},
+    )
+    verdict = fields.String(required=True, allow_none=True, metadata={"enum": ["passed", "failed", None]})
+    problems = fields.List(fields.Nested(BrokenRule), required=True)
     review = fields.Nested(Review, required=True, allow_none=True, metadata={"description": "Its latest review"})
+
+
+class JobPut(Job):
+    more = fields.Boolean(
+        required=True, metadata={"description": "true: not all that is missing is deleted, send the same again"}
+    )
 
 
 class FieldsQuery(Base):

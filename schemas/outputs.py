@@ -18,6 +18,9 @@ from schemas.base import (
     WholeNumber,
     problem,
 )
+from schemas.paths import Condition, DataPath
+
+CHANGES = ("created", "changed", "unchanged", "missing")
 
 
 class FileInput(Base):
@@ -145,6 +148,27 @@ class OutputFilters(Base):
     )
     is_approved = QueryFlag(
         load_default=None, allow_none=True, metadata={"description": "Only outputs that are, or are not, approved"}
+    )
+    change = Choice(
+        *CHANGES,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs that job_id created, changed, found unchanged, or did not see"},
+    )
+    missing = DataPath(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": 'Only outputs where this field of data is absent, null, "" or []: price.amount'},
+    )
+    where = Condition(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs where a field of data has this value: price.currency:EUR"},
+    )
+    rejected = QueryFlag(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs that have, or have not, tags.rejected"},
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from marshmallow import ValidationError
+from marshmallow import ValidationError, fields
 
 from schemas.base import Text, problem
 
@@ -32,6 +32,24 @@ class DataPath(Text):
         if not is_path(path):
             raise ValidationError([problem("value_error", "Must be a path below data, such as price.amount")])
         return path
+
+
+class DataPaths(fields.List[str]):
+    """Some paths below `data`, each once."""
+
+    default_error_messages = {
+        "null": problem("list_type", "Must be an array, not null"),
+        "invalid": problem("list_type", "Must be an array"),
+    }
+
+    def __init__(self, *, max_length: int, **kwargs: Any) -> None:
+        self.max_length = max_length
+        super().__init__(DataPath(), metadata={"maxItems": max_length, **kwargs.pop("metadata", {})}, **kwargs)
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        if isinstance(value, list) and len(value) > self.max_length:
+            raise ValidationError([problem("too_many", f"Must have at most {self.max_length} paths")])
+        return list(dict.fromkeys(super()._deserialize(value, *args, **kwargs)))
 
 
 class Condition(Text):

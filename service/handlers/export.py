@@ -40,7 +40,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     loaded = _QUERY.load(request)
     format, follow = loaded.pop("format"), loaded.pop("follow")
     limit, safe = loaded.pop("limit"), loaded.pop("safe")
-    query = query_of(loaded)
+    query = await query_of(request, group_id, loaded)
     if format == "sse":
         follow, query = True, query._replace(cursor=_last_event(request) or query.cursor)
     if follow and (format in ("csv", "json", "parquet") or query.newest_first):

@@ -8,10 +8,10 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, GroupsQuery, Job
+from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, GroupsQuery, GroupWithSettings, Job
 from schemas.outputs import OutputsDeleted
+from service.http.auth import require_scope
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, problem
 from service.http.field_statistics import FieldStatistics
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
@@ -52,15 +52,30 @@ async def stats(request: web.Request) -> web.StreamResponse:
     return await json_response(request, await request.app[STORE].groups.one(request[ORGANIZATION], group_id))
 
 
-@endpoint("Set the retention of a group", Group(), body=GroupSettings(), not_found=True)
+@endpoint("Get a group", GroupWithSettings())
+async def one(request: web.Request) -> web.StreamResponse:
+    """Return the settings of a group, and what it holds; one that does not exist has the defaults and nothing."""
+    return await json_response(request, await _group(request, path_id(request, "group_id")))
+
+
+@endpoint("Set up a group", GroupWithSettings(), body=GroupSettings())
 async def put(request: web.Request) -> web.StreamResponse:
-    """Let the service delete items that were not scraped for `retention_days`; null keeps them for good."""
+    """Change settings of a group, also before its first item; those left out stay.
+
+    `retention_days` lets the service delete items that were not scraped for so long, and needs the scope `delete`.
+    `history_days` keeps earlier versions. `ignore` names paths that are not content. `rules` judge finished jobs.
+    """
     group_id = path_id(request, "group_id")
-    days = (await read_object(request, _SETTINGS))["retention_days"]
-    groups = request.app[STORE].groups
-    if not await groups.set_retention(request[ORGANIZATION], group_id, days):
-        raise ApiError(404, [problem("not_found", "There is no such group", "path", "group_id")])
-    return await json_response(request, await groups.one(request[ORGANIZATION], group_id))
+    settings = await read_object(request, _SETTINGS)
+    if "retention_days" in settings:
+        require_scope(request, "delete")
+    await request.app[STORE].groups.set(request[ORGANIZATION], group_id, settings)
+    return await json_response(request, await _group(request, group_id))
+
+
+async def _group(request: web.Request, group_id: str) -> dict[str, Any]:
+    groups, organization_id = request.app[STORE].groups, request[ORGANIZATION]
+    return {**await groups.one(organization_id, group_id), **await groups.settings(organization_id, group_id)}
 
 
 @endpoint("Delete a group", OutputsDeleted())
@@ -106,9 +121,14 @@ async def fields(request: web.Request) -> web.StreamResponse:
     """
     group_id = path_id(request, "group_id")
     loaded = _FIELDS.load(request)
-    query = Query(job_id=loaded["job_id"], newest_first=True, fields=("data",))
+    return await json_response(request, await describe_fields(request, group_id, loaded["job_id"], loaded["limit"]))
+
+
+async def describe_fields(request: web.Request, group_id: str, job_id: str | None, limit: int) -> dict[str, Any]:
+    """Return what the fields of a group, or of one job, hold: of its newest items, `limit` of them."""
+    query = Query(job_id=job_id, newest_first=True, fields=("data",))
     statistics = FieldStatistics()
     request[ADMISSION].hold(STREAM_BYTES)
-    async for page in request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, loaded["limit"]):
+    async for page in request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit):
         await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
-    return await json_response(request, statistics.result())
+    return statistics.result()

@@ -45,10 +45,23 @@ _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
 
-def query_of(loaded: dict[str, Any]) -> Query:
+async def query_of(request: web.Request, group_id: str, loaded: dict[str, Any]) -> Query:
     """Return the store's query for loaded parameters."""
-    newest_first = loaded.pop("order") == "desc"
-    return Query(fields=loaded.pop("kept"), newest_first=newest_first, **loaded)
+    newest_first, kept = loaded.pop("order") == "desc", loaded.pop("kept")
+    return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group_id, loaded))
+
+
+async def select_jobs(request: web.Request, group_id: str, loaded: dict[str, Any]) -> dict[str, Any]:
+    """Return loaded filters with `change` as the store knows it: what a job did not see is what others hold."""
+    if loaded["change"] is None:
+        return loaded
+    if loaded["job_id"] is None:
+        raise invalid("missing", "change needs job_id", "query", "job_id")
+    if loaded["change"] != "missing":
+        return loaded
+    others = await request.app[STORE].crawls.unseen(request[ORGANIZATION], group_id, loaded["job_id"])
+    held = {"not_of_job": loaded["job_id"]} if others is None else {"of_jobs": tuple(others)}
+    return {**loaded, "job_id": None, "change": None, **held}
 
 
 @endpoint(
@@ -72,10 +85,10 @@ async def get(request: web.Request) -> web.StreamResponse:
     group_id = path_id(request, "group_id")
     loaded = _QUERY.load(request)
     wait = loaded.pop("wait")
-    query = query_of(loaded)
-    outputs = request.app[STORE].outputs
     # What a newer job scraped again unchanged moves to that job, and no version tells.
-    has_version = query.job_id is None
+    has_version = loaded["job_id"] is None
+    query = await query_of(request, group_id, loaded)
+    outputs = request.app[STORE].outputs
     if "If-None-Match" in request.headers and has_version and not wait:
         current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
         if is_known(request, current):
@@ -198,7 +211,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     everything = loaded.pop("all")
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    query = Query(**loaded)
+    query = Query(**await select_jobs(request, group_id, loaded))
     deleted, more = await request.app[STORE].outputs.delete_matching(request[ORGANIZATION], group_id, query)
     return await json_response(request, {"deleted": deleted, "more": more})
 

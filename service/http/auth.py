@@ -162,10 +162,20 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         request[ORGANIZATION] = token.organization_id
         TENANT.set(token.organization_id)
         if not scopes <= token.scopes:
-            message = f"The token does not have the scope {' and '.join(sorted(scopes - token.scopes))}"
-            raise ApiError(403, [problem("scope_missing", message, "header", "Authorization")])
+            raise _missing(*sorted(scopes - token.scopes))
         await request.app[STORE].layout.require()
         if request.method in _READING:
             async with request.app[AUTHENTICATOR].while_valid(token):
                 return await handler(request)  # type: ignore[no-any-return]
     return await handler(request)  # type: ignore[no-any-return]
+
+
+def require_scope(request: web.Request, scope: str) -> None:
+    """Refuse a request whose body asks for more than its route does."""
+    if scope not in request[TOKEN].scopes:
+        raise _missing(scope)
+
+
+def _missing(*scopes: str) -> ApiError:
+    message = f"The token does not have the scope {' and '.join(scopes)}"
+    return ApiError(403, [problem("scope_missing", message, "header", "Authorization")])

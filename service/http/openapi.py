@@ -39,6 +39,7 @@ _TAGS = {
     "output": "One output: read it, approve or tag it, delete it.",
     "export": "Everything that matches, as one stream: NDJSON, CSV, JSON or server-sent events.",
     "groups": "What a group holds: counts, days, jobs, and how well each field is filled.",
+    "jobs": "One crawl of a group: begun, finished, compared with the one before and judged.",
     "reviews": "What people think of a job: the latest review counts.",
     "cookies": "Cookies for the scrapers' browsers, one for each domain, path and name.",
     "local_storage": "Local-storage entries for the scrapers' browsers, one for each domain, path and key.",

@@ -19,6 +19,7 @@ from service.store.connection import Client, PoolUse, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
+from service.store.crawls import Crawls
 from service.store.deliveries import TEST, Deliveries, Lane, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.groups import Groups
@@ -132,6 +133,7 @@ class Store:
         self.tokens = Tokens(database)
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
+        self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes)
         self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
         self._closed = False
         self._failures = 0

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import DESCENDING
+from pymongo.errors import DuplicateKeyError
 
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
@@ -24,7 +25,12 @@ _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
 _GATHERED_AT_ONCE = 16
 _COLLECTIONS = ("groups", "jobs", "days")
-_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "day", "past")
+_NAMES = (
+    *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict.verdict"),
+    *("day", "past"),
+)
+# Those of one group, and what they are where nobody has set them.
+_SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
 # Whether counts of jobs are on their way, not the counts: they may be 64 KB per group.
 _FIELDS: dict[str, Any] = {**dict.fromkeys(_NAMES, 1), "moving.number": 1, "pending": {"$gt": ["$pending_jobs", None]}}
 
@@ -84,15 +90,32 @@ class Groups:
         return _served(await self._gathered(organization_id, group), days.get(group_id, []), "")
 
     @stored
-    async def set_retention(self, organization_id: int, group_id: str, days: int | None) -> bool:
-        """Set after how many days without a scrape an item is deleted; return whether there is such a group."""
+    async def settings(self, organization_id: int, group_id: str) -> dict[str, Any]:
+        """Return the settings of a group: those that nobody has set have their defaults."""
         self._indexes.require(*_COLLECTIONS)
-        where = {"organization_id": organization_id, "group_id": group_id, "last_change": {"$exists": True}}
-        update: list[dict[str, Any]] = [
-            {"$set": {"retention_days": days, "due": {"$min": ["$due", "$$NOW"]}}},
-            {"$unset": ["retention_at", "retention_id"]},
-        ]
-        return bool((await self._groups.update_one(where, update)).matched_count)
+        where = {"organization_id": organization_id, "group_id": group_id}
+        group = await self._groups.find_one(where, list(_SETTINGS)) or {}
+        return {name: group.get(name, default) for name, default in _SETTINGS.items()}
+
+    @stored
+    async def set(self, organization_id: int, group_id: str, settings: dict[str, Any]) -> None:
+        """Change some settings of a group, which may have no items yet."""
+        self._indexes.require(*_COLLECTIONS)
+        if not settings:
+            return
+        where = {"organization_id": organization_id, "group_id": group_id}
+        changes: dict[str, Any] = {name: {"$literal": value} for name, value in settings.items()}
+        update: list[dict[str, Any]] = [{"$set": changes}]
+        if "retention_days" in settings:
+            changes["due"] = {"$min": ["$due", "$$NOW"]}
+            update.append({"$unset": ["retention_at", "retention_id"]})
+        for last_try in (False, True):
+            try:
+                await self._groups.update_one(where, update, upsert=True)
+                return
+            except DuplicateKeyError:  # somebody else made the group's document
+                if last_try:
+                    raise
 
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
@@ -103,7 +126,7 @@ class Groups:
         await self._days.delete_many(owner)
         # Counts of its jobs may be on their way just now: counted anew, they are right again.
         await self._groups.update_one(owner, {"$set": {"recount": True}, "$min": {"due": now()}})
-        gone = dict.fromkeys(("last_change", "retention_days", "past"), "")
+        gone = dict.fromkeys(("last_change", "retention_days", "past", "verdict", *_SETTINGS), "")
         empty = {**owner, "items": {"$lte": 0}}  # unless somebody has written to it meanwhile
         await self._groups.update_one(empty, {"$unset": gone, "$set": {"day.created": 0, "day.changed": 0}})
 
@@ -151,6 +174,7 @@ def _served(group: dict[str, Any], days: list[dict[str, Any]], since: str) -> di
         "last_id": group.get("last_id", 0),
         "last_change": group.get("last_change"),
         "retention_days": group.get("retention_days"),
+        "verdict": group.get("verdict", {}).get("verdict"),
         "days": [
             {"date": date, "created": day.get("created", 0), "changed": day.get("changed", 0)}
             for date, day in sorted(by_date.items())

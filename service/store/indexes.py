@@ -58,6 +58,9 @@ INDEXES: dict[str, list[IndexModel]] = {
     "jobs": [
         _index("job", *_GROUP, "job_id", unique=True),
         _index("recent", *_GROUP, "-last_write", "-_id"),
+        # What other jobs of a series hold: of many, few hold anything. And the last one that finished.
+        _index("held", *_GROUP, "series", "items", partialFilterExpression={"items": {"$gt": 0}}),
+        _index("finished", *_GROUP, "series", "-finish_date", partialFilterExpression={"state": "finished"}),
     ],
     "days": [_index("day", *_GROUP, "date", unique=True)],
     "reviews": [_index("latest", *_GROUP, "job_id", "-review_date", "-order")],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
-from pymongo.errors import BulkWriteError
+from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored
@@ -22,6 +22,29 @@ _COUNTS = ("items", "created", "changed", "unchanged")
 
 def _job_id(field: str) -> str:
     return field.replace("%24", "$").replace("%2E", ".").replace("%25", "%")
+
+
+def job_field(job_id: str) -> str:
+    """Return a job's name as a field name: without dots and dollars."""
+    return job_id.replace("%", "%25").replace(".", "%2E").replace("$", "%24")
+
+
+def served(job: dict[str, Any]) -> dict[str, Any]:
+    """Return a job as the API shows it."""
+    return {
+        "job_id": job["job_id"],
+        "series": job.get("series"),
+        "state": job.get("state", "running"),
+        **{name: job.get(name, 0) for name in _COUNTS},
+        "first_write": job.get("first_write"),
+        "last_write": job.get("last_write"),
+        "finish_date": job.get("finish_date"),
+        "missing": job.get("missing"),
+        "deleted": job.get("deleted", 0),
+        "fields": job.get("fields", []),
+        "verdict": job.get("verdict"),
+        "problems": job.get("problems", []),
+    }
 
 
 class Jobs:
@@ -38,15 +61,19 @@ class Jobs:
         await self.gather(organization_id, group_id)
         where = {"organization_id": organization_id, "group_id": group_id}
         found = self._jobs.find(where).sort([("last_write", -1), ("_id", -1)]).limit(limit)
-        return [
-            {
-                "job_id": job["job_id"],
-                **{name: job.get(name, 0) for name in _COUNTS},
-                "first_write": job.get("first_write"),
-                "last_write": job.get("last_write"),
-            }
-            for job in await found.to_list(None)
-        ]
+        return [served(job) for job in await found.to_list(None)]
+
+    @stored
+    async def declare(self, organization_id: int, group_id: str, job_id: str) -> None:
+        """Make a job that has written nothing: counted as one that wrote, but with nothing."""
+        self._indexes.require("groups", "jobs")
+        owner = {"organization_id": organization_id, "group_id": group_id}
+        nothing = {"$inc": {f"pending_jobs.{job_field(job_id)}.created": 0}}
+        try:
+            await self._groups.update_one(owner, nothing, upsert=True)
+        except DuplicateKeyError:  # somebody else made the group's document
+            await self._groups.update_one(owner, nothing)
+        await self.gather(organization_id, group_id)
 
     @stored
     async def gather(self, organization_id: int, group_id: str) -> None:

@@ -19,8 +19,7 @@ from service.settings import Settings
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
-from service.store.jobs import Jobs
-from service.store.outputs.ids import job_field
+from service.store.jobs import Jobs, job_field
 from service.store.outputs.reading import Query
 
 log = logging.getLogger("service.store")

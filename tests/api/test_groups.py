@@ -36,6 +36,7 @@ async def test_an_unknown_group_has_nothing_in_it(api: Api) -> None:
         "last_id": 0,
         "last_change": None,
         "retention_days": None,
+        "verdict": None,
         "days": [],
     }
 
@@ -53,6 +54,7 @@ async def test_writing_counts_items_jobs_approvals_and_days(api: Api) -> None:
         "approved": 1,
         "last_id": last_id,
         "retention_days": None,
+        "verdict": None,
         "days": [{"date": today(), "created": 4, "changed": 2}],
     }
 

@@ -198,7 +198,7 @@ CALLS: dict[str, Call] = {
     "wait for outputs": lambda store, org: store.outputs.wait(org, "g", 0, 0.1),
     "list groups": lambda store, org: store.groups.listing(org, "", None, None),
     "a group": lambda store, org: store.groups.one(org, "g"),
-    "set the retention": lambda store, org: store.groups.set_retention(org, "g", 1),
+    "set the retention": lambda store, org: store.groups.set(org, "g", {"retention_days": 1}),
     "remove a group": lambda store, org: store.groups.remove(org, "g"),
     "list jobs": lambda store, org: store.jobs.list(org, "g", 10),
     "gather jobs": lambda store, org: store.jobs.gather(org, "g"),

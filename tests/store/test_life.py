@@ -196,7 +196,7 @@ async def test_two_jobs_that_touch_one_item_at_once_are_counted_right(store: Sto
 
 async def test_items_that_were_not_scraped_for_the_retention_are_deleted(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, **({"last_scraped_date": OLD} if n % 2 else {})) for n in range(10)))
-    assert await store.groups.set_retention(*group.key, 30)
+    await store.groups.set(*group.key, {"retention_days": 30})
     await look_after(store, group)
     assert [item["key_hash"] for item in await group.read(store)] == [f"key-{n}" for n in range(0, 10, 2)]
     assert len(await group.read(store, deleted=True, cursor=10)) == 5
@@ -209,7 +209,7 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
     monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
     monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
-    await store.groups.set_retention(*group.key, 1)
+    await store.groups.set(*group.key, {"retention_days": 1})
     left = []
     for _ in range(3):
         await look_after_once(store, group)
@@ -219,26 +219,21 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
 
 async def test_a_retention_that_was_just_changed_is_the_one_that_counts(store: Store, group: Group) -> None:
     await group.write(store, make_output(1, last_scraped_date=OLD))
-    await store.groups.set_retention(*group.key, 30)
+    await store.groups.set(*group.key, {"retention_days": 30})
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     found_due = await group.document(store)
-    await store.groups.set_retention(*group.key, None)
+    await store.groups.set(*group.key, {"retention_days": None})
     await store.upkeep._look_at(found_due)
     assert len(await group.read(store)) == 1
 
 
 async def test_two_processes_do_not_look_after_one_group_at_once(store: Store, other: Store, group: Group) -> None:
     await group.write(store, make_output(1, last_scraped_date=OLD))
-    await store.groups.set_retention(*group.key, 30)
+    await store.groups.set(*group.key, {"retention_days": 30})
     document = await group.document(store)
     await asyncio.gather(store.upkeep._look_at(document), other.upkeep._look_at(document))
     await group.assert_counts_are_exact(store)
     assert (await group.document(store))["next"] == document["next"] + 1
-
-
-async def test_an_unknown_group_has_no_retention(store: Store, group: Group) -> None:
-    assert not await store.groups.set_retention(*group.key, 3)
-    assert await group.document(store) == {}
 
 
 async def test_deletion_records_age_out_and_late_readers_are_told(store: Store, group: Group) -> None:

@@ -99,7 +99,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.outputs.recovery.close()
     await store.outputs.ids.allocate(*owner, 2, "a dead writer's")
     await reap(store, group)
-    await store.groups.set_retention(*owner, 30)
+    await store.groups.set(*owner, {"retention_days": 30})
     await store.outputs.delete_matching(*owner, Query(job_id="job-1"))
     await group.set(store, day={"date": "2020-02-02", "created": 1, "changed": 0})
     store.outputs.ids._days.clear()

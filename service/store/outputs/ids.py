@@ -46,7 +46,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import StoreError, StoreUnavailable
-from service.store.jobs import Jobs
+from service.store.jobs import Jobs, job_field
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -135,11 +135,6 @@ class Change:
         if counts is None:
             counts = self.jobs[job_id] = Counter()
         return counts
-
-
-def job_field(job_id: str) -> str:
-    """Return a job's name as a field name: without dots and dollars."""
-    return job_id.replace("%", "%25").replace(".", "%2E").replace("$", "%24")
 
 
 def new_token() -> str:

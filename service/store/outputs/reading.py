@@ -18,6 +18,7 @@ from service.store.decoding import RAW, Document, decode
 from service.store.errors import CursorExpired, StoreUnavailable
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
+from service.store.outputs.fields import has_value, is_missing
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.items import SERVED
 from service.store.time_budget import refill_budget
@@ -65,6 +66,12 @@ class Query(NamedTuple):
     is_approved: bool | None = None
     key_hash: str | None = None
     scraped_before: datetime | None = None
+    change: str | None = None  # what the job did: created, changed or unchanged
+    missing: str | None = None  # a path below `data`
+    where: tuple[str, str] | None = None  # a path below `data`, and the text of its value
+    rejected: bool | None = None
+    of_jobs: tuple[str, ...] | None = None  # of any of these jobs
+    not_of_job: str | None = None
     newest_first: bool = False
     deleted: bool = False
     fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
@@ -441,12 +448,35 @@ def select(query: Query, hidden: int) -> Selection:
         residual["is_approved"] = query.is_approved
     if query.scraped_before is not None:
         residual["last_scraped_date"] = {"$lt": query.scraped_before}
+    if conditions := _conditions(query):
+        residual["$and"] = conditions
     choices = tuple(indexed) if len(indexed) > 1 else ()
     if hidden > _MAX_HIDDEN or residual or choices:
         residual |= passed_over
     else:
         indexed = {**indexed, **passed_over}
     return Selection(hint, indexed, residual, choices)
+
+
+def _conditions(query: Query) -> list[dict[str, Any]]:
+    """Return what no index serves. The record of a deletion has lost its data and tags: it is never kept back."""
+    of_content: list[dict[str, Any]] = []
+    if query.missing is not None:
+        of_content.append(is_missing(query.missing))
+    if query.where is not None:
+        of_content.append(has_value(*query.where))
+    if query.rejected is not None:
+        of_content.append({"tags.rejected": {"$exists": query.rejected}})
+    if query.deleted:
+        of_content = [{"$or": [{"deleted": True}, condition]} for condition in of_content]
+    of_jobs: list[dict[str, Any]] = []
+    if query.change is not None:
+        of_jobs.append({"change": query.change})
+    if query.of_jobs is not None:
+        of_jobs.append({"root_job_id": {"$in": list(query.of_jobs)}})
+    if query.not_of_job is not None:
+        of_jobs.append({"root_job_id": {"$ne": query.not_of_job}})
+    return of_content + of_jobs
 
 
 def _cut(found: list[Document], size: int, limit: int) -> _Found:

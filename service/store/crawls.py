@@ -1,0 +1,221 @@
+"""Jobs from their beginning to their end: finished, compared with the job before, judged.
+
+A job is finished once, whoever asks: the step that ends it also keeps what was found, and is made only
+if nobody has made it before. Its counts are those that its writes have added up. What it did not see is
+what the other jobs of its series still hold: every item belongs to the newest job that saw it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from pymongo import ReturnDocument
+
+from service.store.browser_state import now
+from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
+from service.store.contract import stored
+from service.store.groups import Groups
+from service.store.indexes import Indexes
+from service.store.jobs import Jobs, served
+from service.store.listing import Record
+from service.store.outputs.reading import Query
+from service.store.rules import Facts, Field, Verdict, judge
+from service.store.upkeep import Expire
+from service.store.webhooks import Webhooks
+
+# Fill rates that are kept with a job, and their bytes: a list has up to 1000 jobs.
+_MAX_FIELDS = 100
+_MAX_FIELD_BYTES = 8 * 1024
+# Other jobs of a series that are looked at one by one.
+_MAX_JOBS = 1000
+# A deletion of what is missing ends after this long, and goes on when the same is said again.
+_DELETE_SECONDS = 1.5
+_DELETED_AT_ONCE = 200
+_STOCK = ("finish_date", "missing", "deleted", "fields", "verdict", "problems", "untold")
+
+
+class Crawls:
+    """The states of the jobs of a group."""
+
+    def __init__(
+        self, database: Database, jobs: Jobs, groups: Groups, webhooks: Webhooks, delete: Expire, indexes: Indexes
+    ) -> None:
+        self._jobs: Collection = database.get_collection("jobs", write_concern=DURABLE, read_concern=MAJORITY)
+        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._counts, self._settings, self._webhooks, self._delete = jobs, groups, webhooks, delete
+        self._indexes = indexes
+
+    @stored
+    async def declare(self, organization_id: int, group_id: str, job_id: str, said: Record) -> Record:
+        """Set the series of a job, let it run, or end it as failed; return it. One that is new is made.
+
+        Of a job that is said to be finished only the series is set: see `finish`.
+        """
+        self._indexes.require("groups", "jobs")
+        job = _owner(organization_id, group_id) | {"job_id": job_id}
+        await self._ensure(job)
+        changes: Record = {name: said[name] for name in ("series",) if name in said}
+        if said["state"] == "running":
+            running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
+            await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)
+        elif said["state"] == "failed":
+            ended = {**changes, "state": "failed", "finish_date": now(), "untold": True}
+            stock = {name: "" for name in _STOCK if name not in ended}
+            await self._jobs.update_one({**job, "state": {"$ne": "failed"}}, {"$set": ended, "$unset": stock})
+        if changes:
+            await self._jobs.update_one(job, {"$set": changes})
+        found: Record = await self._jobs.find_one(job) or {}
+        return found
+
+    async def _ensure(self, job: Record) -> None:
+        """Make the document of a job that has written nothing yet."""
+        if await self._jobs.find_one(job, ["_id"]) is None:
+            await self._counts.declare(job["organization_id"], job["group_id"], job["job_id"])
+        moment = now()
+        await self._jobs.update_one(
+            {**job, "start_date": {"$exists": False}, "last_write": {"$exists": False}},
+            {"$set": {"start_date": moment, "last_write": moment}},
+        )
+
+    @stored
+    async def one(self, organization_id: int, group_id: str, job_id: str) -> Record | None:
+        """Return a job as it is served; None if there is none."""
+        self._indexes.require("groups", "jobs")
+        await self._counts.gather(organization_id, group_id)
+        found = await self._jobs.find_one(_owner(organization_id, group_id) | {"job_id": job_id})
+        return None if found is None else served(found)
+
+    @stored
+    async def finish(self, organization_id: int, group_id: str, job_id: str, fields: list[Field]) -> Record:
+        """Take stock of a job whose fields were described, judge it and return it; only the first call changes it."""
+        owner = _owner(organization_id, group_id)
+        await self._counts.gather(organization_id, group_id)
+        job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
+        rules = (await self._settings.settings(organization_id, group_id))["rules"]
+        missing = await self._missing(owner, job)
+        before = await self._before(owner, job)
+        facts = Facts(
+            items=job.get("items", 0),
+            changed=job.get("changed", 0),
+            missing=missing,
+            fields={field["path"]: field for field in fields},
+            fill_before=None if before is None else {f["path"]: f["fill_rate"] for f in before["fields"]},
+        )
+        verdict = judge(rules, facts)
+        stock = {
+            "state": "finished",
+            "finish_date": now(),
+            "missing": missing,
+            "deleted": 0,
+            "fields": _kept(fields, {rule["path"] for rule in rules if "path" in rule}),
+            "verdict": verdict.verdict,
+            "problems": verdict.problems,
+            "untold": True,
+        }
+        found = await self._jobs.find_one_and_update(
+            {**owner, "job_id": job_id, "state": {"$ne": "finished"}},
+            {"$set": stock},
+            return_document=ReturnDocument.AFTER,
+        )
+        if found is not None:
+            await self._note_verdict(owner, found, verdict)
+            return found
+        ended: Record = await self._jobs.find_one({**owner, "job_id": job_id}) or {}
+        return ended
+
+    @stored
+    async def tell(self, organization_id: int, group_id: str, job: Record) -> None:
+        """Tell the webhooks that a job has ended, if nobody has yet."""
+        if job.get("untold"):
+            await self._webhooks.job_finished(organization_id, group_id, served(job))
+            told = {**_owner(organization_id, group_id), "job_id": job["job_id"], "finish_date": job["finish_date"]}
+            await self._jobs.update_one(told, {"$unset": {"untold": ""}})
+
+    async def _note_verdict(self, owner: Record, job: Record, verdict: Verdict) -> None:
+        """Keep the verdict of the newest finished job with its group."""
+        newest = {"job_id": job["job_id"], "verdict": verdict.verdict, "date": job["finish_date"]}
+        older = {"$not": [{"$gt": ["$verdict.date", job["finish_date"]]}]}
+        await self._groups.update_one(
+            owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]
+        )
+
+    async def _missing(self, owner: Record, job: Record) -> int:
+        pipeline: list[Record] = [
+            {"$match": {**owner, **_others(job)}},
+            {"$group": {"_id": None, "items": {"$sum": "$items"}}},
+        ]
+        found = await self._jobs.aggregate(pipeline).to_list(1)
+        return int(found[0]["items"]) if found else 0
+
+    async def _before(self, owner: Record, job: Record) -> Record | None:
+        """Return the last finished job of the same series."""
+        where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
+        found = await self._jobs.find(where, ["fields"]).sort("finish_date", -1).limit(1).to_list(1)
+        return found[0] if found else None
+
+    @stored
+    async def unseen(self, organization_id: int, group_id: str, job_id: str) -> list[str] | None:
+        """Return the jobs that hold what a job did not see; None where they are all others of the group."""
+        self._indexes.require("groups", "jobs")
+        await self._counts.gather(organization_id, group_id)
+        owner = _owner(organization_id, group_id)
+        job = await self._jobs.find_one({**owner, "job_id": job_id}, ["job_id", "series"]) or {"job_id": job_id}
+        elsewhere = {**owner, "items": {"$gt": 0}, "series": {"$ne": job.get("series")}}
+        if await self._jobs.find_one(elsewhere, ["_id"]) is None:
+            return None
+        found = self._jobs.find({**owner, **_others(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
+        return [other["job_id"] for other in await found.limit(_MAX_JOBS).to_list(None)]
+
+    @stored
+    async def delete_missing(self, organization_id: int, group_id: str, job: Record) -> bool:
+        """Delete what a job did not see, for a limited time; return whether there is more.
+
+        Not what a job that began later has seen: it is there. And nothing for a job that failed, or saw nothing.
+        """
+        if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
+            return False
+        await self._counts.gather(organization_id, group_id)
+        owner, begun = _owner(organization_id, group_id), _begun(job)
+        found = self._jobs.find({**owner, **_others(job)}, ["job_id", "first_write", "start_date"])
+        others = [other for other in await found.limit(_MAX_JOBS).to_list(None) if _begun(other) <= begun]
+        deadline, deleted, more = time.monotonic() + _DELETE_SECONDS, 0, False
+        for other in others:
+            cursor: int | None = 0
+            while cursor is not None and not more:
+                query = Query(job_id=other["job_id"], cursor=cursor, limit=_DELETED_AT_ONCE)
+                count, cursor = await self._delete(organization_id, group_id, query)
+                deleted += count
+                more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
+        if deleted:
+            await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": deleted}})
+        return more or len(others) == _MAX_JOBS
+
+
+def _owner(organization_id: int, group_id: str) -> Record:
+    return {"organization_id": organization_id, "group_id": group_id}
+
+
+def _others(job: Record) -> Record:
+    """Return the filter for the other jobs of a series that hold items. Jobs without a series have none, or null."""
+    return {"series": job.get("series"), "items": {"$gt": 0}, "job_id": {"$ne": job["job_id"]}}
+
+
+def _begun(job: Record) -> datetime:
+    dates = [job[name] for name in ("start_date", "first_write") if job.get(name) is not None]
+    return min(dates, default=_LONG_AGO)
+
+
+_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _kept(fields: list[Field], named: set[str]) -> list[Record]:
+    """Return fill rates to keep with a job: first those that rules name, as the next job is compared with them."""
+    kept: list[Record] = []
+    left = _MAX_FIELD_BYTES
+    for field in sorted(fields, key=lambda field: field["path"] not in named):
+        left -= len(field["path"].encode()) + 16
+        if len(kept) == _MAX_FIELDS or left < 0:
+            break
+        kept.append({"path": field["path"], "fill_rate": field["fill_rate"]})
+    return sorted(kept, key=lambda field: (-field["fill_rate"], field["path"]))

@@ -1,0 +1,480 @@
+"""Jobs that are begun, finished, compared and judged."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from service.store import Store
+from tests.conftest import MakeApi
+from tests.support.api import Api, make_output
+
+STATES = {"job_id", "series", "state", "items", "created", "changed", "unchanged", "first_write", "last_write"}
+STOCK = {"finish_date", "missing", "deleted", "fields", "verdict", "problems"}
+
+
+def item(number: int, job: str, **data: Any) -> dict[str, Any]:
+    fields = {"title": f"Lamp {number}", "price": {"amount": 10.0 + number}} | data
+    return make_output(number, root_job_id=job, data=fields)
+
+
+async def crawl(api: Api, job: str, numbers: Any, group: str = "shop", **data: Any) -> None:
+    await api.ok(f"/v1/outputs/{group}", [item(number, job, **data) for number in numbers])
+
+
+async def put(api: Api, job: str, state: str = "finished", group: str = "shop", **said: Any) -> dict[str, Any]:
+    response = await api.put(f"/v1/groups/{group}/jobs/{job}", {"state": state, **said})
+    assert response.status == 200, response.body
+    found: dict[str, Any] = response.json
+    return found
+
+
+async def job_of(api: Api, job: str, group: str = "shop") -> dict[str, Any]:
+    found: dict[str, Any] = await api.ok(f"/v1/groups/{group}/jobs/{job}")
+    return found
+
+
+async def rules(api: Api, *rules: dict[str, Any], group: str = "shop") -> None:
+    response = await api.put(f"/v1/groups/{group}", {"rules": list(rules)})
+    assert response.status == 200, response.body
+
+
+async def keys(api: Api, query: str = "", group: str = "shop") -> list[int]:
+    """Return the numbers of the items that a query finds, in order."""
+    found, cursor = [], 0
+    while True:
+        page = await api.ok(f"/v1/outputs/{group}?limit=1000&cursor={cursor}&{query}")
+        found += [int(one["key_hash"].removeprefix("key-")) for one in page["items"]]
+        if page["metadata"]["next_cursor"] is None:
+            return sorted(found)
+        cursor = page["metadata"]["next_cursor"]
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+async def test_a_group_has_settings_that_are_changed_one_by_one(admin: Api) -> None:
+    before = await admin.ok("/v1/groups/shop")
+    assert (before["retention_days"], before["history_days"], before["ignore"], before["rules"]) == (None, 0, [], [])
+    for settings in (
+        {"history_days": 30},
+        {"ignore": ["scraped_at", "price.checked"]},
+        {"rules": [{"min_items": 1}, {"path": "title", "min_fill": 0.5}]},
+        {"retention_days": 90},
+        {},
+        {"history_days": 0, "ignore": [], "rules": [], "retention_days": None},
+    ):
+        response = await admin.put("/v1/groups/shop", settings)
+        before |= settings
+        assert (response.status, response.json) == (200, before)
+        assert await admin.ok("/v1/groups/shop") == before
+
+
+@pytest.mark.parametrize(
+    ("body", "loc"),
+    [
+        ({"history_days": -1}, ["history_days"]),
+        ({"history_days": 366}, ["history_days"]),
+        ({"history_days": None}, ["history_days"]),
+        ({"ignore": ["a"] * 51}, ["ignore"]),
+        ({"ignore": None}, ["ignore"]),
+        ({"ignore": ["a..b"]}, ["ignore", "0"]),
+        ({"ignore": ["a", 1]}, ["ignore", "1"]),
+        ({"rules": [{"min_items": 1}] * 101}, ["rules"]),
+        ({"rules": {}}, ["rules"]),
+        ({"rules": [{"min_items": 1}, {"unknown": 1}]}, ["rules", "1", "unknown"]),
+        ({"rules": [{"path": "a", "min_fill": 2}]}, ["rules", "0", "min_fill"]),
+        ({"rules": [{"path": "a"}]}, ["rules", "0"]),
+        ({"rules": [[]]}, ["rules", "0"]),
+        ({"retention": 1}, ["retention"]),
+    ],
+)
+async def test_wrong_settings_change_nothing(admin: Api, body: dict[str, Any], loc: list[str]) -> None:
+    response = await admin.put("/v1/groups/shop", {"history_days": 7, **body})
+    assert response.status == 422
+    assert [problem[0] for problem in response.problems()] == [["body", *loc]]
+    assert (await admin.ok("/v1/groups/shop"))["history_days"] == 0
+
+
+async def test_a_group_that_is_deleted_loses_its_settings(admin: Api) -> None:
+    await crawl(admin, "a", range(2))
+    await rules(admin, {"min_items": 5})
+    await put(admin, "a")
+    await admin.delete("/v1/groups/shop")
+    group = await admin.ok("/v1/groups/shop")
+    assert (group["rules"], group["verdict"], group["jobs"]) == ([], None, 0)
+
+
+async def test_a_token_without_delete_sets_rules_but_no_retention(make_api: MakeApi) -> None:
+    writer = await make_api(scopes=["read", "write"])
+    await rules(writer, {"min_items": 1})
+    response = await writer.put("/v1/groups/shop", {"retention_days": 1})
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    assert (await writer.ok("/v1/groups/shop"))["retention_days"] is None
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+async def test_a_job_runs_from_its_first_write(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    job = await job_of(admin, "a")
+    assert set(job) == STATES | STOCK | {"review"}
+    assert (job["state"], job["series"], job["finish_date"], job["missing"]) == ("running", None, None, None)
+    assert await admin.ok("/v1/groups/shop/jobs") == [job]
+
+
+async def test_a_job_exists_from_its_put_and_is_counted(admin: Api) -> None:
+    job = await put(admin, "a", "running", series="chairs")
+    assert job.pop("more") is False
+    assert (job["state"], job["series"], job["items"]) == ("running", "chairs", 0)
+    assert await admin.ok("/v1/groups/shop/jobs") == [job]
+    assert (await admin.ok("/v1/groups/shop"))["jobs"] == 1
+    await crawl(admin, "a", range(3))
+    job = await job_of(admin, "a")
+    assert (job["state"], job["series"], job["items"], job["created"]) == ("running", "chairs", 3, 3)
+    assert (await admin.ok("/v1/groups/shop"))["jobs"] == 1
+
+
+async def test_a_job_that_does_not_exist_is_not_found(admin: Api) -> None:
+    response = await admin.get("/v1/groups/shop/jobs/nothing")
+    assert (response.status, response.problems()) == (404, [(["path", "job_id"], "not_found")])
+
+
+@pytest.mark.parametrize(
+    ("body", "loc", "kind"),
+    [
+        ({}, ["state"], "missing"),
+        ({"state": "done"}, ["state"], "value_error"),
+        ({"state": None}, ["state"], "string_type"),
+        ({"state": "finished", "series": ""}, ["series"], "string_too_short"),
+        ({"state": "finished", "series": "s" * 65}, ["series"], "string_too_long"),
+        ({"state": "finished", "missing": "drop"}, ["missing"], "value_error"),
+        ({"state": "finished", "verdict": "passed"}, ["verdict"], "unknown_field"),
+    ],
+)
+async def test_a_wrong_state_is_refused(admin: Api, body: dict[str, Any], loc: list[str], kind: str) -> None:
+    response = await admin.put("/v1/groups/shop/jobs/a", body)
+    assert (response.status, response.problems()) == (422, [(["body", *loc], kind)])
+    assert await admin.ok("/v1/groups/shop/jobs") == []
+
+
+async def test_a_job_name_may_have_any_characters(admin: Api) -> None:
+    name = "crawl.2026-11-16 $5 %2E"
+    await crawl(admin, name, range(2))
+    job = await put(admin, "crawl.2026-11-16%20%245%20%252E")
+    assert (job["job_id"], job["items"], job["state"]) == (name, 2, "finished")
+
+
+async def test_a_finished_job_is_taken_stock_of(admin: Api) -> None:
+    await crawl(admin, "a", range(4))
+    first = await put(admin, "a")
+    assert (first["created"], first["changed"], first["unchanged"], first["items"]) == (4, 0, 0, 4)
+    assert (first["missing"], first["verdict"], first["problems"], first["deleted"]) == (0, None, [], 0)
+    assert first["fields"] == [{"path": path, "fill_rate": 1.0} for path in ("price", "price.amount", "title")]
+    await crawl(admin, "b", [0])
+    await crawl(admin, "b", [1], title="New")
+    await crawl(admin, "b", [7], price=None)
+    second = await put(admin, "b")
+    assert (second["created"], second["changed"], second["unchanged"], second["items"]) == (1, 1, 1, 3)
+    assert second["missing"] == 2
+    assert {field["path"]: field["fill_rate"] for field in second["fields"]} == {
+        "title": 1.0,
+        "price": 0.6667,
+        "price.amount": 0.6667,
+    }
+    assert (await job_of(admin, "a"))["items"] == 2
+
+
+async def test_saying_the_same_again_changes_nothing(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    await rules(admin, {"min_items": 3})
+    first = await put(admin, "a")
+    await rules(admin, {"min_items": 4})
+    assert await put(admin, "a") == first
+    assert (await admin.ok("/v1/groups/shop"))["verdict"] == "passed"
+
+
+async def test_a_job_that_runs_again_is_taken_stock_of_again(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    first = await put(admin, "a")
+    running = await put(admin, "a", "running")
+    assert (running["state"], running["finish_date"], running["missing"], running["fields"]) == (
+        "running",
+        None,
+        None,
+        [],
+    )
+    await crawl(admin, "a", range(3, 5))
+    second = await put(admin, "a")
+    assert second["items"] == 5 and second["finish_date"] > first["finish_date"]
+
+
+async def test_a_job_that_failed_is_not_judged(admin: Api) -> None:
+    await rules(admin, {"min_items": 1})
+    await crawl(admin, "a", range(3))
+    failed = await put(admin, "a", "failed", missing="delete")
+    assert (failed["state"], failed["verdict"], failed["missing"]) == ("failed", None, None)
+    assert failed["finish_date"] is not None
+    assert await put(admin, "a", "failed") == failed
+    assert (await admin.ok("/v1/groups/shop"))["verdict"] is None
+
+
+async def test_two_that_finish_at_once_get_the_same_stock(admin: Api) -> None:
+    await rules(admin, {"min_items": 3})
+    await crawl(admin, "a", range(5))
+    first, *others = await asyncio.gather(*(put(admin, "a") for _ in range(6)))
+    assert (first["verdict"], first["items"]) == ("passed", 5)
+    assert others == [first] * 5
+
+
+async def test_a_job_without_items_is_taken_stock_of(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    await rules(admin, {"min_items": 1})
+    empty = await put(admin, "b")
+    assert (empty["items"], empty["missing"], empty["verdict"]) == (0, 3, "failed")
+    assert next(iter(await admin.ok("/v1/groups/shop/jobs")))["job_id"] == "b"
+
+
+async def test_an_organization_sees_its_own_jobs_only(admin: Api, stranger: Api) -> None:
+    await crawl(admin, "a", range(3))
+    await put(admin, "a")
+    assert (await stranger.get("/v1/groups/shop/jobs/a")).status == 404
+    assert (await put(stranger, "a"))["items"] == 0
+    assert (await job_of(admin, "a"))["items"] == 3
+
+
+# -- verdicts -------------------------------------------------------------------------------------
+
+
+async def test_a_third_crawl_that_loses_a_field_and_half_its_items_fails_with_both_reasons(admin: Api) -> None:
+    await rules(
+        admin, {"path": "price.amount", "max_drop": 0.1}, {"max_missing": 0.2}, {"path": "title", "min_fill": 1}
+    )
+    for job in ("a", "b"):
+        await crawl(admin, job, range(20))
+        assert (await put(admin, job))["verdict"] == "passed"
+        assert (await admin.ok("/v1/groups/shop"))["verdict"] == "passed"
+    await crawl(admin, "c", range(10), price={"amount": None})
+    third = await put(admin, "c", missing="delete")
+    assert (third["verdict"], third["missing"], third["deleted"]) == ("failed", 10, 0)
+    assert [problem["rule"] for problem in third["problems"]] == [
+        {"path": "price.amount", "max_drop": 0.1},
+        {"max_missing": 0.2},
+    ]
+    assert [problem["found"] for problem in third["problems"]] == [1.0, 0.5]
+    assert "10 items were not seen, 50 % of the series" in third["problems"][1]["msg"]
+    assert await keys(admin) == list(range(20)), "a broken crawl never empties a group"
+    (group,) = await admin.ok("/v1/groups")
+    assert group["verdict"] == "failed"
+    assert await job_of(admin, "c") == {name: value for name, value in third.items() if name != "more"}
+
+
+async def test_a_job_is_compared_with_the_last_finished_one_of_its_series(admin: Api) -> None:
+    await rules(admin, {"path": "price.amount", "max_drop": 0.1})
+    await crawl(admin, "a", range(4))
+    await put(admin, "a", series="x")
+    await crawl(admin, "b", range(4), price=None)
+    assert (await put(admin, "b", series="y"))["verdict"] == "passed", "the first of its series"
+    assert (await put(admin, "c", series="y"))["verdict"] == "passed", "nothing is filled in either"
+    await crawl(admin, "d", range(4), price="")
+    assert (await put(admin, "d", series="x"))["verdict"] == "failed"
+
+
+# -- series ---------------------------------------------------------------------------------------
+
+
+async def test_a_crawl_of_one_part_never_counts_or_deletes_the_items_of_another(admin: Api) -> None:
+    await crawl(admin, "own-1", range(5))
+    await crawl(admin, "chairs-1", range(10, 15))
+    await crawl(admin, "tables-1", range(20, 25))
+    for part in ("chairs", "tables"):
+        await put(admin, f"{part}-1", series=part)
+    await put(admin, "chairs-2", "running", series="chairs")
+    await crawl(admin, "chairs-2", range(10, 12))
+    done = await put(admin, "chairs-2", missing="delete")
+    assert (done["series"], done["missing"], done["deleted"], done["more"]) == ("chairs", 3, 3, False)
+    assert await keys(admin) == [*range(5), 10, 11, *range(20, 25)]
+    await crawl(admin, "own-2", range(1))
+    own = await put(admin, "own-2", missing="delete")
+    assert (own["missing"], own["deleted"]) == (4, 4)
+    assert await keys(admin) == [0, 10, 11, *range(20, 25)]
+
+
+async def test_the_missing_are_the_sum_of_what_the_other_jobs_hold(admin: Api) -> None:
+    for number in range(5):
+        await crawl(admin, f"job-{number}", range(number, number + 3))
+    last = await put(admin, "job-4")
+    others = [job for job in await admin.ok("/v1/groups/shop/jobs") if job["job_id"] != "job-4"]
+    assert last["missing"] == sum(job["items"] for job in others) == 4
+    assert await keys(admin, "job_id=job-4&change=missing") == [0, 1, 2, 3]
+
+
+# -- missing: delete ------------------------------------------------------------------------------
+
+
+async def test_what_a_job_did_not_see_is_deleted_in_the_change_order(admin: Api) -> None:
+    await crawl(admin, "a", range(6))
+    cursor = (await admin.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
+    await crawl(admin, "b", range(4))
+    done = await put(admin, "b", missing="delete")
+    assert (done["missing"], done["deleted"], done["more"]) == (2, 2, False)
+    records = (await admin.ok(f"/v1/outputs/shop?deleted=true&cursor={cursor}"))["items"]
+    assert [(record["key_hash"], record["deleted"]) for record in records] == [("key-4", True), ("key-5", True)]
+    again = await put(admin, "b", missing="delete")
+    assert again == done
+
+
+async def test_a_job_that_kept_the_missing_may_delete_them_later(admin: Api) -> None:
+    await crawl(admin, "a", range(6))
+    await crawl(admin, "b", range(4))
+    assert (await put(admin, "b"))["deleted"] == 0
+    assert (await put(admin, "b", missing="delete"))["deleted"] == 2
+    assert await keys(admin) == [0, 1, 2, 3]
+
+
+async def test_a_deletion_that_takes_long_goes_on_when_the_same_is_said_again(
+    admin: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
+    monkeypatch.setattr("service.store.crawls._DELETED_AT_ONCE", 3)
+    await crawl(admin, "a", range(10))
+    await crawl(admin, "b", range(2))
+    calls = 0
+    more = True
+    while more:
+        done = await put(admin, "b", missing="delete")
+        more, calls = done["more"], calls + 1
+    assert (calls, done["deleted"], done["missing"]) == (3, 8, 8)
+    assert await keys(admin) == [0, 1]
+
+
+async def test_a_job_that_saw_nothing_deletes_nothing(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    assert (await put(admin, "b", missing="delete"))["deleted"] == 0
+    assert await keys(admin) == [0, 1, 2]
+
+
+async def test_what_a_job_that_began_later_has_seen_is_not_deleted(admin: Api) -> None:
+    await crawl(admin, "old", range(6))
+    await crawl(admin, "late", range(3))
+    await crawl(admin, "new", range(3, 5))
+    done = await put(admin, "late", missing="delete")
+    assert (done["missing"], done["deleted"]) == (3, 1)
+    assert await keys(admin) == [0, 1, 2, 3, 4]
+
+
+async def test_deleting_needs_the_scope_delete(make_api: MakeApi) -> None:
+    writer = await make_api(scopes=["read", "write"])
+    await crawl(writer, "a", range(3))
+    await crawl(writer, "b", range(1))
+    response = await writer.put("/v1/groups/shop/jobs/b", {"state": "finished", "missing": "delete"})
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    assert (await job_of(writer, "b"))["state"] == "running"
+    assert len(await keys(writer)) == 3
+
+
+async def test_the_end_of_a_job_is_told_once(admin: Api, store: Store) -> None:
+    webhook = {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
+    webhook_id = (await store.webhooks.create(admin.organization_id, webhook))["webhook_id"]
+    await crawl(admin, "a", range(3))
+    await asyncio.gather(*(put(admin, "a") for _ in range(4)))
+    await put(admin, "b", "failed")
+    for job in ("a", "b"):
+        await put(admin, job, "finished" if job == "a" else "failed")
+    where = {"organization_id": admin.organization_id, "webhook_id": webhook_id}
+    assert await store.database["deliveries"].count_documents(where) == 2
+
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def catalogue(admin: Api) -> Api:
+    await crawl(admin, "a", range(4))
+    await crawl(admin, "a", [4, 5], price={"amount": None})
+    await crawl(admin, "a", [6], title="")
+    patches = [{"key_hash": f"key-{number}", "tags": {"rejected": "blurred"}} for number in (1, 2)]
+    await admin.patch("/v1/outputs/shop", patches)
+    return admin
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("missing=price.amount", [4, 5]),
+        ("missing=title", [6]),
+        ("missing=nothing.at.all", [0, 1, 2, 3, 4, 5, 6]),
+        ("where=title:Lamp%202", [2]),
+        ("where=price.amount:12", [2]),
+        ("where=price.amount:12.0", [2]),
+        ("where=title:", [6]),
+        ("rejected=true", [1, 2]),
+        ("rejected=false", [0, 3, 4, 5, 6]),
+        ("rejected=true&where=price.amount:11", [1]),
+        ("missing=price.amount&where=title:Lamp%204&job_id=a", [4]),
+        ("missing=", [0, 1, 2, 3, 4, 5, 6]),
+    ],
+)
+async def test_outputs_are_filtered_by_fields_of_their_data(catalogue: Api, query: str, found: list[int]) -> None:
+    assert await keys(catalogue, query) == found
+    export = await catalogue.get(f"/v1/outputs/shop/export?format=json&{query}")
+    assert sorted(int(one["key_hash"].removeprefix("key-")) for one in export.json) == found
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("missing=a..b", (["query", "missing"], "value_error")),
+        ("missing=$where", (["query", "missing"], "value_error")),
+        ("where=title", (["query", "where"], "value_error")),
+        ("where=:x", (["query", "where"], "value_error")),
+        ("where=a.$b:x", (["query", "where"], "value_error")),
+        ("rejected=maybe", (["query", "rejected"], "bool_type")),
+        ("change=created", (["query", "job_id"], "missing")),
+        ("job_id=a&change=new", (["query", "change"], "value_error")),
+    ],
+)
+async def test_a_filter_that_cannot_be_read_is_refused(
+    catalogue: Api, query: str, problem: tuple[list[str], str]
+) -> None:
+    for method, path in (("GET", ""), ("GET", "/export"), ("DELETE", "")):
+        response = await catalogue.request(method, f"/v1/outputs/shop{path}?{query}")
+        assert (response.status, response.problems()) == (422, [problem])
+    assert len(await keys(catalogue)) == 7
+
+
+@pytest.mark.parametrize(
+    ("query", "left"),
+    [
+        ("missing=price.amount", [0, 1, 2, 3, 6]),
+        ("where=price.amount:12", [0, 1, 3, 4, 5, 6]),
+        ("rejected=true", [0, 3, 4, 5, 6]),
+    ],
+)
+async def test_outputs_are_deleted_by_fields_of_their_data(catalogue: Api, query: str, left: list[int]) -> None:
+    response = await catalogue.delete(f"/v1/outputs/shop?{query}")
+    assert response.json == {"deleted": 7 - len(left), "more": False}
+    assert await keys(catalogue) == left
+
+
+async def test_a_filtered_copy_learns_of_deletions(catalogue: Api) -> None:
+    await catalogue.delete("/v1/outputs/shop?where=price.amount:12")
+    for query in ("where=price.amount:12", "rejected=true", "missing=nothing"):
+        found = (await catalogue.ok(f"/v1/outputs/shop?deleted=true&limit=100&{query}"))["items"]
+        assert [one["key_hash"] for one in found if one.get("deleted")] == ["key-2"]
+
+
+async def test_what_a_job_did_not_see_is_listed_exported_and_deleted(admin: Api) -> None:
+    await crawl(admin, "a", range(6))
+    await crawl(admin, "x", range(10, 12))
+    await put(admin, "x", series="other")
+    await crawl(admin, "b", range(4))
+    assert await keys(admin, "job_id=b&change=missing") == [4, 5]
+    assert await keys(admin, "job_id=x&change=missing") == []
+    export = await admin.get("/v1/outputs/shop/export?format=json&job_id=b&change=missing")
+    assert len(export.json) == 2
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 2
+    assert await keys(admin) == [0, 1, 2, 3, 10, 11]
