@@ -25,6 +25,12 @@ _FILE = {
 _REVIEW = {"job_id": "crawl-2026-11-09", "status": "approved", "comment": "Prices and pictures match the site."}
 _COOKIE = {"name": "session", "value": "4f1c9a", "domain": ".shop.example", "path": "/"}
 _ENTRY = {"domain": "shop.example", "key": "theme", "value": "dark", "path": "/"}
+_RULES = [{"path": "price.amount", "min_fill": 0.9}, {"min_items": 100}, {"max_missing": 0.2}]
+_BROKEN = {
+    "rule": _RULES[0],
+    "found": 0.7413,
+    "msg": "price.amount is filled in 74.13 % of the items; at least 90 % is required",
+}
 _WEBHOOK = {
     "url": "https://hooks.example/scraping",
     "events": ["job.finished", "group.changed"],
@@ -116,9 +122,14 @@ EXAMPLES: dict[str, Any] = {
         "last_id": 3488,
         "last_change": "2026-11-15T09:00:19.812Z",
         "retention_days": None,
+        "verdict": "passed",
         "days": [{"date": "2026-11-15", "created": 16, "changed": 108}],
     },
-    "GroupSettings": {"retention_days": 90},
+    "GroupSettings": {"retention_days": 90, "ignore": ["scraped_at"], "rules": _RULES},
+    "Rule": _RULES[0],
+    "JobInput": {"state": "finished", "series": "furniture", "missing": "delete"},
+    "BrokenRule": _BROKEN,
+    "FillRate": {"path": "price.amount", "fill_rate": 0.9901},
     "Job": {
         "job_id": "crawl-2026-11-09",
         "items": 201,
@@ -127,6 +138,14 @@ EXAMPLES: dict[str, Any] = {
         "unchanged": 161,
         "first_write": "2026-11-09T06:00:00.000Z",
         "last_write": "2026-11-09T06:14:31.250Z",
+        "series": "furniture",
+        "state": "finished",
+        "finish_date": "2026-11-09T06:14:32.010Z",
+        "missing": 3,
+        "deleted": 0,
+        "fields": [{"path": "title", "fill_rate": 1.0}, {"path": "price.amount", "fill_rate": 0.7413}],
+        "verdict": "failed",
+        "problems": [_BROKEN],
         "review": None,
     },
     "FieldStatistics": {

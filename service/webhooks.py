@@ -61,12 +61,17 @@ class Courier:
 
     async def run(self) -> None:
         """Look for what is due until cancelled."""
+        waiting = False  # told once
         while True:
             self._deliveries.added.clear()
             try:
-                await self._begin_turns()
+                if self._deliveries.are_ready:
+                    await self._begin_turns()
+                    waiting = False
             except StoreError as error:
-                log.warning("webhooks wait for the database", extra={"error": str(error)})
+                if not waiting:
+                    log.warning("webhooks wait for the database", extra={"error": str(error)})
+                waiting = True
             except Exception as error:
                 log.error("looking for due webhooks failed", extra={"error": type(error).__name__})
             # Apart from each other, so that processes do not all ask at once.

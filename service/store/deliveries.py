@@ -101,6 +101,11 @@ class Deliveries:
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
         self.added = asyncio.Event()  # in this process
 
+    @property
+    def are_ready(self) -> bool:
+        """Whether the collections have their indexes."""
+        return self._indexes.have("webhooks", "deliveries", "groups")
+
     @stored
     async def add(
         self, organization_id: int, webhooks: list[str], type: str, group_id: str, version: str, data: dict[str, Any]

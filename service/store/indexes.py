@@ -98,9 +98,13 @@ class Indexes:
         """Return when every collection has its indexes."""
         await self._all_ready.wait()
 
+    def have(self, *collections: str) -> bool:
+        """Return whether some collections have their indexes."""
+        return self._ready.issuperset(collections)
+
     def require(self, *collections: str) -> None:
         """Raise StoreUnavailable while a collection has no indexes yet."""
-        if not self._ready.issuperset(collections):
+        if not self.have(*collections):
             raise StoreUnavailable("indexes are being built")
 
     def forget(self) -> None:

@@ -104,18 +104,20 @@ def _min_items(rule: Rule, facts: Facts) -> Found:
 
 
 def _max_missing(rule: Rule, facts: Facts) -> Found:
-    share, allowed = _share(facts.missing, facts.items + facts.missing), rule["max_missing"]
+    total, allowed = facts.items + facts.missing, rule["max_missing"]
+    share = _share(facts.missing, total)
     if share <= allowed:
         return None
-    message = f"{facts.missing} items were not seen, {_percent(share)} of the series; {_percent(allowed)} is allowed"
-    return share, message
+    found = f"{facts.missing} of the series' {total} items were not seen ({_percent(share)})"
+    return share, f"{found}; {_percent(allowed)} is allowed"
 
 
 def _max_changed(rule: Rule, facts: Facts) -> Found:
     share, allowed = _share(facts.changed, facts.items), rule["max_changed"]
     if share <= allowed:
         return None
-    return share, f"{facts.changed} items have changed, {_percent(share)} of the job; {_percent(allowed)} is allowed"
+    found = f"{facts.changed} of the job's {facts.items} items have changed ({_percent(share)})"
+    return share, f"{found}; {_percent(allowed)} is allowed"
 
 
 def _share(part: int, whole: int) -> float:

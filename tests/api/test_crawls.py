@@ -265,7 +265,7 @@ async def test_a_third_crawl_that_loses_a_field_and_half_its_items_fails_with_bo
         {"max_missing": 0.2},
     ]
     assert [problem["found"] for problem in third["problems"]] == [1.0, 0.5]
-    assert "10 items were not seen, 50 % of the series" in third["problems"][1]["msg"]
+    assert "10 of the series' 20 items were not seen (50 %)" in third["problems"][1]["msg"]
     assert await keys(admin) == list(range(20)), "a broken crawl never empties a group"
     (group,) = await admin.ok("/v1/groups")
     assert group["verdict"] == "failed"

@@ -25,8 +25,6 @@ def needed(method: str, path: str) -> str:
         return f"{_of_method(method)} state"
     if path.startswith("/v1/webhooks"):
         return "write"
-    if method == "PUT" and path.startswith("/v1/groups/"):  # to set a retention is to delete
-        return "delete"
     return _of_method(method)
 
 
@@ -44,7 +42,9 @@ def test_the_table_has_the_scopes_of_the_decisions() -> None:
 async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api: MakeApi, route: Route) -> None:
     owner = await make_api(scopes=["read", "write"])
     written = await owner.ok("/v1/outputs/shop", [make_output()])
-    path = route.path.format(group_id="shop", output_id=written["items"][0]["output_id"], webhook_id="nothing")
+    path = route.path.format(
+        group_id="shop", output_id=written["items"][0]["output_id"], webhook_id="nothing", job_id="nothing"
+    )
     before = (await owner.get("/v1/outputs/shop")).body, (await owner.get("/v1/groups/shop/stats")).body
     words = route.scope.split()
     others = [scope for scope in SCOPES if scope not in words]
@@ -70,8 +70,8 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 async def test_the_scope_alone_is_enough(make_api: MakeApi, route: Route) -> None:
     caller = await make_api(scopes=route.scope.split())
-    path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing")
-    bodies: dict[str, Any] = {"POST": [], "PATCH": [], "PUT": {"retention_days": 1}}
+    path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing")
+    bodies: dict[str, Any] = {"POST": [], "PATCH": [], "PUT": {}}
     options = {"json": bodies[route.method]} if route.method in bodies else {}
     response = await caller.request(route.method, path, **options)
     assert response.status in (200, 404, 422), response.body
@@ -80,7 +80,7 @@ async def test_the_scope_alone_is_enough(make_api: MakeApi, route: Route) -> Non
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
 async def test_without_a_token_nothing_is_told(make_api: MakeApi, route: Route) -> None:
     client = (await make_api()).client
-    path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing")
+    path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing")
     async with client.request(route.method, path) as response:
         assert response.status == 401
         assert response.headers["WWW-Authenticate"] == "Bearer"

@@ -28,7 +28,7 @@ MORE_ERRORS = {
     ("GET", "/v1/outputs/{group_id}/{output_id}"): {"404"},
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
-    ("PUT", "/v1/groups/{group_id}"): {"404"},
+    ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("DELETE", "/v1/webhooks/{webhook_id}"): {"404"},
     ("POST", "/v1/webhooks/{webhook_id}/test"): {"404"},
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"): {"404"},
@@ -255,15 +255,21 @@ def test_descriptions_are_text_without_indentation() -> None:
         (
             "GET",
             "/v1/outputs/{group_id}",
-            "job_id created_after url limit cursor country region is_approved key_hash order deleted wait fields",
+            "job_id created_after url limit cursor country region is_approved key_hash order "
+            "deleted wait fields change missing where rejected",
         ),
         (
             "GET",
             "/v1/outputs/{group_id}/export",
-            "job_id created_after url limit cursor country region is_approved key_hash order deleted fields format "
+            "job_id created_after url limit cursor country region is_approved key_hash order "
+            "deleted fields change missing where rejected format "
             "follow safe",
         ),
-        ("DELETE", "/v1/outputs/{group_id}", "job_id url country region is_approved scraped_before all"),
+        (
+            "DELETE",
+            "/v1/outputs/{group_id}",
+            "job_id url country region is_approved change missing where rejected scraped_before all",
+        ),
         ("GET", "/v1/groups/{group_id}/fields", "job_id limit"),
     ],
 )

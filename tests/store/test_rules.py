@@ -111,8 +111,8 @@ def test_a_job_that_keeps_every_rule_has_passed() -> None:
         ),
         ({"path": "gone", "max_drop": 0.2}, {"fill_before": {"gone": 0.9}}, 0.9, "from 90 % to 0 %"),
         ({"min_items": 5}, {}, 4, "The job has 4 items; at least 5"),
-        ({"max_missing": 0.5}, {"missing": 5}, 0.5556, "5 items were not seen, 55.56 % of the series"),
-        ({"max_changed": 0.5}, {"changed": 3}, 0.75, "3 items have changed, 75 % of the job"),
+        ({"max_missing": 0.5}, {"missing": 5}, 0.5556, "5 of the series' 9 items were not seen (55.56 %)"),
+        ({"max_changed": 0.5}, {"changed": 3}, 0.75, "3 of the job's 4 items have changed (75 %)"),
     ],
 )
 def test_a_broken_rule_says_what_was_found(
