@@ -30,7 +30,7 @@ if (!canLogIn()) {
   admin.createUser({
     user: "service",
     pwd: secret("mongo_service_password"),
-    // dbAdmin: `python -m service upgrade` changes the rules of a collection.
+    // dbAdmin: the service sets the rules of a collection when it first starts.
     roles: ["readWrite", "dbAdmin"].map((role) => ({ role, db: "scraping" })),
   });
   print("initiated");
