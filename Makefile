@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-all test-e2e chromium mongosh bench wrk fuzz check format docs sync-client lock clean help
+.PHONY: run test test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,7 +26,7 @@ test-all: $(DEV) ## Run the slow tests, then the others again to hold the covera
 	@$(BIN)/pytest -m alone
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not alone" --cov --cov-append
 
-test-e2e: $(E2E)/.installed chromium mongosh ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
+test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
 	@$(E2E)/bin/pytest tests/e2e
 
 bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (15 minutes; BENCH=--quick: 3)
@@ -101,6 +101,16 @@ chromium:
 			apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core >/dev/null && exit 0; \
 	fi; \
 	echo "error: the end-to-end tests need Chromium: install it (Debian: apt-get install chromium), or name it with CHROMIUM=/path/to/it" >&2; \
+	exit 1
+
+# For the alerts in docker/monitoring.
+promtool:
+	@if command -v promtool >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		echo "installing promtool with apt-get"; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus >/dev/null && exit 0; \
+	fi; \
+	echo "error: the end-to-end tests need promtool: install Prometheus (Debian: apt-get install prometheus)" >&2; \
 	exit 1
 
 # For the examples in docs/analysts.md.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from aiohttp import web
 
@@ -50,6 +51,9 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[METRICS] = Metrics(settings, store, app[LIMITS])
     app[ACCESS_LOG] = AccessLog(settings.access_log)
     app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private))
+    attempts = app[COURIER].attempts
+    for result in attempts:
+        app[METRICS].follow_counter("sds_webhook_deliveries_total", partial(attempts.__getitem__, result), result)
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     add_routes(app, ROUTES)
     add_document(app)

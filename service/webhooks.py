@@ -47,6 +47,7 @@ class Courier:
         self._turns: dict[asyncio.Task[None], int] = {}
         self._testing: set[int] = set()
         self._stopping = False
+        self.attempts = {"delivered": 0, "failed": 0}  # for the metrics
 
     async def test(self, webhook: Webhook) -> tuple[Message, Outcome] | None:
         """Send a message that says nothing; None while another test of the organization is under way."""
@@ -142,7 +143,10 @@ class Courier:
 
     async def _send(self, webhook: Webhook, message: Message) -> Outcome:
         body = message.body.encode()
-        return await self._sender.post(webhook.url, body, sign(webhook.secret, message.id, int(time.time()), body))
+        signature = sign(webhook.secret, message.id, int(time.time()), body)
+        outcome = await self._sender.post(webhook.url, body, signature)
+        self.attempts["delivered" if outcome.is_success else "failed"] += 1
+        return outcome
 
 
 COURIER = web.AppKey("courier", Courier)
