@@ -442,6 +442,7 @@ async def test_the_command_shows_a_bar_on_a_terminal(
 
 
 def test_rotation_without_keys_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONGO_URL", "mongodb://127.0.0.1:1")
     monkeypatch.delenv("SECRET_KEYS", raising=False)
     assert main(["secrets", "rotate"]) == 1
     assert "SECRET_KEYS is not set" in capsys.readouterr().err
