@@ -285,6 +285,7 @@ def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) 
         assert found['sds_resource_limit{resource="requests"}'] == 2 * 256
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_gone_uses_nothing_and_its_counts_stay(mongo_url: str) -> None:
     with ServiceProcess(mongo_url, workers=2, entry=pausing(10 * SECONDS)) as service:
         first = service.wait_for("listening", 2)[0]["pid"]

@@ -285,6 +285,7 @@ def test_a_command_outside_of_the_services_folder_starts_no_second_database(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_service_with_its_own_database_seals_cookies_with_a_key_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     arguments = ["token", "create", "--organization", "1"]

@@ -95,6 +95,7 @@ def stream(port: int, token: str) -> socket.socket:
     return connection
 
 
+@pytest.mark.slow
 def test_idle_streams_of_one_token_keep_nobody_out(mongo_url: str, organization: int) -> None:
     greedy, same, other = (make_token(mongo_url, organization + (n == 2)) for n in range(3))
     with ServiceProcess(mongo_url, entry=limited(400)) as service:
