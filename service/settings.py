@@ -88,8 +88,6 @@ class Settings:
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop, after DRAIN_SECONDS.")
     lease_seconds: float = _setting(15.0, "Seconds after which another process ends a write that has not finished.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
-    group_commit: bool = _setting(True, "Join writes to one group that arrive together into one database round.")
-    write_rounds: int = _setting(4, "Write rounds of one group that run at once, per process.")
     webhook_private: bool = _setting(
         False, "Let webhooks use http and addresses inside the network. Leave it off where tenants are strangers."
     )

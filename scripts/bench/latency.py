@@ -64,31 +64,26 @@ def latency(items: int, seconds: float) -> None:
         loaded = data.load(mongo, items)
         proxy = DelayingProxy("127.0.0.1", _port(mongo))
         headers = {"Authorization": f"Bearer {loaded.token}"}
-        rates = {}
         with proxy.run():
-            for rounds in (1, 4):
-                server = service(through(mongo.url, proxy.port), ALL_CPUS, write_rounds=rounds, **PATIENT)
-                try:
-                    ingest = f"{server.url}/v1/outputs/far-{rounds}"
-                    if rounds > 1:
-                        page = f"{server.url}/v1/outputs/{data.GROUP}?limit=10&cursor={loaded.cursor(0.5)}"
-                        _single(
-                            proxy,
-                            {
-                                "POST of 1 new item": load.Requests(ingest, headers, 1, templates, 1),
-                                "POST of 100 new items": load.Requests(ingest, headers, 1, templates, 100),
-                                "page of 10": load.Requests(page, headers, 1),
-                            },
-                        )
-                        rates[0] = load.send(load.Requests(ingest, headers, 1, templates, 10), 100).rate * 10
-                    what = load.Requests(ingest, headers, 32, templates, 10)
-                    rate = load.send(what, 64).rate
-                    rates[rounds] = load.send(what, max(200, int(rate * seconds))).rate * what.batch
-                finally:
-                    server.stop()
-        print(f"\n32 connections, batches of 10: {rates[4]:,.0f} items/s with 4 rounds in flight,")
-        print(f"{rates[1]:,.0f} with one, which takes all that wait: {rates[4] / rates[1]:.1f} times;")
-        print(f"{rates[0]:,.0f} from one connection, a request per round: {rates[4] / rates[0]:.1f} times")
+            server = service(through(mongo.url, proxy.port), ALL_CPUS, **PATIENT)
+            try:
+                ingest = f"{server.url}/v1/outputs/far"
+                page = f"{server.url}/v1/outputs/{data.GROUP}?limit=10&cursor={loaded.cursor(0.5)}"
+                _single(
+                    proxy,
+                    {
+                        "POST of 1 new item": load.Requests(ingest, headers, 1, templates, 1),
+                        "POST of 100 new items": load.Requests(ingest, headers, 1, templates, 100),
+                        "page of 10": load.Requests(page, headers, 1),
+                    },
+                )
+                alone = load.send(load.Requests(ingest, headers, 1, templates, 10), 100).rate * 10
+                what = load.Requests(ingest, headers, 32, templates, 10)
+                rate = load.send(what, 64).rate
+                joined = load.send(what, max(200, int(rate * seconds))).rate * what.batch
+            finally:
+                server.stop()
+        print(f"\nbatches of 10: {joined:,.0f} items/s from 32 connections, {alone:,.0f} from one")
 
 
 def _port(mongo: Engine) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 
 from service.cli import main
 from service.store import StoreUnavailable
+from service.store.outputs.group import Group
 from service.store.outputs.ids import Ids, Watermark
 
 LONGEST_DELAY = 0.3
@@ -61,8 +62,8 @@ def install(options: dict[str, Any]) -> None:
         versions = itertools.count(1)
         read = Ids._read
 
-        async def read_without_mark(self: Ids, organization_id: int, group_id: str) -> Watermark:
-            watermark = await read(self, organization_id, group_id)
+        async def read_without_mark(self: Ids, group: Group) -> Watermark:
+            watermark = await read(self, group)
             return watermark._replace(end=2**62, version=next(versions), in_flight=frozenset())
 
         Ids._read = read_without_mark  # type: ignore[method-assign]

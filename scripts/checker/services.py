@@ -73,7 +73,7 @@ class Services:
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
         # Every third without group commit, so that rounds of one process overlap too.
-        environ = {**self._environ, "PORT": str(self.ports[number]), "GROUP_COMMIT": str(int(number % 3 != 2))}
+        environ = {**self._environ, "PORT": str(self.ports[number])}
         return subprocess.Popen(
             [sys.executable, "-m", "scripts.checker.service", "serve"],
             env=environ,

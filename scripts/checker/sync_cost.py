@@ -35,7 +35,8 @@ def make(number: int, version: int = 0) -> dict[str, Any]:
 
 async def write(store: Store, items: list[dict[str, Any]]) -> None:
     for start in range(0, len(items), 1000):
-        await store.outputs.write(ORGANIZATION, GROUP, store.outputs.prepare(items[start : start + 1000]))
+        encode = store.outputs.door(ORGANIZATION, GROUP)
+        await store.outputs.write(ORGANIZATION, GROUP, list(map(encode, items[start : start + 1000])))
 
 
 async def examined(store: Store) -> tuple[int, int]:

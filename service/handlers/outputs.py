@@ -23,7 +23,7 @@ from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.etags import is_known
-from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE
+from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE, TOKEN
 from service.http.limits import ADMISSION, idle
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
@@ -154,7 +154,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     """
     group_id = path_id(request, "group_id")
     outputs = request.app[STORE].outputs
-    items = await INPUT.read(request, (JSON, NDJSON), outputs.prepare)
+    items = await INPUT.read(request, (JSON, NDJSON), outputs.door(request[ORGANIZATION], group_id))
     results = await outputs.write(request[ORGANIZATION], group_id, items)
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
@@ -179,7 +179,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
         {"id": None, "output_id": entry.get("output_id"), "key_hash": entry.get("key_hash"), **result}
         for entry, result in zip(loaded, results, strict=True)
     ]
-    counts = Counter({patch.key: item["result"] for patch, item in zip(patches, items, strict=True)}.values())
+    counts = Counter({(p.by, p.value): item["result"] for p, item in zip(patches, items, strict=True)}.values())
     return await json_response(request, {**{k: counts[k] for k in _PATCH_KINDS}, "items": items})
 
 
@@ -212,7 +212,9 @@ async def delete(request: web.Request) -> web.StreamResponse:
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
     query = Query(**await select_jobs(request, group_id, loaded))
-    deleted, more = await request.app[STORE].outputs.delete_matching(request[ORGANIZATION], group_id, query)
+    deleted, more = await request.app[STORE].outputs.delete_matching(
+        request[ORGANIZATION], group_id, query, request[TOKEN].id
+    )
     return await json_response(request, {"deleted": deleted, "more": more})
 
 

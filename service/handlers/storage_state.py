@@ -65,7 +65,7 @@ def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
-    check_storable(value, settings.max_depth, max_key=settings.max_item_bytes)  # what a browser has, it keeps
+    check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # what a browser has, it keeps
     state: dict[str, Any] = load(_INPUT, value)
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:

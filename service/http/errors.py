@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from service.http.keys import REASON, REQUEST_ID, STREAMING
-from service.store import CursorExpired, CursorInvalid, ItemTooLarge, StoreUnavailable
+from service.store import CursorExpired, CursorInvalid, StoreUnavailable
 
 log = logging.getLogger("service")
 
@@ -129,8 +129,6 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(410)
         case ConnectionError():  # the client left before its body was in: nobody reads this
             return ApiError(499, [problem("bad_request", "The connection was closed")], {"Connection": "close"})
-        case ItemTooLarge():
-            return invalid("too_large", "The item is too large", "body", str(error.index))
         case _:
             return http_error(500)
 

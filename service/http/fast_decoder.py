@@ -8,8 +8,7 @@ what Marshmallow would; whatever it does not take goes to Marshmallow for the ve
 from __future__ import annotations
 
 import io
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -33,42 +32,20 @@ class FastPathRejected(Exception):
 
 
 class Decoder:
-    """Decodes arrays, or lines, of one schema's records."""
+    """Decodes records of one schema."""
 
     def __init__(self, schema: Schema) -> None:
         struct, self._convert = _derive(schema)
-        self._lists = lists_of(schema)
-        self._array = msgspec.json.Decoder(list[struct])  # type: ignore[valid-type]
-        self._line = msgspec.json.Decoder(struct)
+        self._decoder = msgspec.json.Decoder(struct)
 
-    def decode(self, raw: bytes, lines: bool, max_nested: int = sys.maxsize) -> list[dict[str, Any]]:
-        """Return the records as Marshmallow would load them. Raises FastPathRejected for anything doubtful.
-
-        Also for more than `max_nested` entries in lists of all records together: each takes 600 bytes.
-        """
+    def decode(self, raw: bytes) -> dict[str, Any]:
+        """Return a record as Marshmallow would load it. Raises FastPathRejected for anything doubtful."""
+        if len(raw) > _PIECE:
+            raise FastPathRejected
         try:
-            found: Iterable[Any]
-            if lines:
-                found = (self._one(line) for _, line in lines_of(raw))
-            elif len(raw) > _PIECE:
-                found = (self._one(piece) for piece in msgspec.json.decode(raw, type=list[msgspec.Raw]))
-            else:
-                found = self._array.decode(raw)
-            records, nested = [], 0
-            for record in found:
-                for name in self._lists:
-                    nested += len(getattr(record, name))
-                if nested > max_nested:
-                    raise FastPathRejected
-                records.append(self._convert(record))
-            return records
+            return self._convert(self._decoder.decode(raw))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             raise FastPathRejected from None
-
-    def _one(self, text: bytes | msgspec.Raw) -> Any:
-        if memoryview(text).nbytes > _PIECE:
-            raise FastPathRejected
-        return self._line.decode(text)
 
 
 def lists_of(schema: Schema) -> list[str]:

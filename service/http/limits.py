@@ -23,6 +23,7 @@ _MAX_BUCKETS = 10_000
 _MAX_BEGINNING = 8
 # Connections, where nobody says how many there may be, and how many of them no token may take.
 _CONNECTIONS, _KEPT = 10_000, 16
+_MAX_DECODING = 2
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
@@ -91,6 +92,8 @@ class Limits:
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams that read their first piece: until then nobody knows how much they will hold.
         self.beginning = Turns(_MAX_BEGINNING)
+        # Bodies that are decoded at once: each works in slices on the event loop, and holds what it has decoded.
+        self.decoding = Turns(_MAX_DECODING)
         self.rate = settings.rate_limit
         self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -18,9 +17,6 @@ OFF_LOOP_BYTES = 64 * 1024
 
 # More threads would not be faster, they share one interpreter lock, but would keep the event loop waiting for it.
 _THREADS = 2
-# While they work, the event loop asks for the lock several times per request, each time behind them: it gets it after
-# 1 ms. At other times that would only cost: 30 % more processor time for a page of 10 items.
-_SWITCH_SECONDS, _BUSY_SWITCH_SECONDS = sys.getswitchinterval(), 0.001
 _executor = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="off-loop")
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
@@ -33,12 +29,9 @@ async def in_thread(work: Callable[[], T]) -> T:
     if turns is None:
         turns = _turns[loop] = Turns(_THREADS)
     await turns.take()
-    sys.setswitchinterval(_BUSY_SWITCH_SECONDS)
 
     def end(ended: asyncio.Future[Any]) -> None:
         turns.leave()
-        if not turns.taken:
-            sys.setswitchinterval(_SWITCH_SECONDS)
         if not ended.cancelled():
             ended.exception()  # whoever asked may have gone
 

@@ -1,98 +1,188 @@
-"""An array of records in: the fast path first, Marshmallow for the verdict."""
+"""An array of records in, one at a time: the fast path first, Marshmallow for the verdict."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
 from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from service.http.body import JSON, NDJSON, read_body
-from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields
-from service.http.fast_decoder import Decoder, FastPathRejected, lists_of
-from service.http.json_input import check_storable, check_values, is_storable, parse, parse_lines
+from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
+from service.http.fast_decoder import Decoder, FastPathRejected, lines_of, lists_of
+from service.http.json_input import check_storable, count_values, is_storable, parse
 from service.http.keys import SETTINGS
-from service.http.offload import OFF_LOOP_BYTES, in_thread, off_loop
+from service.http.limits import ADMISSION, LIMITS
+from service.http.offload import in_thread
+from service.http.turns import Slice
 from service.settings import Settings
+from service.store import ItemTooLarge
 
-# Records checked before the problems found are counted.
-_CHUNK = 5
+# A record of more than this goes to a thread: 64 KB take a few milliseconds.
+_LARGE = 64 * 1024
+_LIST = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+def _unchanged(record: dict[str, Any]) -> Any:
+    return record
+
+
+def _uncounted(size: int) -> None:
+    """Count nothing."""
 
 
 class Records:
-    """Reads an array of records of one schema, or one record per line."""
+    """Reads an array of records of one schema, or one record per line.
+
+    A record is decoded, checked and handed to `then` before the next one: only what that returns is kept. All of it
+    runs on the event loop in slices of a few milliseconds.
+    """
 
     def __init__(self, schema: type[Schema]) -> None:
-        self.schema = schema(many=True)
-        self._decoder = Decoder(schema())
-        self._lists = lists_of(schema())
+        self._schema = schema()
+        self._decoder = Decoder(self._schema)
+        self.lists = lists_of(self._schema)
 
     async def read(
         self,
         request: web.Request,
         types: tuple[str, ...] = (JSON,),
-        then: Callable[[list[Any]], list[Any]] = lambda records: records,
+        then: Callable[[dict[str, Any]], Any] = _unchanged,
     ) -> list[Any]:
-        """Return the records of a request's body, after what `then` does with them."""
-        raw = await read_body(request, types)
-        lines = request.content_type == NDJSON
-        settings = request.app[SETTINGS]
-        try:
-            # An object takes as long as a hundred bytes of text, however short it is. Counted where it matters.
-            work = len(raw) + (100 * raw.count(b"{") if len(raw) <= OFF_LOOP_BYTES else 0)
-            return await off_loop(work, lambda: then(self.load_fast(raw, settings, lines)))
-        except FastPathRejected:
-            return await in_thread(lambda: then(self.load_with_marshmallow(raw, settings, lines)))
+        """Return what `then` makes of each record of a request's body. Raises with all that is wrong, up to a bound."""
+        raw, lines = await read_body(request, types), request.content_type == NDJSON
+        admission = request[ADMISSION]
+        async with request.app[LIMITS].decoding:
+            loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold)
+        admission.release(len(raw))
+        return loaded
 
-    def load(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
-        """Return the records of a body. Raises with all that is wrong, up to 100 problems."""
-        try:
-            return self.load_fast(raw, settings, lines)
-        except FastPathRejected:
-            return self.load_with_marshmallow(raw, settings, lines)
+    async def load(
+        self,
+        raw: bytes,
+        settings: Settings,
+        lines: bool = False,
+        then: Callable[[dict[str, Any]], Any] = _unchanged,
+        hold: Callable[[int], None] = _uncounted,
+    ) -> list[Any]:
+        """Return what `then` makes of each record of a body; `hold` counts the bytes of what has a `size`."""
+        loading = _Loading(self, settings, then, hold)
+        slice, values = Slice(), 0
+        for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
+            values += count_values(piece) if len(raw) > settings.max_values else 0
+            if values > settings.max_values:
+                raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
+            if len(piece) > _LARGE:
+                await in_thread(functools.partial(loading.add, index, name, piece))
+            else:
+                loading.add(index, name, piece)
+            if len(loading.problems) >= MAX_PROBLEMS:
+                break
+            if slice.is_over:
+                await slice.pause()
+        if loading.problems:
+            raise ApiError(422, loading.problems[:MAX_PROBLEMS])
+        return loading.loaded
 
-    def load_fast(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
-        """Return the records of a body that is plainly valid. Raises FastPathRejected for any other."""
-        check_values(raw, settings)
-        records = self._decoder.decode(raw, lines, settings.max_files)
+    def one(self, raw: bytes, index: int, settings: Settings, name: str) -> dict[str, Any]:
+        """Return one record; `name` says what its text is. Raises with all that is wrong with it."""
+        try:
+            return self.one_fast(raw, settings)
+        except FastPathRejected:
+            return self.one_with_marshmallow(raw, index, settings, name)
+
+    def one_fast(self, raw: bytes, settings: Settings) -> dict[str, Any]:
+        """Return a record that is plainly valid. Raises FastPathRejected for any other."""
+        record = self._decoder.decode(raw)
         # JSON has no other way to write a NUL. One character is found 60 times as fast as six.
         may_have_nul = b"\\" in raw and b"\\u0000" in raw
-        if len(records) > settings.max_records or not is_storable(records, settings.max_depth + 2, may_have_nul):
+        if not is_storable(record, settings.max_depth + 1, may_have_nul):
             raise FastPathRejected
-        return records
+        return record
 
-    def load_with_marshmallow(self, raw: bytes, settings: Settings, lines: bool = False) -> list[Any]:
-        """Do the same with Marshmallow alone, which says what is wrong."""
-        value = parse_lines(raw, settings) if lines else parse(raw, settings)
-        if not isinstance(value, list):
-            raise invalid("list_type", "Must be an array", "body")
-        if len(value) > settings.max_records:
-            raise invalid("too_many", f"Must have at most {settings.max_records} records", "body")
-        if self._nested(value) > settings.max_files:
-            message = f"Must have at most {settings.max_files} {' and '.join(self._lists)} in all records together"
+    def one_with_marshmallow(
+        self, raw: bytes, index: int, settings: Settings, name: str = "The body"
+    ) -> dict[str, Any]:
+        """Do the same with Marshmallow, which says what is wrong."""
+        value = parse(raw, settings, name)
+        check_storable(value, settings.max_depth, loc=("body", str(index)))
+        try:
+            loaded: dict[str, Any] = self._schema.load(value)
+            return loaded
+        except ValidationError as error:
+            raise invalid_fields({index: error.messages}, "body") from None
+
+
+class _Loading:
+    """The records of one body that are loaded, and what is wrong with the others."""
+
+    def __init__(
+        self, records: Records, settings: Settings, then: Callable[..., Any], hold: Callable[..., None]
+    ) -> None:
+        self._records, self._settings, self._then, self._hold = records, settings, then, hold
+        self.loaded: list[Any] = []
+        self.problems: list[Problem] = []
+        self._nested = 0
+
+    def add(self, index: int, name: str, raw: bytes) -> None:
+        """Load one record."""
+        try:
+            record = self._records.one(raw, index, self._settings, name)
+            self._count_nested(record)
+            made = self._then(record)
+        except ItemTooLarge:
+            self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
+        except ApiError as error:
+            if len(error.problems[0]["loc"]) == 1:  # of the whole body
+                raise
+            self.problems += error.problems
+        else:
+            self._hold(getattr(made, "size", 0))
+            self.loaded.append(made)
+
+    def _count_nested(self, record: dict[str, Any]) -> None:
+        """Refuse more entries in lists of all records together than may be held: each takes 600 bytes."""
+        lists = self._records.lists
+        self._nested += sum(len(record[name]) for name in lists)
+        if self._nested > self._settings.max_files:
+            message = f"Must have at most {self._settings.max_files} {' and '.join(lists)} in all records together"
             raise invalid("too_many", message, "body")
-        check_storable(value, settings.max_depth)
-        return self._load(value)
 
-    def _nested(self, values: list[Any]) -> int:
-        """Return how many entries the lists of all records have, whatever else is wrong with them."""
-        records = [value for value in values if isinstance(value, dict)]
-        found = (record.get(name) for record in records for name in self._lists)
-        return sum(len(entries) for entries in found if isinstance(entries, list))
 
-    def _load(self, values: list[Any]) -> list[Any]:
-        """Return what Marshmallow makes of the values; stop looking after enough problems."""
-        records: list[Any] = []
-        problems: list[Problem] = []
-        for start in range(0, len(values), _CHUNK):
-            try:
-                records += self.schema.load(values[start : start + _CHUNK])
-            except ValidationError as error:
-                messages = {start + int(index): below for index, below in error.messages_dict.items()}
-                problems += invalid_fields(messages, "body").problems
-                if len(problems) >= MAX_PROBLEMS:
-                    break
-        if problems:
-            raise ApiError(422, problems[:MAX_PROBLEMS])
-        return records
+def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
+    """Yield the JSON text of each record, and what it is called. Raises for what is no array, or has too many."""
+    too_many = invalid("too_many", f"Must have at most {settings.max_records} records", "body")
+    if lines:
+        for count, (number, line) in enumerate(lines_of(raw), 1):
+            if count > settings.max_records:
+                raise too_many
+            yield f"Line {number}", line
+        return
+    try:
+        if len(raw) <= _LARGE:
+            found = _LIST.decode(raw)
+        else:
+            array = _bounded_array(settings.max_records).decode(raw)
+            found = [piece for piece in msgspec.structs.astuple(array) if piece is not msgspec.UNSET]
+    except msgspec.ValidationError as error:
+        if "at most" in str(error):
+            raise too_many from None
+        parse(raw, settings)  # raises if it is no JSON either
+        raise invalid("list_type", "Must be an array", "body") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None
+    if len(found) > settings.max_records:
+        raise too_many
+    for piece in found:
+        yield "The body", bytes(piece)
+
+
+@functools.cache
+def _bounded_array(length: int) -> msgspec.json.Decoder[Any]:
+    """Return a decoder of arrays that stops after `length` entries; a list would be made whole before it is counted."""
+    entries = [(f"entry{n}", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for n in range(length)]
+    array = msgspec.defstruct("Array", entries, array_like=True, forbid_unknown_fields=True, gc=False)
+    return msgspec.json.Decoder(array)

@@ -153,7 +153,7 @@ async def _write_offers(store: Store, dice: random.Random, today: datetime) -> N
 async def _crawl(store: Store, group: str, date: datetime, job: str, found: list[dict[str, Any]]) -> None:
     store.outputs.set_clock(date)
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
-    await store.outputs.write(ORGANIZATION, group, store.outputs.prepare(items))
+    await store.outputs.write(ORGANIZATION, group, list(map(store.outputs.door(ORGANIZATION, group), items)))
 
 
 async def _delete(store: Store, products: list[dict[str, Any]]) -> None:

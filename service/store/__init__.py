@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from pymongo.errors import PyMongoError
@@ -31,8 +30,8 @@ from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
 from service.store.outputs.documents import dump as render_json
-from service.store.outputs.items import SERVED as OUTPUT_FIELDS
-from service.store.outputs.items import ItemTooLarge
+from service.store.outputs.door import ItemTooLarge
+from service.store.outputs.reading import SERVED as OUTPUT_FIELDS
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords
@@ -124,7 +123,7 @@ class Store:
         self.watch = Watch(database)
         self.jobs = Jobs(database, self.indexes)
         self.groups = Groups(database, self.jobs, self.indexes)
-        self.outputs = Outputs(client, database, self.jobs, self.indexes, self.watch, settings)
+        self.outputs = Outputs(database, self.jobs, self.indexes, self.watch, settings)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)
@@ -134,7 +133,7 @@ class Store:
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
         self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes)
-        self.upkeep = Upkeep(database, self.jobs, self.outputs.delete_some, settings)
+        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, settings)
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -197,10 +196,6 @@ class Store:
     def failures(self) -> int:
         """Return how often the upkeep of this process failed."""
         return self._failures + self.upkeep.failures
-
-    async def upgrade(self, progress: Callable[[int, int], None]) -> None:
-        """Bring a database of an older version to the present layout."""
-        await self.layout.upgrade(progress)
 
     def start_upkeep(self) -> None:
         """Make the indexes as soon as the database answers, then look after it."""

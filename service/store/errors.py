@@ -26,7 +26,7 @@ DUPLICATE_KEY = 11000
 # reports (no disk space, a lost lock, a read-only member, a code of a later version) may be over next time.
 _DEFECT_CODES = {
     *(2, 9, 12, 14, 15, 16, 22, 28, 40, 52, 54, 55, 56, 57, 59, 66, 72, 73, 96, 241),  # bad values, paths, operators
-    *(10334, 17280, 40352, 40353, 40415, DUPLICATE_KEY),
+    *(10334, 17280, 40352, 40353, 40415, DUPLICATE_KEY, 121),  # 121: a validator that an operator has set
 }
 # What the server says, with code 2, where an index has vanished.
 _NO_INDEX = "hint"
@@ -91,6 +91,11 @@ def is_refusal(error: Exception) -> bool:
     if isinstance(error, PyMongoError):
         return isinstance(error, OperationFailure) and error.code in _REFUSING_CODES
     return isinstance(error, (BSONError, OverflowError, UnicodeEncodeError, RecursionError))
+
+
+def is_passing_code(code: int) -> bool:
+    """Return whether an error that the server reports for one document may be over next time."""
+    return code not in _DEFECT_CODES
 
 
 def is_passing(error: BulkWriteError) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from pymongo import DESCENDING
 from pymongo.errors import DuplicateKeyError
 
-from service.store.browser_state import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.errors import CursorInvalid
@@ -25,14 +24,14 @@ _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
 _GATHERED_AT_ONCE = 16
 _COLLECTIONS = ("groups", "jobs", "days")
-_NAMES = (
-    *("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict.verdict"),
-    *("day", "past"),
-)
+_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict.verdict")
 # Those of one group, and what they are where nobody has set them.
 _SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
-# Whether counts of jobs are on their way, not the counts: they may be 64 KB per group.
-_FIELDS: dict[str, Any] = {**dict.fromkeys(_NAMES, 1), "moving.number": 1, "pending": {"$gt": ["$pending_jobs", None]}}
+# Whether counts of jobs and days are on their way, not the counts: they may be 64 KB per group.
+_FIELDS: dict[str, Any] = {
+    **dict.fromkeys(_NAMES, 1),
+    "waits": {"$gt": [{"$ifNull": ["$pending", "$moving"]}, None]},
+}
 
 
 class Groups:
@@ -70,12 +69,11 @@ class Groups:
         if limit is not None:
             found = found.limit(limit)
         while groups := await found.to_list(_BATCH):
-            days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
-            gathered: list[dict[str, Any]] = []
             for start in range(0, len(groups), _GATHERED_AT_ONCE):
                 some = groups[start : start + _GATHERED_AT_ONCE]
-                gathered += await asyncio.gather(*(self._gathered(organization_id, group) for group in some))
-            served = [_served(group, days.get(group["group_id"], []), since) for group in gathered]
+                await asyncio.gather(*(self._gather(organization_id, group) for group in some))
+            days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
+            served = [_served(group, days.get(group["group_id"], [])) for group in groups]
             yield Batch(_GROUP_BYTES * len(served), lambda served=served: served)  # type: ignore[misc]
 
     @stored
@@ -85,9 +83,10 @@ class Groups:
         where = {"organization_id": organization_id, "group_id": group_id}
         group = await self._groups.find_one(where, _FIELDS)
         if group is None:
-            return _served({"group_id": group_id}, [], "")
+            return _served({"group_id": group_id}, [])
+        await self._gather(organization_id, group)
         days = await self._days_of(organization_id, [group_id], "")
-        return _served(await self._gathered(organization_id, group), days.get(group_id, []), "")
+        return _served(group, days.get(group_id, []))
 
     @stored
     async def settings(self, organization_id: int, group_id: str) -> dict[str, Any]:
@@ -123,12 +122,9 @@ class Groups:
         self._indexes.require(*_COLLECTIONS)
         owner = {"organization_id": organization_id, "group_id": group_id}
         await self._jobs.remove(organization_id, group_id)
-        await self._days.delete_many(owner)
-        # Counts of its jobs may be on their way just now: counted anew, they are right again.
-        await self._groups.update_one(owner, {"$set": {"recount": True}, "$min": {"due": now()}})
-        gone = dict.fromkeys(("last_change", "retention_days", "past", "verdict", *_SETTINGS), "")
-        empty = {**owner, "items": {"$lte": 0}}  # unless somebody has written to it meanwhile
-        await self._groups.update_one(empty, {"$unset": gone, "$set": {"day.created": 0, "day.changed": 0}})
+        gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
+        # Unless somebody has written to it meanwhile.
+        await self._groups.update_one({**owner, "items": {"$lte": 0}}, {"$unset": gone})
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {
@@ -141,14 +137,13 @@ class Groups:
             days.setdefault(day.pop("group_id"), []).append(day)
         return days
 
-    async def _gathered(self, organization_id: int, group: dict[str, Any]) -> dict[str, Any]:
-        """Return a group with the number of its jobs up to date."""
-        if group["pending"] or "moving" in group:
+    async def _gather(self, organization_id: int, group: dict[str, Any]) -> None:
+        """Bring the days and the number of the jobs of a group up to date."""
+        if group["waits"]:
             await self._jobs.gather(organization_id, group["group_id"])
             where = {"organization_id": organization_id, "group_id": group["group_id"]}
             found = await self._groups.find_one(where, ["jobs"]) or {}
             group["jobs"] = found.get("jobs", 0)
-        return group
 
 
 def _key(cursor: Key) -> Key:
@@ -162,10 +157,7 @@ def _key(cursor: Key) -> Key:
     raise CursorInvalid
 
 
-def _served(group: dict[str, Any], days: list[dict[str, Any]], since: str) -> dict[str, Any]:
-    # A day is in two places for a moment while it is moved: the one in the group is as good.
-    recent = [*group.get("past", ()), *([group["day"]] if "day" in group else ())]
-    by_date = {day["date"]: day for day in [*days, *recent] if "date" in day}
+def _served(group: dict[str, Any], days: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "group_id": group["group_id"],
         "items": group.get("items", 0),
@@ -176,8 +168,8 @@ def _served(group: dict[str, Any], days: list[dict[str, Any]], since: str) -> di
         "retention_days": group.get("retention_days"),
         "verdict": group.get("verdict", {}).get("verdict"),
         "days": [
-            {"date": date, "created": day.get("created", 0), "changed": day.get("changed", 0)}
-            for date, day in sorted(by_date.items())
-            if date >= since and (day.get("created") or day.get("changed"))
+            {"date": day["date"], "created": day["created"], "changed": day["changed"]}
+            for day in sorted(days, key=lambda day: day["date"])
+            if day["created"] or day["changed"]
         ],
     }

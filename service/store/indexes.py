@@ -38,8 +38,6 @@ def _present(field: str) -> dict[str, Any]:
 INDEXES: dict[str, list[IndexModel]] = {
     "outputs": [
         _index("id", *_GROUP, "id", unique=True),
-        _index("key", *_GROUP, "key_hash", unique=True, **_present("key_hash")),  # tombstones have none
-        _index("output_id", *_GROUP, "output_id", **_present("output_id")),
         _index("job", *_GROUP, "root_job_id", "id", **_present("root_job_id")),
         _index("url", *_GROUP, "source_url", "id", **_present("source_url")),
         _index("country", *_GROUP, "country", "id", **_present("country")),

@@ -1,12 +1,14 @@
-"""What each job of a group wrote and holds.
+"""What each job of a group wrote and holds, and what each day brought.
 
-A round adds its counts to `pending_jobs` in its group's document, in the step that finishes it. From
-there they are moved to one document per job in `jobs`. A move has a number: a job that has had it
-refuses it the second time, so a move that broke off is simply done again.
+A batch adds its counts to `pending` in its group's document, in the step that finishes it. From there they are moved
+to one document per job in `jobs` and one per day in `days`. A move has a number: a document that has had it refuses it
+the second time, so a move that broke off is simply done again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
@@ -17,16 +19,9 @@ from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY
 from service.store.indexes import Indexes
 
-_COUNTS = ("items", "created", "changed", "unchanged")
-
-
-def _job_id(field: str) -> str:
-    return field.replace("%24", "$").replace("%2E", ".").replace("%25", "%")
-
-
-def job_field(job_id: str) -> str:
-    """Return a job's name as a field name: without dots and dollars."""
-    return job_id.replace("%", "%25").replace(".", "%2E").replace("$", "%24")
+JOB_COUNTS = ("items", "created", "changed", "unchanged")
+# What stays of a job when its group is deleted, so that a move that comes late is refused.
+_REMOVED = {"organization_id": 1, "group_id": 1, "job_id": 1, "move": 1}
 
 
 def served(job: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +30,7 @@ def served(job: dict[str, Any]) -> dict[str, Any]:
         "job_id": job["job_id"],
         "series": job.get("series"),
         "state": job.get("state", "running"),
-        **{name: job.get(name, 0) for name in _COUNTS},
+        **{name: job.get(name, 0) for name in JOB_COUNTS},
         "first_write": job.get("first_write"),
         "last_write": job.get("last_write"),
         "finish_date": job.get("finish_date"),
@@ -53,13 +48,14 @@ class Jobs:
     def __init__(self, database: Database, indexes: Indexes) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._jobs: Collection = database.get_collection("jobs", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
         self._indexes = indexes
 
     @stored
     async def list(self, organization_id: int, group_id: str, limit: int) -> list[dict[str, Any]]:
         """Return up to `limit` jobs of a group, newest first."""
         await self.gather(organization_id, group_id)
-        where = {"organization_id": organization_id, "group_id": group_id}
+        where = {"organization_id": organization_id, "group_id": group_id, "first_move": {"$exists": True}}
         found = self._jobs.find(where).sort([("last_write", -1), ("_id", -1)]).limit(limit)
         return [served(job) for job in await found.to_list(None)]
 
@@ -68,7 +64,8 @@ class Jobs:
         """Make a job that has written nothing: counted as one that wrote, but with nothing."""
         self._indexes.require("groups", "jobs")
         owner = {"organization_id": organization_id, "group_id": group_id}
-        nothing = {"$inc": {f"pending_jobs.{job_field(job_id)}.created": 0}}
+        entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
+        nothing = {"$push": {"pending": entry}}
         try:
             await self._groups.update_one(owner, nothing, upsert=True)
         except DuplicateKeyError:  # somebody else made the group's document
@@ -90,12 +87,14 @@ class Jobs:
             await self._move(owner, move)
 
     async def _move(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
-        await self._apply(owner, move)
+        number, jobs, days = move["number"], *_summed(move["entries"])
+        await _apply(self._jobs, owner, "job_id", number, jobs)
+        await _apply(self._days, owner, "date", number, days)
         # Those that this move made, whoever did it: counting all jobs would take longer with each one.
-        names = {"$in": [_job_id(name) for name in move["jobs"]]}
-        new = await self._jobs.count_documents({**owner, "job_id": names, "first_move": move["number"]})
+        made = {**owner, "job_id": {"$in": list(jobs)}, "first_move": number}
         await self._groups.update_one(
-            {**owner, "moving.number": move["number"]}, {"$unset": {"moving": ""}, "$inc": {"jobs": new}}
+            {**owner, "moving.number": number},
+            {"$unset": {"moving": ""}, "$inc": {"jobs": await self._jobs.count_documents(made)}},
         )
 
     async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
@@ -106,41 +105,65 @@ class Jobs:
         """Set the counts that wait aside, under a new number."""
         number = {"$add": [{"$ifNull": ["$moves", 0]}, 1]}
         group = await self._groups.find_one_and_update(
-            {**owner, "moving": {"$exists": False}, "pending_jobs": {"$exists": True}},
-            [
-                {"$set": {"moving": {"number": number, "jobs": "$pending_jobs"}, "moves": number}},
-                {"$unset": "pending_jobs"},
-            ],
+            {**owner, "moving": {"$exists": False}, "pending": {"$exists": True}},
+            [{"$set": {"moving": {"number": number, "entries": "$pending"}, "moves": number}}, {"$unset": "pending"}],
             {"moving": 1},
             return_document=ReturnDocument.AFTER,
         )
         return group["moving"] if group else None
 
-    async def _apply(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
-        number, operations = move["number"], []
-        for name, counts in move["jobs"].items():
-            update: dict[str, Any] = {
-                "$set": {"move": number},
-                "$setOnInsert": {"first_move": number},
-                "$inc": {k: counts.get(k, 0) for k in _COUNTS},
-            }
-            if "first_write" in counts:
-                update["$min"] = {"first_write": counts["first_write"]}
-                update["$max"] = {"last_write": counts["last_write"]}
-            where = {**owner, "job_id": _job_id(name), "move": {"$not": {"$gte": number}}}
-            operations.append(UpdateOne(where, update, upsert=True))
-        try:
-            await self._jobs.bulk_write(operations, ordered=False)
-        except BulkWriteError as error:
-            # A job that has had this move is not found, and cannot be made a second time.
-            failed = error.details["writeErrors"]
-            if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
-                raise
-
     @stored
     async def remove(self, organization_id: int, group_id: str) -> None:
-        """Forget the jobs of a group."""
-        self._indexes.require("groups", "jobs")
+        """Forget the jobs and the days of a group, and the counts that wait for them."""
+        await self.gather(organization_id, group_id)  # whoever else moves these counts finds that done
         owner = {"organization_id": organization_id, "group_id": group_id}
-        await self._groups.update_one(owner, {"$unset": {"pending_jobs": "", "moving": ""}, "$set": {"jobs": 0}})
-        await self._jobs.delete_many(owner)
+        await self._groups.update_one(owner, {"$unset": {"pending": ""}, "$set": {"jobs": 0}})
+        await self._jobs.update_many(owner, [{"$project": _REMOVED}])
+        await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0}})
+
+
+def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the counts of each job and of each day in the entries of some batches."""
+    jobs: dict[str, dict[str, Any]] = {}
+    days: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        date = entry["date"]
+        day = days.setdefault(date.strftime("%Y-%m-%d"), {"created": 0, "changed": 0})
+        for name in day:
+            day[name] += entry[name]
+        for counts in entry["jobs"]:
+            job = jobs.setdefault(counts["job_id"], dict.fromkeys(JOB_COUNTS, 0))
+            for name in JOB_COUNTS:
+                job[name] += counts.get(name, 0)
+            if any(counts.get(name, 0) > 0 for name in ("created", "changed", "unchanged")):
+                job["first_write"] = min(job.get("first_write", date), date)
+                job["last_write"] = max(job.get("last_write", date), date)
+    return jobs, days
+
+
+async def _apply(
+    collection: Collection, owner: dict[str, Any], name: str, number: int, summed: dict[str, dict[str, Any]]
+) -> None:
+    """Add what a move brings to each document that has not had it."""
+    operations = []
+    for value, counts in summed.items():
+        update: dict[str, Any] = {"move": number, "first_move": {"$ifNull": ["$first_move", number]}}
+        for field, count in counts.items():
+            match field:
+                case "first_write":
+                    update[field] = {"$min": [f"${field}", count]}
+                case "last_write":
+                    update[field] = {"$max": [f"${field}", count]}
+                case _:
+                    update[field] = {"$add": [{"$ifNull": [f"${field}", 0]}, count]}
+        where = {**owner, name: value, "move": {"$not": {"$gte": number}}}
+        operations.append(UpdateOne(where, [{"$set": update}], upsert=True))
+    if not operations:
+        return
+    try:
+        await collection.bulk_write(operations, ordered=False)
+    except BulkWriteError as error:
+        # A document that has had this move is not found, and cannot be made a second time.
+        failed = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
+            raise

@@ -1,7 +1,7 @@
 """What keeps groups in order while the service runs; each group is looked at when its `due` date has come.
 
-Every step may break off and be done again, by this process or another one: days are written as
-absolute numbers, moved counts have numbers, removals are noted before they are done.
+Every step may break off and be done again, by this process or another one: moved counts have numbers, removals are
+noted before they are done.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from pymongo import ReplaceOne, ReturnDocument
+from pymongo import ReturnDocument
 
 from service.settings import Settings
-from service.store.connection import COMMITTED, MAJORITY, Collection, Database, server_time
+from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
-from service.store.jobs import Jobs, job_field
+from service.store.jobs import Jobs
+from service.store.outputs.counts import Change
 from service.store.outputs.reading import Query
 
 log = logging.getLogger("service.store")
@@ -34,8 +35,10 @@ _REMOVED_AT_ONCE = 1000
 # per pass, so that a busy group does not grow for ever.
 _EXPIRED_AT_ONCE = 200
 _EXPIRING_SECONDS = 3.0
-# Counts of jobs that one pass corrects: they wait in the group's document.
-_CORRECTED_AT_ONCE = 500
+# Seconds that writers wait at most for the moment of a recount; where the database has no snapshots, for all of it.
+_PAUSE = 2.0
+_LONG_PAUSE = 30.0
+_RECOUNT_AGAIN = timedelta(seconds=5)
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
@@ -45,14 +48,14 @@ Expire = Callable[[int, str, Query], Awaitable[tuple[int, int | None]]]
 class Upkeep:
     """Looks after groups: counts, finished days, old tombstones and deletion records, retention."""
 
-    def __init__(self, database: Database, jobs: Jobs, expire: Expire, settings: Settings) -> None:
-        self._database, self._jobs, self._expire = database, jobs, expire
+    def __init__(self, client: Client, database: Database, jobs: Jobs, expire: Expire, settings: Settings) -> None:
+        self._client, self._database, self._jobs, self._expire = client, database, jobs, expire
         self.failures = 0
         self._deleted_age = timedelta(days=settings.deleted_days)
         options: dict[str, Any] = {"write_concern": COMMITTED, "read_concern": MAJORITY}
         self._groups: Collection = database.get_collection("groups", **options)
-        self._days: Collection = database.get_collection("days", **options)
         self._outputs: Collection = database.get_collection("outputs", **options)
+        self._job_documents: Collection = database.get_collection("jobs", **options)
 
     async def run(self) -> None:
         """Look at every group whose time has come; one that fails does not stop the others."""
@@ -94,7 +97,6 @@ class Upkeep:
             return
         group = claimed
         await self._jobs.gather(**owner)
-        await self._keep_past_days(owner, group)
         next_due = [
             await self._remove_tombstones(owner, group, now),
             await self._remove_deletions(owner, group, now),
@@ -105,15 +107,6 @@ class Upkeep:
         # Only if nobody has found something to do meanwhile.
         change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
         await self._groups.update_one({**owner, "due": claim}, change)
-
-    async def _keep_past_days(self, owner: dict[str, Any], group: dict[str, Any]) -> None:
-        """Move the counts of finished days to documents of their own."""
-        days = [day for day in group.get("past", ()) if "date" in day]
-        if days:
-            await self._days.bulk_write(
-                [ReplaceOne({**owner, "date": day["date"]}, {**owner, **day}, upsert=True) for day in days]
-            )
-            await self._groups.update_one(owner, {"$pull": {"past": {"date": {"$in": [day["date"] for day in days]}}}})
 
     async def _remove_tombstones(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         if group.get("tombstones", 0) <= 0:
@@ -160,47 +153,60 @@ class Upkeep:
         return now
 
     async def _recount(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
-        """Count what a group holds anew after a writer died, once nobody writes to it."""
+        """Count what a group holds anew after a writer died, and add the difference to its counts.
+
+        Both are read at one moment without a batch in flight. Writers pause for that moment only: what they write while
+        this counts is not in the difference, so that it can be added at any time.
+        """
         if not group.get("recount"):
             return None
-        quiet: dict[str, Any] = {
-            **owner,
-            "open": [],
-            "pending_jobs": {"$exists": False},
-            "moving": {"$exists": False},
-            "recount": True,
-        }
-        before = await self._groups.find_one(quiet, ["next"])
-        if before is None:
-            return now + timedelta(seconds=5)
-        found = {
-            job["_id"]: job
-            async for job in self._outputs.aggregate(
-                [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB], hint="job", allowDiskUse=True
-            )
-        }
-        kept = {job["job_id"]: job.get("items", 0) async for job in self._jobs_of(owner)}
-        differences = {id: found.get(id, _NOTHING)["items"] - kept.get(id, 0) for id in {*found, *kept}}
-        wrong = [id for id, difference in differences.items() if difference]
-        some = {f"pending_jobs.{job_field(id)}.items": differences[id] for id in wrong[:_CORRECTED_AT_ONCE]}
-        counts = {name: sum(job[name] for job in found.values()) for name in ("items", "approved", "deleted")}
-        counts["jobs"] = len(kept)
-        counts["tombstones"] = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}})
-        # Whoever writes takes ids first: the same `next` and nothing in flight is the same state.
-        update: dict[str, Any] = {"$set": counts}
-        if some:
-            update["$inc"] = some
-        if len(some) == len(wrong):
-            update["$unset"] = {"recount": ""}
-        quiet["next"] = before["next"]
-        done = await self._groups.update_one(quiet, update)
-        return None if done.matched_count and not wrong else now + timedelta(seconds=5)
+        has_snapshots = "operationTime" in await self._database.command("ping")  # not without a replica set
+        pause = _PAUSE if has_snapshots else _LONG_PAUSE
+        await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", int(pause * 1000)]}}}])
+        try:
+            await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
+            async with await self._client.start_session(snapshot=has_snapshots) as session:
+                quiet = {**owner, "open": [], "paused": {"$exists": True}}
+                kept = await self._groups.find_one(quiet, session=session)
+                if kept is None:
+                    return now + _RECOUNT_AGAIN
+                if has_snapshots:
+                    await self._groups.update_one(owner, {"$unset": {"paused": ""}})
+                difference = await self._difference(owner, kept, session)
+            done = {"recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]}}
+            # Without snapshots, only if writers have paused all the time.
+            where = owner if has_snapshots else {**owner, "next": kept["next"], "open": []}
+            await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
+            return now + _RECOUNT_AGAIN
+        finally:
+            await self._groups.update_one(owner, {"$unset": {"paused": ""}})
 
-    def _jobs_of(self, owner: dict[str, Any]) -> Any:
-        return self._database["jobs"].with_options(read_concern=MAJORITY).find(owner, ["job_id", "items"])
+    async def _until_nothing_is_in_flight(self, owner: dict[str, Any], deadline: float) -> None:
+        while time.monotonic() < deadline:
+            if await self._groups.find_one({**owner, "open": []}, {"_id": 1}) is not None:
+                return
+            await asyncio.sleep(_PAUSE / 50)
+
+    async def _difference(self, owner: dict[str, Any], kept: dict[str, Any], session: Any) -> Change:
+        """Return what the counts of a group and its jobs lack, by what is stored at the moment of a session."""
+        pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB]
+        found = self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, session=session)
+        by_job = {job["_id"]: job async for job in found}
+        tombstones = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}}, session=session)
+        counts = {name: sum(job[name] for job in by_job.values()) for name in ("items", "approved", "deleted")}
+        counts["tombstones"] = tombstones
+        change = Change(**{name: count - kept.get(name, 0) for name, count in counts.items()})
+        for job_id, job in by_job.items():
+            change.job(job_id, items=job["items"])
+        async for job in self._job_documents.find(owner, ["job_id", "items"], session=session):
+            change.job(job["job_id"], items=-job.get("items", 0))
+        for entry in [*kept.get("pending", ()), *kept.get("moving", {}).get("entries", ())]:
+            for job in entry["jobs"]:
+                change.job(job["job_id"], items=-job.get("items", 0))
+        change.jobs = {job_id: wrong for job_id, wrong in change.jobs.items() if wrong["items"]}
+        return change
 
 
-_NOTHING = {"items": 0, "approved": 0, "deleted": 0}
 _DELETED = {"$eq": ["$deleted", True]}
 _COUNT_BY_JOB = {
     "$group": {

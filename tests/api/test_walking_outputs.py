@@ -53,7 +53,8 @@ class Loaded:
         await store.ensure_indexes()
         for start in range(0, MANY, 1000):
             batch = [{"is_approved": False, **output} for output in self.outputs[start : start + 1000]]
-            await store.outputs.write(self.organization_id, "group-1", store.outputs.prepare(batch))
+            door = store.outputs.door(self.organization_id, "group-1")
+            await store.outputs.write(self.organization_id, "group-1", list(map(door, batch)))
         found = store.database["outputs"].find({"organization_id": self.organization_id})
         async for document in found:
             self.dates[document["key_hash"]] = document["update_date"].isoformat(timespec="milliseconds")

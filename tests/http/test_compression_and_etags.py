@@ -18,6 +18,7 @@ from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Answer, Api, make_cookie, make_output
+from tests.support.groups import Group
 
 PAGE = "/v1/outputs/g"
 
@@ -263,8 +264,8 @@ class Held:
 
 @pytest.fixture
 def settings() -> Settings:
-    # Each POST is a round of its own, so that two can be in flight in one group. No lease ends in a test.
-    return Settings(mongo_database="test", group_commit=False, lease_seconds=60.0)
+    # No lease ends in a test.
+    return Settings(mongo_database="test", lease_seconds=60.0)
 
 
 @pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
@@ -286,14 +287,16 @@ async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api,
 
 @pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
 async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
-    api: Api, store: Store, step: str
+    api: Api, store: Store, settings: Settings, mongo_url: str, step: str
 ) -> None:
     await write(api, 1, 2)
     held = Held(store, step)
     early = asyncio.create_task(write(api, 3, 2))
     await held.arrived[0].wait()
-    held.go(1)
-    await write(api, 5, 2)
+    other = Store.connect(settings, mongo_url)
+    await other.ensure_indexes()
+    await Group(api.organization_id, "g").write(other, make_output(5), make_output(6))
+    await other.close()
     between = await api.get(PAGE)
     assert len(between.json["items"]) == 2
     held.go(0)

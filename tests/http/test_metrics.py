@@ -22,9 +22,11 @@ from service.http.metrics import Metrics
 from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import Store, new_secret
-from service.store.outputs.ids import Change, new_token
+from service.store.outputs.counts import Change
+from service.store.outputs.ids import Finished
 from tests.conftest import Server
 from tests.support.api import Api, make_output
+from tests.support.groups import Group, open_batch
 from tests.support.processes import SECONDS, ServiceProcess
 from tests.support.raw import connect
 from tests.support.workers import pausing
@@ -187,13 +189,13 @@ class TestBatches:
     async def test_batches_in_flight_and_the_age_of_the_oldest(self, api: Api, store: Store) -> None:
         before = await metrics(api)
         assert (before["sds_database_up"], before["sds_batches_in_flight"]) == (1, 0)
-        batches = [await store.outputs.ids.allocate(api.organization_id, name, 3, new_token()) for name in "gh"]
+        batches = [await open_batch(store, Group(api.organization_id, name), 3) for name in "gh"]
         await asyncio.sleep(0.3)
         found = await metrics(api)
         assert found["sds_batches_in_flight"] == 2
         assert found["sds_oldest_batch_seconds"] >= 0.25
         for batch in batches:
-            assert await store.outputs.ids.finish(batch, Change())
+            await store.outputs.ids.turn(batch.group, Finished(batch, Change()), 0)
         assert (await metrics(api))["sds_batches_in_flight"] == 0
         await store.client.drop_database(store.database.name)
 

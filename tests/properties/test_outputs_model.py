@@ -156,7 +156,7 @@ class Group:
 
     async def write(self, body: list[dict[str, Any]]) -> list[dict[str, Any]]:
         loaded = OutputInput(many=True).load(copy.deepcopy(body))
-        return await self.store.outputs.write(1, self.name, self.store.outputs.prepare(loaded))
+        return await self.store.outputs.write(1, self.name, list(map(self.store.outputs.door(1, self.name), loaded)))
 
     async def walk(self, limit: int = 1000, cursor: int = 0, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -25,7 +25,7 @@ def test_settings_are_listed_by_the_command_line(capsys: pytest.CaptureFixture[s
     assert main(["settings"]) == 0
     out = capsys.readouterr().out
     assert "HOST=127.0.0.1\n    Address to listen on.\n" in out
-    assert "GROUP_COMMIT=true\n" in out
+    assert "SEALED_ONLY=false\n" in out
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -66,7 +66,7 @@ def test_without_an_environment_all_settings_have_their_defaults() -> None:
         ("shutdown_timeout", 1.0),
         ("drain_seconds", 0.0),
         ("lease_seconds", 6.0),
-        ("group_commit", False),
+        ("sealed_only", True),
         ("cors_origins", "https://a.example,https://b.example"),
         ("log_level", "WARNING"),
         ("log_format", "text"),
@@ -79,7 +79,7 @@ def test_a_setting_comes_from_the_environment_or_from_a_flag(name: str, value: A
 
 
 def test_settings_pass_to_another_process_through_its_environment() -> None:
-    settings = Settings(port=1234, group_commit=False, rate_limit=0.5, base_url="https://a.example")
+    settings = Settings(port=1234, sealed_only=True, rate_limit=0.5, base_url="https://a.example")
     assert Settings.load(settings.environ()) == settings
 
 
@@ -112,7 +112,7 @@ def test_settings_pass_to_another_process_through_its_environment() -> None:
         ("max_depth", "151"),
         ("rate_limit", "-1"),
         ("shutdown_timeout", "nan"),
-        ("group_commit", "yes"),
+        ("sealed_only", "yes"),
         ("log_level", "LOUD"),
         ("log_format", "xml"),
         ("tls_cert", "/nowhere/cert.pem"),

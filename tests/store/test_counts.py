@@ -11,15 +11,13 @@ from typing import Any
 
 import pytest
 
-from service.store import Patch, Store, StoreError, StoreUnavailable
-from service.store import upkeep as upkeep_module
+from service.store import Patch, Query, Store, StoreError
+from service.store.jobs import _apply, _summed
 from tests.support.api import make_output
 from tests.support.groups import (
     Group,
-    at,
-    die,
-    fail,
     groups_of,
+    killed_at,
     lease_over,
     look_after,
     look_after_once,
@@ -71,10 +69,7 @@ async def test_a_job_says_what_it_created_changed_and_left(store: Store, group: 
 async def test_a_batch_whose_writer_died_before_it_was_finished_is_counted_once(
     store: Store, other: Store, group: Group
 ) -> None:
-    store.outputs.ids.step = at("before finish", fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
+    await killed_at(store, "before finish", group.write(store, make_output(1), make_output(2, root_job_id="job-2")))
     for number in range(3, 53):
         await group.write(other, make_output(number))
     await reap(other, group)
@@ -86,10 +81,7 @@ async def test_a_batch_whose_writer_died_before_it_was_finished_is_counted_once(
 async def test_an_item_of_a_dead_writer_that_was_changed_since_is_counted_once(
     store: Store, other: Store, group: Group
 ) -> None:
-    store.outputs.ids.step = at("written", fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(store, version(1), make_output(2))
+    await killed_at(store, "written", group.write(store, version(1), make_output(2)))
     assert [r["result"] for r in await group.write(other, version(2))] == ["updated"]
     await reap(other, group)
     await group.assert_counts_are_exact(other)
@@ -98,10 +90,7 @@ async def test_an_item_of_a_dead_writer_that_was_changed_since_is_counted_once(
 async def test_an_item_that_is_changed_while_the_reaper_counts_is_counted_once(
     store: Store, other: Store, group: Group
 ) -> None:
-    store.outputs.ids.step = at("written", fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(store, version(1), *(make_output(n) for n in range(2, 8)))
+    await killed_at(store, "written", group.write(store, version(1), *(make_output(n) for n in range(2, 8))))
     recovery = store.outputs.recovery
     real = recovery._outputs
 
@@ -122,7 +111,7 @@ async def test_an_item_that_is_changed_while_the_reaper_counts_is_counted_once(
 async def test_a_slow_writer_and_a_slow_reaper_count_a_batch_once(store: Store, other: Store, group: Group) -> None:
     async with stopped_at(store, "before finish", group.write(store, make_output(1))):
         await lease_over(other, group)
-        (batch,) = [b for b in await other.outputs.recovery._expired() if b.organization_id == group.organization]
+        (batch,) = [b for b in await other.outputs.recovery._expired() if b.group == group.key]
     await group.write(store, make_output(2))
     await group.write(store, make_output(3))
     await other.outputs.recovery.fence(batch)
@@ -144,56 +133,90 @@ async def test_a_dead_writer_is_counted_anew_where_nobody_can_tell(store: Store,
     items = [make_output(n, is_approved=True) for n in range(6)]
     written = await group.write(store, *items)
     await group.delete(store, written[0])
-    store.outputs.ids.step = at("written", fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(
+    await killed_at(
+        store,
+        "written",
+        group.write(
             store,
             items[0],  # revived
             *(dict(item, root_job_id="job-2") for item in items[1:3]),  # touched
             make_output(3, data={"changed": 1}, root_job_id="job-2"),
-        )
+        ),
+    )
     await reap(other, group)
     await look_after(other, group)
     await group.assert_counts_are_exact(other)
     assert "recount" not in await group.document(other)
 
 
-async def test_a_recount_waits_until_nobody_writes(store: Store, other: Store, group: Group) -> None:
+async def test_what_a_recovered_round_did_is_told_apart(store: Store, other: Store, group: Group) -> None:
+    """A patch is nothing that a job did, and an item that came back was created."""
+    written = await group.write(store, *(make_output(n) for n in range(4)))
+    await group.delete(store, written[0])
+    patched = Patch("key_hash", "key-1", is_approved=True)
+    changes = {"deleted": make_output(0), "changed": make_output(2, data={"new": 1})}
+    for work in (group.patch(store, patched), group.write(store, *changes.values())):
+        await killed_at(store, "written", work)
+        await reap(other, group)
+    job = (await group.jobs(other))["job-1"]
+    assert [job[kind] for kind in ("items", "created", "changed")] == [4, 5, 1]
+    await look_after(other, group)
+    await group.assert_counts_are_exact(other)
+
+
+async def test_a_group_that_is_written_without_a_pause_is_recounted(store: Store, other: Store, group: Group) -> None:
+    numbers, stop = itertools.count(100), False
+    await group.write(store, *(make_output(n, is_approved=True) for n in range(20)))
+
+    async def write(each: Store) -> None:
+        while not stop:
+            await group.write(each, make_output(next(numbers)), make_output(next(numbers), is_approved=True))
+
+    writing = [asyncio.ensure_future(write(each)) for each in (store, other) * 2]
+    try:
+        await asyncio.sleep(0.2)
+        wrong = {"items": 77, "approved": -5, "deleted": 3, "tombstones": 1, "recount": 1}
+        await store.database["groups"].update_one(group.owner, {"$inc": wrong})
+        for _ in range(50):
+            await look_after_once(other, group)
+            if "recount" not in await group.document(other):
+                break
+    finally:
+        stop = True
+        await asyncio.gather(*writing)
+    assert "recount" not in await group.document(other)
+    assert (await group.document(other))["tombstones"] == 0
+    await group.assert_counts_are_exact(store)
+
+
+async def test_a_batch_that_stays_in_flight_puts_a_recount_off_and_holds_up_no_writer(
+    store: Store, other: Store, group: Group
+) -> None:
     await group.write(store, make_output(1))
-    await group.set(store, recount=True, items=77)
+    await group.set(store, recount=1, items=77)
     async with stopped_at(store, "written", group.write(store, make_output(2))):
         await look_after_once(other, group)
-        assert (await group.document(other))["recount"]
+        assert (await group.document(other))["recount"] == 1
+        assert [r["result"] for r in await group.write(other, make_output(3))] == ["created"]
     await look_after(other, group)
     await group.assert_counts_are_exact(other)
     assert "recount" not in await group.document(other)
 
 
-async def test_a_recount_gives_way_to_a_writer_that_comes_in_between(store: Store, other: Store, group: Group) -> None:
+async def test_a_writer_that_dies_during_a_recount_is_recounted_too(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await group.write(store, make_output(1))
-    await group.jobs(store)
-    await group.set(store, recount=True)
-    upkeep = other.upkeep
-    real = upkeep._outputs
+    await group.set(store, recount=1)
+    real = other.upkeep._difference
 
-    class Between:
-        def aggregate(self, *args: Any, **options: Any) -> Any:
-            async def counted() -> AsyncIterator[Any]:
-                async for job in real.aggregate(*args, **options):
-                    yield job
-                await group.write(store, make_output(2, is_approved=True))
+    async def between(*args: Any) -> Any:
+        await store.database["groups"].update_one(group.owner, {"$inc": {"recount": 1}})
+        return await real(*args)
 
-            return counted()
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-    upkeep._outputs = Between()  # type: ignore[assignment]
+    monkeypatch.setattr(other.upkeep, "_difference", between)
     await look_after_once(other, group)
-    upkeep._outputs = real
-    await group.assert_counts_are_exact(other)
-    assert (await group.document(other))["recount"]
+    assert (await group.document(other))["recount"] == 2
 
 
 # -- moving counts to the jobs --------------------------------------------------------------------
@@ -211,12 +234,30 @@ async def test_a_move_that_broke_off_is_done_again_and_counts_once(store: Store,
     await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
     move = await store.jobs._begin(group.owner)
     assert move is not None
-    partly = {**move, "jobs": {"job-1": move["jobs"]["job-1"]}}
-    await store.jobs._apply(group.owner, partly)  # then it dies
+    jobs, _ = _summed(move["entries"])
+    await _apply(store.jobs._jobs, group.owner, "job_id", move["number"], {"job-1": jobs["job-1"]})  # then it dies
     await group.write(other, make_output(3))
     await group.assert_counts_are_exact(other)
-    await store.jobs._apply(group.owner, move)  # and comes back late
+    await store.jobs._move(group.owner, move)  # and comes back late
     await group.assert_counts_are_exact(other)
+    assert (await days(group, other))[0][1] == 3
+
+
+async def test_a_move_that_comes_late_leaves_no_job_of_a_deleted_group(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
+    move = await store.jobs._begin(group.owner)
+    assert move is not None
+    await other.outputs.delete_matching(*group.key, Query())
+    await other.groups.remove(*group.key)
+    await store.jobs._move(group.owner, move)
+    assert await group.jobs(other) == {}
+    stats = await group.stats(other)
+    assert (stats["jobs"], stats["days"]) == (0, [])
+    await group.write(other, make_output(1))
+    assert {id: job["created"] for id, job in (await group.jobs(other)).items()} == {"job-1": 1}
+    assert (await group.stats(other))["jobs"] == 1
 
 
 async def test_the_counts_of_jobs_are_gathered_while_others_write_without_a_pause(
@@ -283,18 +324,14 @@ async def test_a_batch_ends_even_when_the_counts_of_jobs_cannot_be_moved(
     assert (await group.stats(store))["jobs"] == 3000
 
 
-async def test_a_recount_of_many_jobs_corrects_some_at_a_time(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upkeep_module, "_CORRECTED_AT_ONCE", 3)
+async def test_a_recount_corrects_every_job(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(8)))
     await store.jobs.gather(**group.owner)
     await store.database["jobs"].update_many(group.owner, {"$set": {"items": 7}})
-    await group.set(store, recount=True, jobs=99)
+    await group.set(store, recount=1)
     await look_after(store, group)
     await group.assert_counts_are_exact(store)
     assert (await group.stats(store))["jobs"] == 8
-    assert "recount" not in await group.document(store)
 
 
 # -- days -----------------------------------------------------------------------------------------
@@ -304,28 +341,21 @@ async def days(group: Group, store: Store) -> list[tuple[str, int, int]]:
     return [(day["date"], day["created"], day["changed"]) for day in (await group.stats(store))["days"]]
 
 
-async def test_a_finished_day_moves_to_a_document_of_its_own(store: Store, other: Store, group: Group) -> None:
-    await group.write(store, make_output(1), make_output(2))
-    await group.write(store, version(1))
-    await group.set(store, day={"date": "2020-02-02", "created": 2, "changed": 1})
+async def test_a_batch_counts_for_the_day_of_its_date(store: Store, other: Store, group: Group) -> None:
+    """Not for that on which it is finished: this one is ended after midnight, by another process."""
+    store.outputs.set_clock(datetime(2020, 2, 2, 23, 59, 59, tzinfo=UTC))
+    await killed_at(store, "written", group.write(store, make_output(1), make_output(2)))
+    await reap(other, group)
+    store.outputs.set_clock(None)
+    await group.write(store, version(1), make_output(3))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
-    await group.write(other, make_output(3))
-    expected = [("2020-02-02", 2, 1), (today, 1, 0)]
-    assert await days(group, store) == expected
-    before = await group.document(store)
-    await look_after(other, group)
-    assert await days(group, store) == expected
-    document = await group.document(store)
-    assert document["past"] == [] and document["day"]["date"] == today
-    # A move that is done again, by somebody who had seen the day before it was moved.
-    await store.upkeep._keep_past_days(group.owner, before)
-    assert await days(group, store) == expected
-    assert await store.database["days"].count_documents(group.owner) == 1
+    assert await days(group, store) == [("2020-02-02", 2, 0), (today, 1, 1)]
 
 
 async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Group) -> None:
+    store.outputs.set_clock(datetime(2020, 2, 2, tzinfo=UTC))
     await group.write(store, make_output(1))
-    await group.set(store, day={"date": "2020-02-02", "created": 1, "changed": 0})
+    store.outputs.set_clock(None)
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     other = Group(group.organization, "chairs")
     await other.write(store, make_output(1))

@@ -9,7 +9,7 @@ import pytest
 from service.store import Query, Store, outputs
 from tests.conftest import MakeApi
 from tests.support.api import make_output
-from tests.support.groups import Group, at
+from tests.support.groups import Group, at, open_batch
 
 
 async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_in_flight(
@@ -17,7 +17,7 @@ async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_i
 ) -> None:
     api = await make_api(organization, scopes=["read", "write", "delete", "state"])
     path = "/v1/outputs/lamps"
-    await store.outputs.ids.allocate(organization, "lamps", 1)  # a writer that is slow, or dead
+    await open_batch(store, Group(organization), 1)  # a writer that is slow, or dead
     await api.ok(path, [make_output(1, root_job_id="gone"), make_output(2, root_job_id="kept")])
     deleted = await api.request("DELETE", f"{path}?job_id=gone")
     assert deleted.status == 200, deleted.body

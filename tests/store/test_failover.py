@@ -40,9 +40,7 @@ def mongo_url(replica_set: ReplicaSet) -> str:
 @pytest.fixture
 def settings() -> Settings:
     """Rounds of one process overlap, and a batch stays in flight while its write is held up."""
-    return Settings(
-        mongo_database="test", group_commit=False, lease_seconds=60, mongo_timeout=5, token_cache_seconds=0.1
-    )
+    return Settings(mongo_database="test", lease_seconds=60, mongo_timeout=5, token_cache_seconds=0.1)
 
 
 class Failover:

@@ -80,9 +80,8 @@ def filled(mongo_url: str) -> Filled:
         ids: list[int] = []
         for first in range(0, ITEMS, BATCH):
             for group, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
-                written = await store.outputs.write(
-                    ORGANIZATION, group, store.outputs.prepare([dict(item) for item in items[first : first + size]])
-                )
+                door = store.outputs.door(ORGANIZATION, group)
+                written = await store.outputs.write(ORGANIZATION, group, list(map(door, items[first : first + size])))
                 ids += [result["id"] for result in written] if group == GROUP else []
         firsts = store.database["outputs"].find(
             {"organization_id": ORGANIZATION, "group_id": GROUP, "id": {"$in": ids[::BATCH]}}, sort=[("id", 1)]

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pymongo.errors import AutoReconnect
 
 from service.settings import Settings
-from service.store import Store, StoreUnavailable
-from service.store.outputs.ids import Batch, new_token
+from service.store import Store, StoreUnavailable, time_budget
+from service.store.outputs.ids import Batch
 from tests.support.api import make_output
-from tests.support.groups import DATABASE, Group, at, die, fail, lease_over, look_after, reap, stopped_at, version
+from tests.support.groups import (
+    DATABASE,
+    Group,
+    at,
+    fail,
+    killed_at,
+    lease_over,
+    look_after,
+    open_batch,
+    reap,
+    stopped_at,
+    version,
+)
 
 STEPS = ["allocated", "before write", "written", "before finish"]
-
-
-async def ended(store: Store, group: Group) -> None:
-    """Wait until the failed rounds of a process are ended, before any lease is over."""
-    await asyncio.wait_for(store.outputs.recovery.close(), 60)
-    assert not await group.in_flight(store)
 
 
 @pytest.fixture
@@ -35,91 +41,136 @@ async def patient(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     await store.close()
 
 
+def cut_commands(store: Store, monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool = False) -> list[str]:
+    """Lose the connection at the first command of a kind that a lane sends, before or after it is done."""
+    real = store.outputs._lanes.database.command
+    calls: list[str] = []
+
+    async def command(command: dict[str, Any], **options: Any) -> Any:
+        if name in command and not calls:
+            calls.append(name)
+            if not before:
+                await real(command, **options)
+            raise AutoReconnect("cut")
+        return await real(command, **options)
+
+    monkeypatch.setattr(store.outputs._lanes, "database", Proxy(store.outputs._lanes.database, command))
+    return calls
+
+
+class Proxy:
+    """A database whose `command` is another function."""
+
+    def __init__(self, database: Any, command: Any) -> None:
+        self._database, self.command = database, command
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+
 # -- a round that failed in its own process -------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", STEPS)
-async def test_a_failed_round_is_ended_at_once(patient: Store, other: Store, group: Group, step: str) -> None:
+async def test_a_failed_round_is_tried_again_at_once(patient: Store, other: Store, group: Group, step: str) -> None:
     (kept,) = await group.write(patient, version(0))
-    body = [version(1), make_output(2), make_output(3)]
     patient.outputs.ids.step = at(step, fail())
-    with pytest.raises(StoreUnavailable):
-        await group.write(patient, *body)
-    await ended(patient, group)
-    retried = await group.write(other, *body)
+    results = await group.write(patient, version(1), make_output(2), make_output(3))
+    assert [r["result"] for r in results] == ["updated", "created", "created"]
     items = {item["key_hash"]: item for item in await group.read(other)}
     assert items["key-1"]["data"] == {"version": 1} and items["key-1"]["output_id"] == kept["output_id"]
-    assert {r["key_hash"]: r["id"] for r in retried} == {key: item["id"] for key, item in items.items()}
+    assert {r["key_hash"]: r["id"] for r in results} == {key: item["id"] for key, item in items.items()}
+    assert not await group.in_flight(other)
+    await look_after(other, group)
     await group.assert_counts_are_exact(other)
 
 
-@pytest.mark.parametrize("step", STEPS)
-async def test_a_cancelled_round_is_ended_at_once(patient: Store, group: Group, step: str) -> None:
-    async with stopped_at(patient, step, group.write(patient, version(1), make_output(2))) as writing:
-        (task,) = patient.outputs._writing._commits._tasks
-        task.cancel()
-        await asyncio.wait([writing])
-    await ended(patient, group)
-    assert writing.cancelled()
-
-
-async def test_a_failed_look_up_leaves_no_batch_in_flight(patient: Store, group: Group) -> None:
-    real = patient.outputs._writing._outputs
-
-    def find(*args: Any, **options: Any) -> Any:
-        raise AutoReconnect("cut")
-
-    patient.outputs._writing._outputs = SimpleNamespace(find=find)  # type: ignore[assignment]
-    with pytest.raises(StoreUnavailable):
-        await group.write(patient, version(1))
-    patient.outputs._writing._outputs = real
-    async with asyncio.timeout(60):
-        while not await group.document(patient) or await group.in_flight(patient):
-            await asyncio.sleep(0.01)
-    assert [r["result"] for r in await group.write(patient, version(1))] == ["created"]
-
-
-async def test_a_connection_lost_in_the_middle_of_the_write_is_made_good(
-    patient: Store, other: Store, group: Group
+async def test_a_failed_look_up_leaves_no_batch_in_flight(
+    patient: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = patient.outputs._writing._outputs
+    calls = cut_commands(patient, monkeypatch, "find", before=True)
+    assert [r["result"] for r in await group.write(patient, version(1))] == ["created"]
+    assert calls == ["find"]
+    assert not await group.in_flight(patient)
 
-    async def cut(operations: list[Any], **options: Any) -> Any:
-        patient.outputs._writing._outputs = real
-        await real.bulk_write(operations[::2], **options)
-        raise AutoReconnect("cut")
 
-    patient.outputs._writing._outputs = SimpleNamespace(find=real.find, bulk_write=cut)  # type: ignore[assignment]
-    body = [make_output(n) for n in range(6)]
-    with pytest.raises(StoreUnavailable):
-        await group.write(patient, *body)
-    await ended(patient, group)
-    before = [item["id"] for item in await group.read(other)]
-    assert len(before) == 3
+@pytest.mark.parametrize("known", [False, True], ids=["insert", "update"])
+async def test_a_connection_lost_after_the_write_is_made_good(
+    patient: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    """What had landed has the result that it would have had; it is neither written nor counted again."""
+    if known:
+        await group.write(patient, *(make_output(n, data={"version": 0}) for n in range(6)))
+    calls = cut_commands(patient, monkeypatch, "update" if known else "insert")
+    results = await group.write(patient, *(make_output(n) for n in range(6)))
+    assert calls == ["update" if known else "insert"]
+    assert {r["result"] for r in results} == {"updated" if known else "created"}
+    assert [item["id"] for item in await group.read(other)] == [r["id"] for r in results]
+    await look_after(other, group)
     await group.assert_counts_are_exact(other)
-    results = await group.write(other, *body)
-    assert [r["result"] for r in results] == ["unchanged", "created"] * 3
-    assert len(await group.read(other, cursor=before[-1])) == 3
+    assert (await group.jobs(other))["job-1"]["created"] == 6
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["before", "after"])
+async def test_a_turn_whose_reply_is_lost_is_taken_again(
+    patient: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, finished: bool
+) -> None:
+    """Whether it has finished one batch and begun another cannot be told: neither is counted or left twice."""
+    real = patient.outputs.ids._update
+    cut: list[Any] = []
+
+    async def update(*args: Any) -> Any:
+        if args[1] is not None and args[2] and not cut:
+            cut.append(args)
+            if finished:
+                await real(*args)
+            raise StoreUnavailable("cut")
+        return await real(*args)
+
+    monkeypatch.setattr(patient.outputs.ids, "_update", update)
+    async with stopped_at(patient, "written", group.write(patient, make_output(1))) as first:
+        second = asyncio.ensure_future(group.write(patient, make_output(2)))
+        await asyncio.sleep(0)
+    assert [r["result"] for r in [*await first, *await second]] == ["created", "created"] and cut
+    assert not await group.in_flight(patient)
+    await look_after(other, group)
     await group.assert_counts_are_exact(other)
+    assert (await group.jobs(other))["job-1"]["created"] == 2
 
 
 async def test_a_batch_that_cannot_be_ended_at_once_is_tried_again(patient: Store, group: Group) -> None:
-    tries = 0
+    steps: list[str] = []
 
     async def hook(name: str) -> None:
-        nonlocal tries
-        if name == "before write":
+        steps.append(name)
+        if steps.count(name) == 1 and name in ("before write", "before fence"):
             raise StoreUnavailable("injected")
-        if name == "before fence":
-            tries += 1
-            if tries < 2:
-                raise StoreUnavailable("injected")
 
     patient.outputs.ids.step = hook
-    with pytest.raises(StoreUnavailable):
-        await group.write(patient, version(1))
-    await ended(patient, group)
-    assert tries == 2
+    await group.write(patient, version(1))
+    assert steps.count("before fence") == 2
+    assert not await group.in_flight(patient)
+
+
+async def test_a_write_whose_client_has_its_503_does_not_come_back(
+    settings: Settings, mongo_url: str, other: Store, group: Group
+) -> None:
+    """It lost to another process, which has acknowledged a later write of the same item since."""
+    store = Store.connect(dataclasses.replace(settings, mongo_timeout=30.0), mongo_url)
+    await store.ensure_indexes()
+    with time_budget(1.0):
+        late = asyncio.ensure_future(group.write(store, version(1), make_output(2)))
+    async with stopped_at(store, "before write", late):
+        await group.write(other, version(2))
+        with pytest.raises(StoreUnavailable):
+            await late
+        await group.write(other, version(3))
+    await store.outputs.close()
+    items = {item["key_hash"]: item["data"] for item in await group.read(other)}
+    assert items["key-1"] == {"version": 3}
+    await look_after(other, group)
+    await group.assert_counts_are_exact(other)
+    await store.close()
 
 
 # -- the reaper -----------------------------------------------------------------------------------
@@ -129,10 +180,7 @@ async def test_a_batch_that_cannot_be_ended_at_once_is_tried_again(patient: Stor
 async def test_a_writer_that_dies_at_any_step_is_made_good(store: Store, other: Store, group: Group, step: str) -> None:
     (kept,) = await group.write(store, version(0))
     body = [version(1), make_output(2), make_output(3)]
-    store.outputs.ids.step = at(step, fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(store, *body)
+    await killed_at(store, step, group.write(store, *body))
     assert await group.in_flight(store)
     (after,) = await group.write(other, make_output(4))
     # The group is held up where the dead batch begins, and nothing is lost meanwhile.
@@ -169,16 +217,19 @@ async def test_a_late_write_lands_nowhere_and_is_done_again(
     assert (await group.stats(store))["items"] == 3
 
 
-async def test_a_write_fenced_in_the_middle_is_completed(store: Store, other: Store, group: Group) -> None:
-    real = store.outputs._writing._outputs
+async def test_a_write_fenced_in_the_middle_is_completed(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, cut = store.database.command, asyncio.Event()
 
-    async def in_two(operations: list[Any], **options: Any) -> Any:
-        store.outputs._writing._outputs = real
-        await real.bulk_write(operations[:2], **options)
-        await reap(other, group)
-        return await real.bulk_write(operations, **options)
+    async def in_two(command: dict[str, Any], **options: Any) -> Any:
+        if "insert" in command and not cut.is_set():
+            cut.set()
+            await real({**command, "documents": command["documents"][:2]}, **options)
+            await reap(other, group)
+        return await real(command, **options)
 
-    store.outputs._writing._outputs = SimpleNamespace(find=real.find, bulk_write=in_two)  # type: ignore[assignment]
+    monkeypatch.setattr(store.outputs._lanes, "database", Proxy(store.database, in_two))
     results = await group.write(store, *(make_output(n) for n in range(5)))
     items = await group.read(other)
     assert {item["key_hash"] for item in items} == {f"key-{n}" for n in range(5)}
@@ -188,12 +239,9 @@ async def test_a_write_fenced_in_the_middle_is_completed(store: Store, other: St
 
 
 async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store, group: Group) -> None:
-    store.outputs.ids.step = at("written", fail())
-    die(store)
-    with pytest.raises(StoreUnavailable):
-        await group.write(store, make_output(1), make_output(2))
+    await killed_at(store, "written", group.write(store, make_output(1), make_output(2)))
     await lease_over(store, group)
-    (batch,) = [b for b in await store.outputs.recovery._expired() if b.organization_id == group.organization]
+    (batch,) = [b for b in await store.outputs.recovery._expired() if b.group == group.key]
     await asyncio.gather(store.outputs.recovery.reap(), other.outputs.recovery.reap())
     await store.outputs.recovery.fence(batch)
     await store.outputs.recovery.end(batch)
@@ -203,7 +251,7 @@ async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store
 
 
 async def test_a_batch_within_its_lease_is_left_alone(store: Store, patient: Store, group: Group) -> None:
-    await patient.outputs.ids.allocate(*group.key, 3, new_token())
+    await open_batch(patient, group, 3)
     await store.outputs.recovery.reap()
     assert len(await group.in_flight(store)) == 1
 
@@ -213,13 +261,13 @@ async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(
 ) -> None:
     groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
     for group in groups:
-        await store.outputs.ids.allocate(*group.key, 2, new_token())
+        await open_batch(store, group, 2)
     for group in groups:
         await lease_over(store, group)
     recovery, real = store.outputs.recovery, store.outputs.recovery.fence
 
     async def fence(batch: Batch) -> None:  # those of other tests are none of the three
-        if (batch.organization_id, batch.group_id) == (organization, "chairs"):
+        if batch.group == (organization, "chairs"):
             raise StoreUnavailable("injected")
         await real(batch)
 
@@ -236,12 +284,12 @@ async def test_a_batch_that_takes_long_to_end_does_not_hold_up_the_others(
 ) -> None:
     groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
     for group in groups:
-        await store.outputs.ids.allocate(*group.key, 2, new_token())
+        await open_batch(store, group, 2)
         await lease_over(store, group)
     recovery, real, others_ended = store.outputs.recovery, store.outputs.recovery.fence, asyncio.Event()
 
     async def fence(batch: Batch) -> int:
-        if (batch.organization_id, batch.group_id) == (organization, "lamps"):
+        if batch.group == (organization, "lamps"):
             await others_ended.wait()
         return await real(batch)
 
@@ -256,6 +304,44 @@ async def test_a_batch_that_takes_long_to_end_does_not_hold_up_the_others(
     assert not await groups[0].in_flight(store)
 
 
+async def test_a_defect_in_ending_one_batch_does_not_stop_the_others(
+    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = [Group(organization, name) for name in ("lamps", "chairs")]
+    for group in groups:
+        await open_batch(store, group, 2)
+        await lease_over(store, group)
+    recovery, real = store.outputs.recovery, store.outputs.recovery.fence
+
+    async def fence(batch: Batch) -> int:
+        if batch.group == (organization, "lamps"):
+            raise TypeError("injected")
+        return await real(batch)
+
+    monkeypatch.setattr(recovery, "fence", fence)
+    await recovery.reap()
+    assert [len(await group.in_flight(store)) for group in groups] == [1, 0]
+
+
+async def test_a_batch_of_no_ids_is_ended(store: Store, group: Group) -> None:
+    batch = await open_batch(store, group, 1)
+    await store.database["groups"].update_one(group.owner, {"$set": {"open.0.n": 0}})
+    await reap(store, group)
+    assert not await group.in_flight(store)
+    await group.write(store, make_output(1))
+    assert [item["id"] for item in await group.read(store)] == [batch.first + 1]
+
+
+async def test_no_batch_is_ended_without_the_unique_index(store: Store, group: Group) -> None:
+    """Without it a fence keeps nothing off, and every try would leave more tombstones."""
+    await open_batch(store, group, 2)
+    await lease_over(store, group)
+    store.indexes.forget()
+    await store.outputs.recovery.reap()
+    assert len(await group.in_flight(store)) == 1
+    assert not await group.stored(store)
+
+
 async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -263,7 +349,7 @@ async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
     monkeypatch.setattr(store.upkeep, "run", asyncio.Event().wait)
     store.start_upkeep()
     for _ in range(2):
-        await store.outputs.ids.allocate(*group.key, 2, new_token())
+        await open_batch(store, group, 2)
         async with asyncio.timeout(60):
             while await group.in_flight(store):
                 await asyncio.sleep(0.02)
@@ -274,7 +360,7 @@ async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
 
 async def test_tombstones_are_in_no_response_and_recognisable(store: Store, group: Group) -> None:
     await group.write(store, make_output(1))
-    batch = await store.outputs.ids.allocate(*group.key, 3, new_token())
+    batch = await open_batch(store, group, 3)
     await reap(store, group)
     await group.write(store, make_output(2))
     filters: list[dict[str, Any]] = [
@@ -296,7 +382,7 @@ async def test_tombstones_are_in_no_response_and_recognisable(store: Store, grou
 
 
 async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group: Group) -> None:
-    batch = await store.outputs.ids.allocate(*group.key, 2, new_token())
+    batch = await open_batch(store, group, 2)
     await reap(store, group)
     old = datetime.now(UTC) - timedelta(days=7, minutes=1)
     await store.database["outputs"].update_one({**group.owner, "id": batch.first}, {"$set": {"tombstone": old}})
@@ -308,8 +394,8 @@ async def test_old_tombstones_are_removed_and_new_ones_stay(store: Store, group:
 
 async def test_tombstones_are_dated_by_when_they_are_placed(store: Store, group: Group) -> None:
     """A database clock that was days ahead must not let them go early, nor one behind."""
-    batch = await store.outputs.ids.allocate(*group.key, 1, new_token())
-    ahead = Batch(*batch[:5], date=datetime(2030, 1, 1, tzinfo=UTC))
+    batch = await open_batch(store, group, 1)
+    ahead = batch._replace(date=datetime(2030, 1, 1))
     await store.outputs.recovery.end(ahead)
     (tombstone,) = await group.stored(store)
     assert abs(tombstone["tombstone"] - datetime.now(UTC)) < timedelta(minutes=1)

@@ -10,9 +10,13 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
 from schemas.outputs import OutputInput
 from service.store import Patch, Query, Store, StoreUnavailable
 from service.store.connection import server_time
+from service.store.outputs.group import Group as StoredGroup
+from service.store.outputs.ids import Batch, new_token
 from tests.support.api import make_output
 
 DATABASE = f"store_{os.getpid()}"
@@ -31,8 +35,11 @@ class Group:
     # -- what a client does -------------------------------------------------------------------
 
     async def write(self, store: Store, *items: dict[str, Any]) -> list[dict[str, Any]]:
-        loaded = store.outputs.prepare(OutputInput(many=True).load(copy.deepcopy(list(items))))
-        return await store.outputs.write(self.organization, self.group_id, loaded)
+        return await store.outputs.write(*self.key, self.encoded(store, *items))
+
+    def encoded(self, store: Store, *items: dict[str, Any]) -> list[Any]:
+        """Return items as a handler hands them on."""
+        return list(map(store.outputs.door(*self.key), OutputInput(many=True).load(copy.deepcopy(list(items)))))
 
     async def patch(self, store: Store, *patches: Patch) -> list[dict[str, Any]]:
         return await store.outputs.patch(self.organization, self.group_id, list(patches))
@@ -144,9 +151,22 @@ async def stopped_at(store: Store, step: str, work: Awaitable[Any]) -> AsyncIter
         await asyncio.wait([task], timeout=60)
 
 
-def die(store: Store) -> None:
-    """Let a store leave its failed rounds alone, as a process that was killed does."""
-    store.outputs.recovery.recover_soon = lambda *args, **options: None  # type: ignore[method-assign]
+async def killed_at(store: Store, step: str, work: Awaitable[Any]) -> None:
+    """Run a write up to a step at which its process is killed: nobody ends its batch."""
+
+    async def kill() -> None:
+        raise asyncio.CancelledError
+
+    store.outputs.ids.step = at(step, kill)
+    with pytest.raises(asyncio.CancelledError):
+        await work
+
+
+async def open_batch(store: Store, group: Group, size: int) -> Batch:
+    """Take ids that nobody will use, as a writer does that dies at once."""
+    batch = (await store.outputs.ids.turn(StoredGroup(*group.key), None, size, new_token())).batch
+    assert batch is not None
+    return batch
 
 
 async def race(group: Group, stores: list[Store], items: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.settings import Settings
-from service.store.connection import DURABLE, Client, Collection, Database, server_time
+from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
+from service.store.outputs.changes import Delete, Patch, Result
 from service.store.outputs.documents import Page
+from service.store.outputs.door import Door, Put
+from service.store.outputs.group import Group
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.items import prepare
+from service.store.outputs.lane import Lanes
 from service.store.outputs.reading import Query, Reading
 from service.store.outputs.recovery import Recovery
-from service.store.outputs.writing import Delete, Patch, Put, Result, Writing, in_order
 from service.store.watch import Watch
 
-__all__ = ["Ids", "Outputs", "Page", "Patch", "Query", "Recovery", "Result", "Watermark"]
+__all__ = ["Ids", "Outputs", "Page", "Patch", "Put", "Query", "Recovery", "Result", "Watermark"]
 
 # Patches of tags that are looked up at once: tags may be 1 MiB each.
 _TAGS_AT_ONCE = 50
@@ -37,20 +39,29 @@ _MAX_DELETING = 1000
 RESTORED_GAP = 1_000_000_000
 
 
+# How often `clock` asks whether a group's batches are over.
+_CLOCK_SECONDS = 0.02
+
+
+class _Pass(NamedTuple):
+    """How far a deletion by filter has come, and whether it has found something since it last began at 0."""
+
+    cursor: int
+    found: bool
+
+
 class Outputs:
     """Reads and writes the outputs of a group."""
 
-    def __init__(
-        self, client: Client, database: Database, jobs: Jobs, indexes: Indexes, watch: Watch, settings: Settings
-    ) -> None:
+    def __init__(self, database: Database, jobs: Jobs, indexes: Indexes, watch: Watch, settings: Settings) -> None:
         self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
-        self._deleting: dict[tuple[int, str, Query], int] = {}
-        self.ids = Ids(database, jobs, settings.lease_seconds, settings.mongo_timeout)
-        self.recovery = Recovery(database, self.ids, settings.mongo_timeout)
-        self._writing = Writing(database, self.ids, self.recovery, settings)
+        self._deleting: dict[tuple[Group, Query, str], _Pass] = {}
+        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
+        self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
+        self._lanes = Lanes(database, self.ids, self.recovery, jobs, settings)
         self._reading = Reading(database, self.ids, watch, settings)
 
     # -- reading ------------------------------------------------------------------------------
@@ -58,52 +69,50 @@ class Outputs:
     async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.page(organization_id, group_id, query)
+        return await self._reading.page(Group(organization_id, group_id), query)
 
     def pages(
         self, organization_id: int, group_id: str, query: Query, max_items: int | None = None
     ) -> AsyncIterator[Page]:
         """Yield pages from the cursor to the present end, or `max_items` items of them."""
         self._indexes.require("outputs", "groups")
-        return self._reading.pages(organization_id, group_id, query, max_items)
+        return self._reading.pages(Group(organization_id, group_id), query, max_items)
 
     def fitting(self, organization_id: int, group_id: str) -> int:
         """Return how many items of a group make about a megabyte, as far as it is known."""
-        return self._reading.fitting(organization_id, group_id)
+        return self._reading.fitting(Group(organization_id, group_id))
 
     def expected_bytes(self, organization_id: int, group_id: str, limit: int) -> int:
         """Return about how many bytes some items of a group are, as far as it is known."""
-        return self._reading.expected_bytes(organization_id, group_id, limit)
+        return self._reading.expected_bytes(Group(organization_id, group_id), limit)
 
     async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.one(organization_id, group_id, output_id)
+        return await self._reading.one(Group(organization_id, group_id), output_id)
 
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.version(organization_id, group_id)
+        return await self._reading.version(Group(organization_id, group_id))
 
     async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         self._indexes.require("outputs", "groups")
-        await self._reading.wait(organization_id, group_id, cursor, seconds)
+        await self._reading.wait(Group(organization_id, group_id), cursor, seconds)
 
     # -- writing ------------------------------------------------------------------------------
 
-    def prepare(self, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Give validated items their hashes, in place; for a thread, where there are many. Raises ItemTooLarge."""
-        return prepare(items, self._max_item_bytes)
+    def door(self, organization_id: int, group_id: str) -> Callable[[dict[str, Any]], Put]:
+        """Return what turns one validated item of a group into what `write` takes. Raises ItemTooLarge."""
+        return Door(Group(organization_id, group_id), self._max_item_bytes).encode
 
-    async def write(self, organization_id: int, group_id: str, items: list[dict[str, Any]]) -> list[Result]:
-        """Create, update or leave each prepared item by its key; return the results in order.
+    async def write(self, organization_id: int, group_id: str, items: list[Put]) -> list[Result]:
+        """Create, update or leave each item by its key; return the results in order.
 
         Returns when all of it is durable. The last of several items with one key wins.
         """
-        self._indexes.require("outputs", "groups")
-        puts = [Put(item) for item in items]
-        return in_order(puts, await self._writing.apply(organization_id, group_id, puts))
+        return await self._apply(Group(organization_id, group_id), [(item.output_id, item) for item in items])
 
     async def patch(self, organization_id: int, group_id: str, patches: list[Patch]) -> list[Result]:
         """Change approvals and tags; return the results in order.
@@ -111,54 +120,73 @@ class Outputs:
         A result is `updated`, `unchanged`, `not_found`, `conflict` (an id not in `if_ids`) or
         `too_large`. The last of several patches of one item wins.
         """
-        self._indexes.require("outputs", "groups")
-        results: dict[str, Result] = {}
-        last = {patch.key: patch for patch in patches}.values()
-        of_tags = [patch for patch in last if patch.tags is not None]
-        others = [patch for patch in last if patch.tags is None]
-        for some in [others, *(of_tags[n : n + _TAGS_AT_ONCE] for n in range(0, len(of_tags), _TAGS_AT_ONCE))]:
-            results |= await self._writing.apply(organization_id, group_id, some)
-        return in_order(patches, results)
+        group = Group(organization_id, group_id)
+        results: dict[tuple[str, str], Result] = {}
+        last = {(patch.by, patch.value): patch for patch in patches}.values()
+        # An item that is named in both ways gets both patches, one after the other.
+        for by in ("output_id", "key_hash"):
+            others = [patch for patch in last if patch.by == by and patch.tags is None]
+            of_tags = [patch for patch in last if patch.by == by and patch.tags is not None]
+            for some in [others, *(of_tags[n : n + _TAGS_AT_ONCE] for n in range(0, len(of_tags), _TAGS_AT_ONCE))]:
+                ids = [patch.value if by == "output_id" else group.output_id(patch.value) for patch in some]
+                done = await self._apply(group, list(zip(ids, some, strict=True)))
+                results |= {(by, patch.value): result for patch, result in zip(some, done, strict=True)}
+        return [results[patch.by, patch.value] for patch in patches]
 
     async def delete(
         self, organization_id: int, group_id: str, output_id: str, if_ids: frozenset[int] | None = None
     ) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""
-        self._indexes.require("outputs", "groups")
-        delete = Delete("output_id", output_id, if_ids)
-        return (await self._writing.apply(organization_id, group_id, [delete]))[delete.key]
+        (result,) = await self._apply(Group(organization_id, group_id), [(output_id, Delete(output_id, if_ids))])
+        return result
 
-    async def delete_matching(self, organization_id: int, group_id: str, query: Query) -> tuple[int, bool]:
-        """Delete what a query selects, for a limited time; return how many, and whether there is more."""
+    async def _apply(self, group: Group, changes: list[tuple[str, Any]]) -> list[Result]:
         self._indexes.require("outputs", "groups")
-        place = (organization_id, group_id, query)
-        # Where the last call for the same ended: one that finds little must not look at the same again.
-        cursor = self._deleting.pop(place, 0)
+        results = await self._lanes.apply(group, dict(changes))
+        return [results[output_id] for output_id, _ in changes]
+
+    async def delete_matching(
+        self, organization_id: int, group_id: str, query: Query, caller: str = ""
+    ) -> tuple[int, bool]:
+        """Delete what a query selects, for a limited time; return how many, and whether there may be more.
+
+        There is no more when one pass over the whole group finds nothing: what a crawl sees again meanwhile may come to
+        match behind the place that a pass has reached. The place is remembered for the next call of the same caller.
+        """
+        place = (Group(organization_id, group_id), query, caller)
+        cursor, found = self._deleting.pop(place, _Pass(0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
-            rounds = self._writing.rounds_begun
+            rounds = self._lanes.rounds
             some = query._replace(cursor=cursor, limit=at_once)
             count, next_cursor = await self.delete_some(organization_id, group_id, some)
-            deleted += count
+            deleted, found = deleted + count, found or count > 0
             if next_cursor is None:
-                return deleted, False
+                if not found:
+                    return deleted, False
+                next_cursor, found = 0, False
             cursor = next_cursor
-            others_write = self._writing.rounds_begun > rounds + 1  # one of them was its own
+            others_write = self._lanes.rounds > rounds + 1  # one of them was its own
             at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
         while len(self._deleting) >= _MAX_DELETING:
             self._deleting.pop(next(iter(self._deleting)))
-        self._deleting[place] = cursor
+        self._deleting[place] = _Pass(cursor, found)
         return deleted, True
 
     async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
-        keys, next_cursor = await self._reading.keys(organization_id, group_id, query)
-        deletes = [Delete("key_hash", key, frozenset([id]), query.job_id, query.scraped_before) for key, id in keys]
-        results = await self._writing.apply(organization_id, group_id, deletes)
-        return sum(result["result"] == "updated" for result in results.values()), next_cursor
+        self._indexes.require("outputs", "groups")
+        group = Group(organization_id, group_id)
+        selected, next_cursor = await self._reading.selected(group, query)
+        deletes = [
+            (output_id, Delete(output_id, frozenset([id]), query.job_id, query.scraped_before))
+            for output_id, id in selected
+        ]
+        results = await self._apply(group, deletes)
+        return sum(result["result"] == "updated" for result in results), next_cursor
 
     def set_clock(self, moment: datetime | None) -> None:
         """Date what this process writes at a moment in the past, for demo data; None: now again."""
@@ -166,12 +194,12 @@ class Outputs:
 
     async def close(self) -> None:
         """Wait for the writes under way."""
-        await self._writing.close()
-        await self.recovery.close()
+        await self._lanes.close()
 
     @property
-    def rounds_in_flight(self) -> int:
-        return self._writing.rounds_in_flight
+    def lanes(self) -> int:
+        """How many groups this process is writing."""
+        return self._lanes.busy
 
     @stored
     async def set_clocks_back(self) -> int:
@@ -182,11 +210,17 @@ class Outputs:
         present = min(await server_time(self._database), datetime.now(UTC))
         groups = 0
         ahead = {"now": {"$gt": present + timedelta(minutes=1)}}
-        async for group in self._groups.find(ahead, ["organization_id", "group_id"]):
-            owner = {"organization_id": group["organization_id"], "group_id": group["group_id"]}
-            late = {**owner, "update_date": {"$gt": present}}
+        async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
+            owner = Group(found["organization_id"], found["group_id"]).owner
+            # Not beside a batch in flight, which has its date. Then what comes is dated now, above what is corrected.
+            set_back = {"$set": {"now": present}, "$min": {"last_change": present}}
+            while True:
+                group = await self._groups.find_one_and_update({**owner, "open": []}, set_back)
+                if group is not None:
+                    break
+                await asyncio.sleep(_CLOCK_SECONDS)
+            late = {**owner, "update_date": {"$gt": present}, "id": {"$lt": group["next"]}}
             await self._outputs.update_many(late, {"$set": {"update_date": present}}, hint="updated")
-            await self._groups.update_one(owner, {"$set": {"now": present}, "$min": {"last_change": present}})
             groups += 1
         return groups
 

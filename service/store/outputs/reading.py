@@ -19,8 +19,8 @@ from service.store.errors import CursorExpired, StoreUnavailable
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.fields import has_value, is_missing
+from service.store.outputs.group import Group
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.items import SERVED
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
 
@@ -41,9 +41,12 @@ _WINDOWS_SECONDS = 1.0
 # Index entries that are counted to choose between two filters.
 _COUNTED = 2000
 
-# Filter -> name of its index and the field after (organization_id, group_id), the narrowest first.
+SERVED = (
+    *("id", "output_id", "root_job_id", "create_date", "update_date", "last_scraped_date", "key_hash", "value_hash"),
+    *("is_approved", "source_url", "data", "tags", "files"),
+)
+# Filter -> name of its index and the field after (group), the narrowest first.
 INDEXED = {
-    "key_hash": ("key", "key_hash"),
     "url": ("url", "source_url"),
     "region": ("region", "region"),
     "country": ("country", "country"),
@@ -101,82 +104,77 @@ class Reading:
         self._ids, self._watch = ids, watch
         self._page_bytes = settings.max_page_bytes
         self._patience = settings.lease_seconds + 10
-        self._averages: dict[tuple[int, str], int] = {}
+        self._averages: dict[Group, int] = {}
 
     @patient
     @stored
-    async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
+    async def page(self, group: Group, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
-        owner = (organization_id, group_id)
         if query.newest_first or query.deleted:
-            watermark = await self._ids.watermark(*owner)
-            whole = await self._range(owner, query, watermark)
+            watermark = await self._ids.watermark(group)
+            whole = await self._range(group, query, watermark)
             if query.deleted:
-                await self._check_expired(owner, query)
+                await self._check_expired(group, query)
             return self._page(whole, watermark)
-        watermark = self._ids.remembered(*owner)
+        watermark = self._ids.remembered(group)
         found: _Found | None = None
         if query.cursor + 1 < watermark.end:
-            found = await self._range(owner, query, watermark)
+            found = await self._range(group, query, watermark)
             if found.next is not None:
                 return self._page(found, watermark)
         # At the tail only a new watermark can tell whether there is more.
-        new = await self._ids.watermark(*owner)
+        new = await self._ids.watermark(group)
         if found is None or new.version != watermark.version:
-            found = await self._range(owner, query, new)
+            found = await self._range(group, query, new)
         return self._page(found, new)
 
-    def fitting(self, organization_id: int, group_id: str) -> int:
+    def fitting(self, group: Group) -> int:
         """Return how many items of a group make about a megabyte, by those that were read last."""
-        average = self._averages.get((organization_id, group_id))
+        average = self._averages.get(group)
         return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
 
-    def expected_bytes(self, organization_id: int, group_id: str, limit: int) -> int:
+    def expected_bytes(self, group: Group, limit: int) -> int:
         """Return about how many bytes some items of a group are, by those that were read last."""
-        return limit * self._averages.get((organization_id, group_id), _UNKNOWN_BYTES)
+        return limit * self._averages.get(group, _UNKNOWN_BYTES)
 
-    def _remember(self, owner: tuple[int, str], found: _Found) -> None:
+    def _remember(self, group: Group, found: _Found) -> None:
         if found.documents:
-            self._averages.pop(owner, None)
-            self._averages[owner] = max(1, found.size // len(found.documents))
+            self._averages.pop(group, None)
+            self._averages[group] = max(1, found.size // len(found.documents))
             if len(self._averages) > _MAX_REMEMBERED:
                 self._averages.pop(next(iter(self._averages)))
 
     @patient
-    async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
+    async def wait(self, group: Group, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         deadline = time.monotonic() + seconds
-        with self._watch.waiting(organization_id, group_id) as waiting:
+        with self._watch.waiting(*group) as waiting:
             while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
                 waiting.clear()
-                if (await self._ids.watermark(organization_id, group_id)).end > cursor + 1:
+                if (await self._ids.watermark(group)).end > cursor + 1:
                     return
                 try:
                     await asyncio.wait_for(waiting.wait(), left)
                 except TimeoutError:
                     return
 
-    async def pages(
-        self, organization_id: int, group_id: str, query: Query, max_items: int | None = None
-    ) -> AsyncIterator[Page]:
+    async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncIterator[Page]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
 
         What is in flight when it begins is part of it: a reader that comes only once misses nothing.
         """
-        begun = await self._watermark(organization_id, group_id)
-        left, limit = max_items, self.fitting(organization_id, group_id)
+        begun = await self._watermark(group)
+        left, limit = max_items, self.fitting(group)
         deadline = time.monotonic() + self._patience
         settled = not begun.in_flight
         while True:
-            page = await self.page(
-                organization_id, group_id, query._replace(limit=limit if left is None else min(limit, left))
-            )
+            page = await self.page(group, query._replace(limit=limit if left is None else min(limit, left)))
             count, next_cursor, version = len(page.documents), page.next_cursor, page.version
             handed_on = [page]
             del page
             yield handed_on.pop()  # whoever takes it decides how long it stays in memory
             refill_budget()
-            limit = self.fitting(organization_id, group_id)
+            limit = self.fitting(group)
             left = None if left is None else left - count
             if left == 0:
                 return
@@ -188,37 +186,36 @@ class Reading:
                 raise StoreUnavailable("batches stay in flight")
             else:
                 query = query._replace(cursor=max(query.cursor, version))
-                await self.wait(organization_id, group_id, version, 0.5)
+                await self.wait(group, version, 0.5)
                 # Before the page that may be the last. A batch may leave ids unused: only `open` tells that it is over.
-                now = await self._watermark(organization_id, group_id)
+                now = await self._watermark(group)
                 settled = not (begun.in_flight & now.in_flight)
 
-    async def version(self, organization_id: int, group_id: str) -> int:
+    async def version(self, group: Group) -> int:
         """Return the version that a page read now would show."""
-        return (await self._watermark(organization_id, group_id)).version
+        return (await self._watermark(group)).version
 
     @patient
-    async def _watermark(self, organization_id: int, group_id: str) -> Watermark:
-        return await self._ids.watermark(organization_id, group_id)
+    async def _watermark(self, group: Group) -> Watermark:
+        return await self._ids.watermark(group)
 
     @stored
-    async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
+    async def one(self, group: Group, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""
         # The newest watermark first, so that this is no older than what a page has shown.
-        watermark = await self._ids.watermark(organization_id, group_id)
+        watermark = await self._ids.watermark(group)
         reply = await self._ids.command(
             {
                 "find": "outputs",
                 "filter": {
-                    "organization_id": organization_id,
-                    "group_id": group_id,
-                    "output_id": output_id,
+                    **group.owner,
+                    "_id": output_id,
                     **_LIVE,
                 },
                 "projection": _projection(Query()),
                 "limit": 1,
                 "singleBatch": True,
-                "hint": "output_id",
+                "hint": "_id_",
             },
             watermark.time,
             codec_options=RAW,
@@ -227,54 +224,52 @@ class Reading:
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
     @stored
-    async def keys(self, organization_id: int, group_id: str, query: Query) -> tuple[list[tuple[str, int]], int | None]:
-        """Return key and id of up to `limit` items that a query selects, and the cursor to go on with.
+    async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
+        """Return output_id and id of up to `limit` items that a query selects, and the cursor to go on with.
 
         Also of items behind a batch in flight: they are acknowledged, though no page shows them yet.
         """
-        owner = (organization_id, group_id)
-        watermark = (await self._ids.watermark(*owner))._replace(end=INT64_MAX)
-        found = await self._range(owner, query._replace(fields=("key_hash",)), watermark)
-        keys = [(item["key_hash"], item["id"]) for item in map(decode, found.documents)]
-        return keys, found.next
+        watermark = (await self._ids.watermark(group))._replace(end=INT64_MAX)
+        found = await self._range(group, query._replace(fields=("output_id",)), watermark)
+        return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
     @staticmethod
     def _page(found: _Found, watermark: Watermark) -> Page:
         return Page(found.documents, found.size, found.next, watermark.version)
 
-    async def _check_expired(self, owner: tuple[int, str], query: Query) -> None:
+    async def _check_expired(self, group: Group, query: Query) -> None:
         """Refuse a cursor behind which deletion records were removed.
 
         Looked up after the page: removing notes the id first, so a page without a record finds the note.
         """
-        if query.cursor and query.cursor < (await self._ids.watermark(*owner)).expired_id:
+        if query.cursor and query.cursor < (await self._ids.watermark(group)).expired_id:
             raise CursorExpired
 
     # -- ranges -------------------------------------------------------------------------------
 
-    async def _range(self, owner: tuple[int, str], query: Query, watermark: Watermark) -> _Found:
+    async def _range(self, group: Group, query: Query, watermark: Watermark) -> _Found:
         """Return up to `limit` documents between the cursor and the watermark; fewer if they are very large."""
         low, high = query.cursor, watermark.end
         if query.newest_first:
             low, high = 0, min(high, query.cursor or high)
-        selection = select(query, watermark.hidden)
+        selection = select(group, query, watermark.hidden)
         by_date = query.created_after is not None and selection.hint == "id" and not selection.residual
         if query.created_after is not None and (query.cursor or query.newest_first or not by_date):
             # After the watermark: an item in flight before it could have an id below the one found here.
-            first = await self._first_id_since(owner, query.created_after, watermark)
+            first = await self._first_id_since(group, query.created_after, watermark)
             low, by_date = max(low, first - 1), False
         if low + 1 >= high:
             return _Found([], 0, None)
         if selection.choices:
-            selection = await self._narrowest(owner, selection, low, high, watermark)
+            selection = await self._narrowest(group, selection, low, high, watermark)
         read = self._plain if not selection.residual else self._windows
-        found = await read(owner, query, selection, low, high, watermark, by_date)
-        self._remember(owner, found)
+        found = await read(group, query, selection, low, high, watermark, by_date)
+        self._remember(group, found)
         return found
 
     async def _plain(
         self,
-        owner: tuple[int, str],
+        group: Group,
         query: Query,
         selection: Selection,
         low: int,
@@ -283,7 +278,7 @@ class Reading:
         by_date: bool,
     ) -> _Found:
         """Read a range that its index serves alone."""
-        where = {**_owner(owner), **selection.indexed, "id": {"$gt": low, "$lt": high}}
+        where = {**group.owner, **selection.indexed, "id": {"$gt": low, "$lt": high}}
         sort, hint = {"id": DESCENDING if query.newest_first else ASCENDING}, selection.hint
         if by_date:
             # The first of many, as a rule: dates never decrease along ids, so their order is the ids'.
@@ -308,7 +303,7 @@ class Reading:
 
     async def _windows(
         self,
-        owner: tuple[int, str],
+        group: Group,
         query: Query,
         selection: Selection,
         low: int,
@@ -325,7 +320,7 @@ class Reading:
         deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
         order = {"id": DESCENDING if query.newest_first else ASCENDING}
         while True:
-            indexed = {**_owner(owner), **selection.indexed}
+            indexed = {**group.owner, **selection.indexed}
             # Its end first: documents that change meanwhile leave the window, and one that is counted
             # again after it was read would reach beyond what was looked at.
             last = await self._end_of_window(indexed, low, high, size, order, selection.hint, watermark)
@@ -389,7 +384,7 @@ class Reading:
         return int(last[0]["id"]) if last else None
 
     async def _narrowest(
-        self, owner: tuple[int, str], selection: Selection, low: int, high: int, watermark: Watermark
+        self, group: Group, selection: Selection, low: int, high: int, watermark: Watermark
     ) -> Selection:
         """Return a selection of several filters by the index that leads to the fewest documents."""
 
@@ -397,7 +392,7 @@ class Reading:
             reply = await self._ids.command(
                 {
                     "count": "outputs",
-                    "query": {**_owner(owner), field: selection.indexed[field], "id": {"$gt": low, "$lt": high}},
+                    "query": {**group.owner, field: selection.indexed[field], "id": {"$gt": low, "$lt": high}},
                     "limit": _COUNTED,
                     "hint": _HINTS[field],
                 },
@@ -411,12 +406,12 @@ class Reading:
         others = {field: value for field, value in selection.indexed.items() if field != best}
         return Selection(_HINTS[best], {best: selection.indexed[best]}, {**others, **selection.residual})
 
-    async def _first_id_since(self, owner: tuple[int, str], moment: datetime, watermark: Watermark) -> int:
+    async def _first_id_since(self, group: Group, moment: datetime, watermark: Watermark) -> int:
         """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
         reply = await self._ids.command(
             {
                 "find": "outputs",
-                "filter": {**_owner(owner), "update_date": {"$gte": moment}},
+                "filter": {**group.owner, "update_date": {"$gte": moment}},
                 "projection": {"_id": 0, "id": 1},
                 "sort": {"update_date": ASCENDING, "id": ASCENDING},
                 "limit": 1,
@@ -432,7 +427,7 @@ class Reading:
 _HINTS = {field: name for name, field in INDEXED.values()}
 
 
-def select(query: Query, hidden: int) -> Selection:
+def select(group: Group, query: Query, hidden: int) -> Selection:
     """Return how a query is read, as far as it can be told without looking."""
     indexed = {field: value for name, (_, field) in INDEXED.items() if (value := getattr(query, name)) is not None}
     residual: dict[str, Any] = {}
@@ -442,7 +437,7 @@ def select(query: Query, hidden: int) -> Selection:
         hint = "id"
     else:
         hint = _HINTS[next(iter(indexed))]
-    if query.is_approved is True and not indexed:
+    if query.is_approved is True and not indexed and query.key_hash is None:
         indexed, hint, passed_over = {"is_approved": True}, "approved", {}
     elif query.is_approved is not None:
         residual["is_approved"] = query.is_approved
@@ -450,6 +445,9 @@ def select(query: Query, hidden: int) -> Selection:
         residual["last_scraped_date"] = {"$lt": query.scraped_before}
     if conditions := _conditions(query):
         residual["$and"] = conditions
+    if query.key_hash is not None:  # one item at most: all else is compared
+        identity = {"_id": group.output_id(query.key_hash)}
+        return Selection("_id_", {**identity, **indexed, **residual, **passed_over}, {})
     choices = tuple(indexed) if len(indexed) > 1 else ()
     if hidden > _MAX_HIDDEN or residual or choices:
         residual |= passed_over
@@ -483,10 +481,6 @@ def _cut(found: list[Document], size: int, limit: int) -> _Found:
     if len(found) <= limit:
         return _Found(found, size, None)
     return _Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))
-
-
-def _owner(owner: tuple[int, str]) -> dict[str, Any]:
-    return {"organization_id": owner[0], "group_id": owner[1]}
 
 
 _WHOLE = {"_id": 0, **dict.fromkeys(SERVED, 1), "deleted": 1}

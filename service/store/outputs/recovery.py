@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +12,10 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY, StoreError
-from service.store.outputs.ids import Batch, Change, GroupKey, Ids
+from service.store.indexes import Indexes
+from service.store.outputs.counts import Change
+from service.store.outputs.group import Group
+from service.store.outputs.ids import Batch, Finished, Ids
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -27,43 +29,26 @@ _ENDED_AT_ONCE = 4
 class Recovery:
     """Fences and finishes batches: at once those of this process, after their lease those of dead ones."""
 
-    def __init__(self, database: Database, ids: Ids, timeout: float) -> None:
+    def __init__(self, database: Database, ids: Ids, indexes: Indexes, timeout: float) -> None:
         self._database = database
         # Read as the primary has it: everything before a fence is committed when the fence is, while a majority
         # snapshot of a new primary may be older than the fence.
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._groups: Collection = database["groups"]
-        self._ids, self._timeout = ids, timeout
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._ids, self._indexes, self._timeout = ids, indexes, timeout
 
-    def recover_soon(self, key: GroupKey, token: str, *, allocated: bool) -> None:
-        """End a batch of this process whose round has failed, in the background.
+    async def recover(self, group: Group, token: str, *, begun: bool) -> None:
+        """End a batch of this process whose round has failed, so that readers need not wait for its lease.
 
-        `allocated` says whether it is known to have its ids.
+        `begun` says that it is known to have its ids. One that cannot be ended now is left to `reap`.
         """
-        # In a context of its own: the time of the request that failed may be over.
-        work = self._recover(key, token, allocated)
-        task = asyncio.create_task(work, context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def close(self) -> None:
-        """Wait for the batches that are being ended, for a limited time: the rest is left to `reap`."""
-        if self._tasks:
-            _, late = await asyncio.wait(self._tasks, timeout=self._timeout)
-            for task in late:
-                task.cancel()
-
-    async def _recover(self, key: GroupKey, token: str, allocated: bool) -> None:
-        for pause in _PAUSES:
+        for pause in _PAUSES if begun else _PAUSES[:1]:
             await asyncio.sleep(pause)
             try:
                 with time_budget(self._timeout):
-                    batch = await self._open(key, token)
+                    batch = await self._open(group, token)
                     if batch is not None:
                         await self.end(batch)
-                    elif not allocated:
-                        continue  # it may still land
                 return
             except StoreError:
                 continue
@@ -83,7 +68,10 @@ class Recovery:
                 return True
             except StoreError as error:
                 log.warning("a batch of a dead writer could not be ended yet", extra={"error": str(error)})
-                return False
+            except Exception as error:
+                # A defect, but one batch that cannot be ended must not stop the others.
+                log.error("ending a batch of a dead writer failed", extra={"error": type(error).__name__})
+            return False
 
     @stored
     async def _expired(self) -> list[Batch]:
@@ -91,7 +79,7 @@ class Recovery:
         now = await server_time(self._database)
         fields = ["organization_id", "group_id", "open"]
         return [
-            _batch(found["organization_id"], found["group_id"], entry)
+            _batch(Group(found["organization_id"], found["group_id"]), entry)
             async for found in self._groups.find({"open.deadline": {"$lt": now}}, fields, hint="deadline")
             for entry in found["open"]
             if entry["deadline"] < now
@@ -99,28 +87,33 @@ class Recovery:
 
     async def end(self, batch: Batch) -> None:
         """Take a batch out of flight that was written in part, when no more of it can land."""
-        if await self._open(batch.key, batch.token) is None:
+        self._indexes.require("outputs")  # without the unique index a fence holds nothing off
+        if await self._open(batch.group, batch.token) is None:
             return
         tombstones = await self.fence(batch)
         change = await self._written(batch)
         change.tombstones = tombstones
-        await self._ids.finish(batch, change)
+        await self._ids.turn(batch.group, Finished(batch, change), 0)
 
     @stored
-    async def _open(self, key: GroupKey, token: str) -> Batch | None:
+    async def _open(self, group: Group, token: str) -> Batch | None:
         """Return a batch by its token if it is in flight."""
-        where = {"organization_id": key[0], "group_id": key[1], "open.token": token}
-        found = await self._groups.find_one(where, {"open.$": 1})
-        return _batch(*key, found["open"][0]) if found else None
+        found = await self._groups.find_one({**group.owner, "open.token": token}, {"open.$": 1})
+        return _batch(group, found["open"][0]) if found else None
 
     @stored
     async def fence(self, batch: Batch) -> int:
         """Put a tombstone on every id of a batch that no document holds; return how many."""
         await self._ids.step("before fence")
         placed = datetime.now(UTC)
-        tombstones = [{**batch.owner, "id": batch.first + offset, "tombstone": placed} for offset in range(batch.size)]
+        ids = range(batch.first, batch.first + batch.size)
+        if not ids:
+            return 0
         try:
-            return len((await self._outputs.insert_many(tombstones, ordered=False)).inserted_ids)
+            done = await self._outputs.insert_many(
+                [{**batch.group.owner, "id": id, "tombstone": placed} for id in ids], ordered=False
+            )
+            return len(done.inserted_ids)
         except BulkWriteError as error:
             failed = error.details["writeErrors"]
             if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
@@ -133,39 +126,38 @@ class Recovery:
         change = Change(recount=True)
         ids = {"$gte": batch.first, "$lt": batch.first + batch.size}
         where = {
-            **batch.owner,
+            **batch.group.owner,
             # What it created may have been changed since, and have a higher id; no more than a
             # lease's worth of documents have.
             "id": {"$gte": batch.first},
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted"]
+        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted", "patched"]
         seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
             if document["_id"] in seen:  # changed while this reads, and met again at its new id
                 continue
             seen.add(document["_id"])
-            created = document.get("first_id", 0) >= batch.first
-            in_place = document["id"] < batch.first + batch.size
+            job, in_place = document["root_job_id"], document["id"] < batch.first + batch.size
             if in_place:
                 change.last_id = max(change.last_id, document["id"])
-            if created:
+            if document.get("first_id", 0) >= batch.first:
                 change.created += 1
                 change.items += 1
-                change.job(document["root_job_id"])["items"] += 1
-                change.job(document["root_job_id"])["created"] += 1
+                change.job(job, items=1, created=1)
                 # Changed since: whoever did that has counted from what this batch wrote.
                 change.approved += in_place and document.get("is_approved", False)
             elif document.get("deleted"):
                 change.items -= 1
                 change.deleted += 1
-                change.job(document["root_job_id"])["items"] -= 1
+                change.job(job, items=-1)
             else:
                 change.changed += 1
-                change.job(document["root_job_id"])["changed"] += 1
+                if document.get("patched") != document["id"]:  # a patch is nothing that the job did
+                    change.job(job, changed=1)
         return change
 
 
-def _batch(organization_id: int, group_id: str, entry: dict[str, Any]) -> Batch:
+def _batch(group: Group, entry: dict[str, Any]) -> Batch:
     """Return the batch of an entry of `open`."""
-    return Batch(organization_id, group_id, entry["token"], entry["first"], entry["n"], entry["date"])
+    return Batch(group, entry["token"], entry["first"], entry["n"], entry["date"].replace(tzinfo=None))

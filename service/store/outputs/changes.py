@@ -1,0 +1,300 @@
+"""What becomes of each change of a round: a row with an id, a touch, or nothing at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from bson.raw_bson import RawBSONDocument
+
+from service.store.outputs import documents
+from service.store.outputs.counts import Change
+from service.store.outputs.door import (
+    FILTER_TAGS,
+    Heads,
+    Put,
+    file_dates,
+    filter_tags,
+    keep_file_dates,
+    same_data,
+    with_tags,
+)
+from service.store.outputs.ids import Batch
+from service.store.outputs.merge_patch import merge_patch
+
+KNOWN_FIELDS = dict.fromkeys(
+    (
+        *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted"),
+        *("create_date", "last_scraped_date", *FILTER_TAGS),
+    ),
+    1,
+)
+# What a deletion leaves of what it takes away: the shape of an item. Identity and filter fields stay.
+_EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
+# What a patch of tags counts for in a round: those that it is merged with may be 1 MiB, and 50 are looked up at once.
+_TAGS_BYTES = 16 * 1024 * 1024 // 50
+# Touches in one statement, where their dates differ: each item's date is looked for among these.
+_DATES_PER_TOUCH = 100
+
+Known = dict[str, Any]  # the stored document under a key, as far as a round looks at it
+Result = dict[str, Any]  # what became of one change
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Change an item's approval, its tags (a JSON merge patch) or both, if it still has one of the ids `if_ids`."""
+
+    by: str  # "output_id" or "key_hash"
+    value: str
+    is_approved: bool | None = None
+    tags: dict[str, Any] | None = None
+    if_ids: frozenset[int] | None = None
+
+    @property
+    def size(self) -> int:
+        return 0 if self.tags is None else _TAGS_BYTES
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Turn an item into a deletion record, if it is still what was selected: a touch changes no id."""
+
+    output_id: str
+    if_ids: frozenset[int] | None = None
+    job_id: str | None = None
+    scraped_before: datetime | None = None
+    size: int = 0
+
+    def selects(self, known: Known) -> bool:
+        return (
+            (self.if_ids is None or known["id"] in self.if_ids)
+            and self.job_id in (None, known["root_job_id"])
+            and (self.scraped_before is None or known["last_scraped_date"] < self.scraped_before.replace(tzinfo=None))
+        )
+
+
+Pending = Put | Patch | Delete
+
+
+def result_of(result: str, id: int, output_id: str, key_hash: str) -> Result:
+    """Return what became of one change, as it is served."""
+    return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}
+
+
+class Row(NamedTuple):
+    """One change of a batch: what was there, what comes, and the document or the statement that stores it."""
+
+    output_id: str
+    key_hash: str
+    id: int
+    known: Known | None
+    kind: str  # created, changed, patched, deleted
+    job: str
+    is_approved: bool
+    stored: RawBSONDocument | dict[str, Any]  # of a new item its document, else an update statement
+    size: int
+
+    @property
+    def result(self) -> Result:
+        result = "created" if self.kind == "created" else "updated"
+        return result_of(result, self.id, self.output_id, self.key_hash)
+
+    @property
+    def counted_as(self) -> tuple[str, str, bool, str | None, bool, bool]:
+        """What the row does, its job and approval, and what was there before."""
+        known = self.known
+        if known is None:
+            return self.kind, self.job, self.is_approved, None, False, False
+        deleted = "deleted" in known
+        before = None if deleted else known["root_job_id"]
+        return self.kind, self.job, self.is_approved, before, known["is_approved"], deleted
+
+
+class Touch(NamedTuple):
+    """An unchanged item that was seen again, by which job and when."""
+
+    known: Known
+    job: str
+    seen_by: str  # the job that sent it, even where a newer one has it
+    scraped: datetime
+
+
+@dataclass
+class Plan:
+    """What a round is to do with its changes, given what is stored of their items."""
+
+    batch: Batch
+    max_item_bytes: int
+    rows: list[Row] = field(default_factory=list)
+    touches: dict[str, Touch] = field(default_factory=dict)
+    results: dict[str, Result] = field(default_factory=dict)
+    recount: bool = False  # whether a race left it open what to count
+
+    def __post_init__(self) -> None:
+        self._heads = Heads(self.batch.group, self.batch.date)
+
+    def add(self, output_id: str, change: Pending, known: Known | None) -> None:
+        """Decide what becomes of one change."""
+        match change:
+            case Put():
+                if known is None or is_changed(change, known):
+                    self._put(output_id, change, known)
+                else:
+                    self._touch(output_id, change, known)
+            case _ if known is None or "deleted" in known:
+                self.results[output_id] = {"result": "not_found"}
+            case Patch():
+                self._patch(output_id, change, known)
+            case Delete() if change.selects(known):
+                self._delete(output_id, change, known)
+            case _:
+                self.leave(output_id, known, "conflict")
+
+    @property
+    def _id(self) -> int:
+        return self.batch.first + len(self.rows)
+
+    def leave(self, output_id: str, known: Known, result: str) -> None:
+        """Enter the result of a change that gives its item no new id."""
+        self.results[output_id] = result_of(result, known["id"], output_id, known["key_hash"])
+
+    def _put(self, output_id: str, put: Put, known: Known | None) -> None:
+        id, date, content = self._id, self.batch.date, put.content
+        scraped = put.scraped or date
+        if known is None:
+            approved = bool(put.is_approved)
+            document = self._heads.document(output_id, content, id, id, date, scraped, approved, "created")
+            row = Row(output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size)
+            self.rows.append(row)
+            return
+        if put.undated and "files" in known:
+            content = keep_file_dates(put, file_dates(known["files"]))
+        approved = _approval(put, known)
+        kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
+        newest = max(scraped, known["last_scraped_date"])
+        document = self._heads.document(output_id, content, id, first_id, known["create_date"], newest, approved, kind)
+        self._update(output_id, known, kind, put.root_job_id, approved, document, put.size)
+
+    def _patch(self, output_id: str, patch: Patch, known: Known) -> None:
+        if patch.if_ids is not None and known["id"] not in patch.if_ids:
+            self.leave(output_id, known, "conflict")
+            return
+        approved = known["is_approved"] if patch.is_approved is None else patch.is_approved
+        # `patched` tells recovery that no crawl did this.
+        changes: dict[str, Any] = {"is_approved": approved, "patched": self._id}
+        unset: dict[str, Any] = {}
+        size = 0
+        if patch.tags is not None:
+            tags = merge_patch(known.get("tags", {}), patch.tags)
+            text = documents.canonical(tags)
+            size = len(text)
+            if text != documents.canonical(known.get("tags", {})):
+                copies = filter_tags(tags)
+                changes |= {"tags": tags, "content_hash": with_tags(known["content_hash"], tags), **copies}
+                unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
+        if approved == known["is_approved"] and "tags" not in changes:
+            self.leave(output_id, known, "unchanged")
+        elif size > self.max_item_bytes:
+            self.leave(output_id, known, "too_large")
+        else:
+            self._set(output_id, known, "patched", approved, changes, unset, size)
+
+    def _delete(self, output_id: str, delete: Delete, known: Known) -> None:
+        filters = {name: known[name] for name in FILTER_TAGS if name in known}
+        self._set(output_id, known, "deleted", False, {**_EMPTIED, "deleted": True, "tags": filters}, {}, 0)
+
+    def _set(
+        self,
+        output_id: str,
+        known: Known,
+        kind: str,
+        approved: bool,
+        changes: dict[str, Any],
+        unset: dict[str, Any],
+        size: int,
+    ) -> None:
+        update = {"$set": {"id": self._id, "update_date": self.batch.date, **changes}}
+        if unset:
+            update["$unset"] = unset
+        self._update(output_id, known, kind, known["root_job_id"], approved, update, size)
+
+    def _update(
+        self, output_id: str, known: Known, kind: str, job: str, approved: bool, update: Any, size: int
+    ) -> None:
+        """Add an update that does nothing when somebody else has changed or touched the item meanwhile."""
+        seen = {name: known[name] for name in ("id", "root_job_id", "last_scraped_date")}
+        statement = {"q": {**self.batch.group.owner, "_id": output_id, **seen}, "u": update, "hint": "_id_"}
+        self.rows.append(Row(output_id, known["key_hash"], self._id, known, kind, job, approved, statement, size))
+
+    def _touch(self, output_id: str, put: Put, known: Known) -> None:
+        scraped = put.scraped or self.batch.date
+        newest = scraped >= known["last_scraped_date"]
+        job = put.root_job_id if newest else known["root_job_id"]
+        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped)
+
+    def touch_statements(self) -> list[dict[str, Any]]:
+        """Return what stores the touches.
+
+        It finds each item as it was looked up: a change gives it another id, a touch another job.
+        """
+        alike: dict[tuple[str, str, datetime], list[int]] = {}
+        for touch in self.touches.values():
+            alike.setdefault((touch.known["root_job_id"], touch.job, touch.scraped), []).append(touch.known["id"])
+        return [
+            {
+                "q": {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before},
+                "u": {
+                    "$max": {"last_scraped_date": scraped},
+                    **({} if before == job else {"$set": {"root_job_id": job, "change": "unchanged"}}),
+                },
+                "multi": True,
+                "hint": "id",
+            }
+            for (before, job, scraped), ids in alike.items()
+        ]
+
+    def count(self, made: list[Row], tombstones: int) -> Change:
+        """Return what the rows that were made and the touches change in the counts."""
+        change = Change(tombstones=tombstones, recount=self.recount, last_id=made[-1].id if made else 0)
+        # Most rows of a round are alike.
+        for (kind, job, approved, job_before, approved_before, deleted_before), count in Counter(
+            row.counted_as for row in made
+        ).items():
+            deleted = kind == "deleted"
+            change.items += count * ((not deleted) - (job_before is not None))
+            change.approved += count * (approved - approved_before)
+            change.deleted += count * (deleted - deleted_before)
+            if job_before is not None:
+                change.job(job_before, items=-count)
+            if not deleted:
+                change.job(job, items=count)
+                change.created += count * (kind == "created")
+                change.changed += count * (kind != "created")
+            if kind in ("created", "changed"):
+                change.job(job, **{kind: count})
+        for (before, job, seen_by), count in Counter(
+            (touch.known["root_job_id"], touch.job, touch.seen_by) for touch in self.touches.values()
+        ).items():
+            change.job(seen_by, unchanged=count)
+            if job != before:
+                change.job(before, items=-count)
+                change.job(job, items=count)
+        return change
+
+
+def is_changed(put: Put, known: Known) -> bool:
+    """Return whether an item differs from what is stored under its key."""
+    return (
+        "deleted" in known
+        or known["content_hash"] != put.content_hash
+        or (put.is_approved is not None and put.is_approved != known["is_approved"])
+    )
+
+
+def _approval(put: Put, known: Known) -> bool:
+    """Return the approval sent, else the one that is known and still means the same data."""
+    if put.is_approved is not None:
+        return put.is_approved
+    return bool(known["is_approved"]) and same_data(known["content_hash"], put.content_hash)

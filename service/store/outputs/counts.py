@@ -1,0 +1,53 @@
+"""What a batch changes in the counts of its group, its jobs and its day."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+# How long after a change its group is looked at: counts of jobs and days are gathered that long.
+UPKEEP_DELAY = timedelta(seconds=10)
+
+
+@dataclass
+class Change:
+    """What one batch changed: added to the counts when the batch is finished, exactly once."""
+
+    last_id: int = 0
+    items: int = 0
+    approved: int = 0
+    created: int = 0
+    changed: int = 0
+    deleted: int = 0
+    tombstones: int = 0
+    recount: bool = False
+    jobs: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def job(self, job_id: str, **counts: int) -> None:
+        """Add to the counts of a job."""
+        kept = self.jobs.setdefault(job_id, {})
+        for name, count in counts.items():
+            kept[name] = kept.get(name, 0) + count
+
+    def update(self, date: datetime) -> dict[str, Any]:
+        """Return the fields of the group's document that add this change, made at `date`.
+
+        Counts of jobs and days wait in `pending`, one entry per batch: `jobs.py` moves them to documents of their own.
+        """
+        sums = {name: getattr(self, name) for name in ("items", "approved", "deleted", "tombstones")}
+        update: dict[str, Any] = {
+            name: {"$add": [{"$ifNull": [f"${name}", 0]}, amount]} for name, amount in sums.items() if amount
+        }
+        if self.last_id:
+            update["last_id"] = {"$max": ["$last_id", self.last_id]}
+            update["last_change"] = {"$max": ["$last_change", date]}
+        if self.jobs or self.created or self.changed:
+            jobs = [{"job_id": job_id, **counts} for job_id, counts in self.jobs.items()]
+            entry = {"date": date, "created": self.created, "changed": self.changed, "jobs": jobs}
+            update["pending"] = {"$concatArrays": [{"$ifNull": ["$pending", []]}, {"$literal": [entry]}]}
+        if self.recount:
+            update["recount"] = {"$add": [{"$ifNull": ["$recount", 0]}, 1]}
+        if "pending" in update or self.deleted or self.tombstones or self.recount:
+            update["due"] = {"$min": ["$due", date + UPKEEP_DELAY]}
+        return update

@@ -1,0 +1,24 @@
+"""A group as one value."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+
+class Group(NamedTuple):
+    """One group of one organization: the shard key of everything that is stored of it."""
+
+    organization_id: int
+    group_id: str
+
+    @property
+    def owner(self) -> dict[str, Any]:
+        """The filter that every command on the group carries."""
+        return {"organization_id": self.organization_id, "group_id": self.group_id}
+
+    def output_id(self, key_hash: str) -> str:
+        """Return the lasting identity of a key: a UUID (RFC 9562, version 8) from organization, group and key."""
+        hashed = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0{key_hash}".encode()).hexdigest()
+        variant = "89ab"[int(hashed[16], 16) & 3]
+        return f"{hashed[:8]}-{hashed[8:12]}-8{hashed[13:16]}-{variant}{hashed[17:20]}-{hashed[20:32]}"

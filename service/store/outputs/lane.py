@@ -1,0 +1,411 @@
+"""The lane: one loop per process and group that writes what waits, round by round.
+
+A round takes all writes that wait. It finishes the batch of the round before and takes ids for its own (`Ids.turn`),
+looks its keys up at the same time, and writes: one `insert` command for new items, one `update` command for known ones.
+The next turn, or one that only finishes, makes it readable; then its requests are answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from service.settings import Settings
+from service.store.connection import DURABLE, Database
+from service.store.contract import stored
+from service.store.decoding import NAIVE, RAW, decode, encoded
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
+from service.store.jobs import Jobs
+from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
+from service.store.outputs.door import Put
+from service.store.outputs.group import Group
+from service.store.outputs.ids import Batch, Finished, Ids, new_token
+from service.store.outputs.recovery import Recovery
+from service.store.time_budget import time_budget
+
+log = logging.getLogger("service.store")
+
+# A larger round gains nothing, and takes long enough to outlive its lease.
+_MAX_KEYS = 1000
+_MAX_BYTES = 16 * 1024 * 1024
+# Each lost round means that another process changed the same keys: 20 losses in a row are a stuck database, no race.
+_MAX_LOSSES = 20
+# A round that failed is tried again after this long, for those of its clients that still wait.
+_RETRY_SECONDS = 0.2
+# Planning and encoding on the event loop, before others run.
+_SLICE_SECONDS = 0.005
+# Counts of jobs and days that wait in the group's document: every turn rewrites it, and it may have 16 MB.
+_MAX_WAITING_BYTES = 64 * 1024
+# Items whose files are looked up at once: each may have 1000.
+_FILES_AT_ONCE = 50
+
+
+class Write:
+    """One request's changes by output_id, the last of each, and the future of their results."""
+
+    __slots__ = ("alone", "changes", "done", "losses", "results", "size", "tried")
+
+    def __init__(self, changes: dict[str, Pending]) -> None:
+        self.changes = changes
+        self.size = sum(change.size for change in changes.values())
+        self.results: dict[str, Result] = {}
+        self.tried: dict[str, Result] = {}  # what an attempt of unknown outcome meant to do
+        self.alone = False  # whether it may be to blame for the failure of a round
+        self.losses = 0
+        self.done: asyncio.Future[dict[str, Result]] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: Exception) -> None:
+        """Let the caller have an error, unless it has gone."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def succeed(self) -> None:
+        """Let the caller have the results, unless it has gone."""
+        if not self.done.done():
+            self.done.set_result(self.results)
+
+
+class _Written(NamedTuple):
+    """A batch that is written and not yet finished, and the writes that wait for that."""
+
+    finished: Finished
+    writes: list[Write]
+
+
+class Lanes:
+    """The lanes of this process: one per group that is being written."""
+
+    def __init__(self, database: Database, ids: Ids, recovery: Recovery, jobs: Jobs, settings: Settings) -> None:
+        self.database, self.ids, self.recovery, self.jobs = database, ids, recovery, jobs
+        self.seconds, self.max_item_bytes = settings.mongo_timeout, settings.max_item_bytes
+        self._lanes: dict[Group, Lane] = {}
+        self.rounds = 0  # so far
+
+    @stored
+    async def apply(self, group: Group, changes: dict[str, Pending]) -> dict[str, Result]:
+        """Make the changes of one request, by output_id; return their results once they are durable.
+
+        A caller that gives up takes its changes back, as far as no attempt has begun.
+        """
+        if not changes:
+            return {}
+        write = Write(changes)
+        lane = self._lanes.get(group)
+        if lane is None:
+            lane = self._lanes[group] = Lane(self, group)
+            # In a context of its own: a lane must not end with the time of the request that began it.
+            lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
+            lane.task.add_done_callback(lambda _: self.end(lane))
+        lane.waiting.append(write)
+        return await write.done
+
+    def end(self, lane: Lane) -> None:
+        """Forget a lane that has ended."""
+        if self._lanes.get(lane.group) is lane:
+            del self._lanes[lane.group]
+        for write in lane.unanswered():  # none, unless the lane was cancelled
+            write.done.cancel()
+
+    async def close(self) -> None:
+        """Wait for the writes under way, for a limited time: the rest is left to the reaper."""
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=2 * self.seconds)
+            for task in late:
+                task.cancel()
+
+    @property
+    def busy(self) -> int:
+        """How many groups are being written."""
+        return len(self._lanes)
+
+
+class Lane:
+    """Writes the changes of one group, in the order in which they came."""
+
+    def __init__(self, lanes: Lanes, group: Group) -> None:
+        self.group = group
+        self.task: asyncio.Task[None] | None = None
+        self._taken: list[Write] = []
+        self._written: _Written | None = None
+        self.waiting: deque[Write] = deque()
+        self._lanes, self._ids, self._recovery, self._database = lanes, lanes.ids, lanes.recovery, lanes.database
+
+    def unanswered(self) -> list[Write]:
+        """Return all writes whose callers wait."""
+        return [*(self._written.writes if self._written else ()), *self._taken, *self.waiting]
+
+    async def run(self) -> None:
+        """Write what waits until nothing does."""
+        while True:
+            writes = self._taken = self._take()
+            if not writes and self._written is None:
+                # Before anything else can run: whoever comes now begins another lane.
+                self._lanes.end(self)
+                return
+            token, batch = new_token(), None
+            try:
+                with time_budget(self._lanes.seconds):
+                    batch, known = await self._begin(writes, token)
+                if batch is not None:
+                    with time_budget(self._lanes.seconds):
+                        self._written = await self._write(batch, writes, known)
+            except Exception as error:
+                await self._fail(writes, error, token, begun=batch is not None)
+
+    def _take(self) -> list[Write]:
+        """Take the writes of one round out of those that wait; drop those whose client has gone.
+
+        A write that shares a key with one before it goes into a later round; those behind it do not wait for it.
+        """
+        taken: list[Write] = []
+        later: list[Write] = []
+        keys: set[str] = set()
+        size = 0
+        while self.waiting:
+            write = self.waiting[0]
+            full = len(keys) + len(write.changes) > _MAX_KEYS or size + write.size > _MAX_BYTES or write.alone
+            if taken and full:
+                break
+            self.waiting.popleft()
+            if write.done.done():
+                continue
+            (later if keys.intersection(write.changes) else taken).append(write)
+            keys.update(write.changes)
+            size += write.size
+            if write.alone:
+                break
+        self.waiting.extendleft(reversed(later))
+        return taken
+
+    async def _fail(self, writes: list[Write], error: Exception, token: str, *, begun: bool = False) -> None:
+        """End a batch of which nobody knows what was written, and let its writes go again or fail."""
+        await self._recovery.recover(self.group, token, begun=begun)
+        if isinstance(error, StoreUnavailable):
+            await asyncio.sleep(_RETRY_SECONDS)
+        elif len(writes) == 1:
+            writes[0].fail(error)
+        else:
+            # One of them may be to blame, and only its own client is to have the error.
+            for write in writes:
+                write.alone = True
+        self.waiting.extendleft(reversed(writes))
+
+    # -- the steps of a round -----------------------------------------------------------------
+
+    async def _begin(self, writes: list[Write], token: str) -> tuple[Batch | None, dict[str, Known]]:
+        """Finish what is written and take ids for what waits, and look its items up at the same time."""
+        changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
+        looking = asyncio.ensure_future(self._look_up(changes))
+        try:
+            turn = await self._ids.turn(self.group, self._written and self._written.finished, len(changes), token)
+        except BaseException:
+            looking.cancel()
+            with contextlib.suppress(BaseException):
+                await looking
+            raise
+        if self._written is not None:
+            for write in self._written.writes:
+                write.succeed()
+            self._written = None
+        if turn.waiting > _MAX_WAITING_BYTES:
+            with contextlib.suppress(StoreError):  # nothing but the database may hold up a lane
+                await self._lanes.jobs.gather(*self.group)
+        return turn.batch, await looking
+
+    @stored
+    async def _look_up(self, changes: dict[str, Pending]) -> dict[str, Known]:
+        """Return what is stored of some items.
+
+        Read as the primary has it now, committed or not: the write that follows is guarded by what
+        was read here, and is answered only when it is committed, and with it what it was built on.
+        """
+        if not changes:
+            return {}
+        # Tags are up to a megabyte each.
+        tagged = [key for key, change in changes.items() if isinstance(change, Patch) and change.tags is not None]
+        others = [key for key in changes if key not in tagged] if tagged else list(changes)
+        known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
+        if tagged:
+            raw = await self._find(tagged, {**KNOWN_FIELDS, "tags": 1}, codec_options=RAW)
+            decoded = await asyncio.to_thread(lambda: [decode(encoded(document)) for document in raw])
+            known |= {found["_id"]: found for found in decoded}
+        undated = [
+            key
+            for key, change in changes.items()
+            if isinstance(change, Put) and change.undated and key in known and is_changed(change, known[key])
+        ]
+        for start in range(0, len(undated), _FILES_AT_ONCE):
+            some = undated[start : start + _FILES_AT_ONCE]
+            for document in await self._find(some, {"files.id": 1, "files.create_date": 1}):
+                known[document["_id"]]["files"] = document.get("files", [])
+        return known
+
+    async def _find(self, keys: list[str], fields: dict[str, Any], **options: Any) -> list[Any]:
+        command = {
+            "find": "outputs",
+            "filter": {**self.group.owner, "_id": {"$in": keys}},
+            "projection": fields,
+            "hint": "_id_",
+            "batchSize": len(keys) + 1,
+        }
+        reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
+        found: list[Any] = list(reply["cursor"]["firstBatch"])
+        return found
+
+    @stored
+    async def _write(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> _Written:
+        """Write a round durably; return it, to be finished by the next turn."""
+        self._lanes.rounds += 1
+        plan = await self._plan(batch, writes, known)
+        await self._ids.step("before write")
+        lost, errors = await self._write_rows(plan)
+        await self._touch(plan)
+        await self._ids.step("written")
+        # Behind `mongos` a refused write may still land: not after the fence.
+        tombstones = await self._recovery.fence(batch) if errors else 0
+        made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
+        plan.results |= {row.output_id: row.result for row in made}
+        return _Written(Finished(batch, plan.count(made, tombstones)), self._settle(writes, plan.results, errors))
+
+    async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
+        """Decide what becomes of each change."""
+        plan = Plan(batch, self._lanes.max_item_bytes)
+        slice_end = time.perf_counter() + _SLICE_SECONDS
+        for write in writes:
+            for key, change in write.changes.items():
+                there = known.get(key)
+                tried = write.tried.get(key)
+                if tried is not None and there is not None and there["id"] == tried["id"]:
+                    plan.results[key] = tried  # an attempt that failed had come so far
+                elif key not in write.results:
+                    plan.add(key, change, there)
+                if time.perf_counter() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = time.perf_counter() + _SLICE_SECONDS
+        rows = {row.output_id: row.result for row in plan.rows}
+        for write in writes:
+            write.tried = {key: rows[key] for key in write.changes if key in rows}
+        return plan
+
+    def _settle(self, writes: list[Write], results: dict[str, Result], errors: dict[str, StoreError]) -> list[Write]:
+        """Give each write its results; return those that only wait for the batch to be finished.
+
+        A write that has lost an item to another process goes again, first of all that wait.
+        """
+        complete = []
+        for write in reversed(writes):
+            write.results |= {key: results[key] for key in write.changes if key in results}
+            refused = next((errors[key] for key in write.changes if key in errors), None)
+            write.losses += 1
+            if refused is not None:
+                write.fail(refused)
+            elif len(write.results) == len(write.changes):
+                complete.append(write)
+            elif write.losses < _MAX_LOSSES:
+                self.waiting.appendleft(write)
+            else:
+                write.fail(StoreUnavailable("lost every race"))
+        return complete
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _write_rows(self, plan: Plan) -> tuple[set[str], dict[str, StoreError]]:
+        """Write the rows; return which were lost to another process, and which the database refused."""
+        lost: set[str] = set()
+        errors: dict[str, StoreError] = {}
+        for inserts in (True, False):
+            rows = [row for row in plan.rows if (row.known is None) is inserts]
+            for part in _messages(rows):
+                await self._send(plan, part, lost, errors)
+        return lost, errors
+
+    async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
+        """Send inserts or updates as one command. Raises when the outcome is unknown."""
+        inserts = part[0].known is None
+        stored = [row.stored for row in part]
+        try:
+            reply = await self._command({"insert": "outputs", "documents": stored} if inserts else _updates(stored))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(part) > 1:  # find the row that no message can hold: its error is for its own client
+                await self._send(plan, part[: len(part) // 2], lost, errors)
+                await self._send(plan, part[len(part) // 2 :], lost, errors)
+                return
+            log.error("an item cannot be sent to the database", extra={"error": type(error).__name__})
+            errors[part[0].output_id] = StoreError(type(error).__name__)
+            return
+        failed = {part[error["index"]].output_id: error["code"] for error in reply.get("writeErrors", ())}
+        for output_id, code in failed.items():
+            if code == DUPLICATE_KEY:
+                lost.add(output_id)
+            else:
+                log.error("the database refused an item", extra={"code": code})
+                errors[output_id] = StoreError(f"write error {code}")
+        missing = len(part) - len(failed) - reply["n"]
+        if missing:
+            lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
+
+    async def _command(self, command: dict[str, Any]) -> Any:
+        """Run a write that is durable when this returns; the order of what is in it does not matter."""
+        durable = {"ordered": False, "writeConcern": DURABLE.document}
+        reply = await self._database.command({**command, **durable}, codec_options=NAIVE)
+        errors = reply.get("writeErrors", ())
+        if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
+            raise StoreUnavailable("write concern")
+        return reply
+
+    async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
+        """Return which updates, `count` of them, found another version than the one looked up."""
+        now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
+        lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
+        # Changed again since, by somebody who saw this row or by somebody who was faster.
+        unsure = {row.output_id for row in rows if now.get(row.output_id, 0) > row.id}
+        if len(lost) < count:
+            plan.recount |= len(lost) + len(unsure) > count
+            lost |= unsure
+        return lost
+
+    async def _touch(self, plan: Plan) -> None:
+        """Say that unchanged items were seen again, all in one command; leave those that changed to another round."""
+        if not plan.touches:
+            return
+        matched = (await self._command(_updates(plan.touch_statements())))["n"]
+        if matched < len(plan.touches):
+            fields = {"id": 1, "root_job_id": 1}
+            now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
+            plan.touches = {
+                key: touch
+                for key, touch in plan.touches.items()
+                if key in now and (now[key]["id"], now[key]["root_job_id"]) == (touch.known["id"], touch.job)
+            }
+            # Another process may have moved an item to the same job, or have changed one after its touch.
+            moved = any(touch.job != touch.known["root_job_id"] for touch in plan.touches.values())
+            plan.recount |= moved or len(plan.touches) != matched
+        for key, touch in plan.touches.items():
+            plan.leave(key, touch.known, "unchanged")
+
+
+def _updates(statements: list[Any]) -> dict[str, Any]:
+    return {"update": "outputs", "updates": statements}
+
+
+def _messages(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts that one message can hold."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and size + row.size > _MAX_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part

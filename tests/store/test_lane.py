@@ -1,0 +1,326 @@
+"""Lanes: writes to one group that come together share a round, and one round follows another."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from service.settings import Settings
+from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
+from service.store.outputs import lane as lane_module
+from service.store.outputs.changes import Plan
+from service.store.outputs.lane import Lane, Write
+from tests.support.api import make_file, make_output
+from tests.support.commands import Commands
+from tests.support.groups import DATABASE, Group, stopped_at, version
+
+Results = list[dict[str, Any]]
+
+
+async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
+    """Write several bodies of encoded items in one round, each for a client of its own; return results or errors."""
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        writes = [asyncio.ensure_future(store.outputs.write(*group.key, items)) for items in bodies]
+        await asyncio.sleep(0)
+    return await asyncio.gather(*writes, return_exceptions=True)
+
+
+# -- rounds ---------------------------------------------------------------------------------------
+
+
+async def test_writes_that_come_together_share_rounds(store: Store, group: Group) -> None:
+    results = await asyncio.gather(*(group.write(store, make_output(n)) for n in range(64)))
+    assert store.outputs._lanes.rounds <= 2
+    assert [r["result"] for (r,) in results] == ["created"] * 64
+    assert [r["key_hash"] for (r,) in results] == [f"key-{n}" for n in range(64)]
+    assert {item["id"] for item in await group.read(store)} == {r["id"] for (r,) in results}
+    await group.assert_counts_are_exact(store)
+
+
+async def test_a_round_finishes_the_one_before_it_and_takes_its_ids_in_one_command(
+    listening: Store, group: Group, commands: Commands
+) -> None:
+    async with stopped_at(listening, "before write", group.write(listening, make_output(1))):
+        waiting = asyncio.ensure_future(group.write(listening, make_output(2)))
+        await asyncio.sleep(0)
+    await waiting
+    assert [command.name for command in commands.sent if command.name != "find"] == [
+        *("findAndModify", "insert"),
+        *("findAndModify", "insert"),
+        "findAndModify",
+    ]
+
+
+async def test_writes_of_one_key_that_come_together_are_all_done_in_order(store: Store, group: Group) -> None:
+    results = await asyncio.gather(*(group.write(store, version(n), make_output(n + 10)) for n in range(4)))
+    assert [r[0]["result"] for r in results] == ["created", "updated", "updated", "updated"]
+    items = {item["key_hash"]: item for item in await group.read(store)}
+    assert items["key-1"]["data"] == {"version": 3} and items["key-1"]["id"] == results[3][0]["id"]
+    assert len(items) == 5
+
+
+async def test_a_write_that_shares_a_key_with_one_that_waits_does_not_overtake_it(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        bodies = ([version(1)], [version(2), make_output(3)], [make_output(3, data={"later": True})], [make_output(4)])
+        writes = [asyncio.ensure_future(group.write(store, *body)) for body in bodies]
+        await asyncio.sleep(0)
+    results = [[r["result"] for r in done] for done in await asyncio.gather(*writes)]
+    assert results == [["created"], ["updated", "created"], ["updated"], ["created"]]
+    items = {item["key_hash"]: item["data"] for item in await group.read(store)}
+    assert (items["key-1"], items["key-3"]) == ({"version": 2}, {"later": True})
+    await group.assert_counts_are_exact(store)
+
+
+async def test_the_last_of_one_key_in_one_write_wins(store: Store, group: Group) -> None:
+    results = await group.write(store, version(1), make_output(2), version(3))
+    assert results[0] == results[2]
+    assert {i["key_hash"]: i["data"] for i in await group.read(store)}["key-1"] == {"version": 3}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["joined", "one"])
+async def test_more_than_one_message_holds_arrives(store: Store, group: Group, together: bool) -> None:
+    text = "x" * 1_000_000
+    items = [make_output(n, data={"text": text}) for n in range(38)]
+    bodies = [[item] for item in items] if together else [items]
+    results = await asyncio.gather(*(group.write(store, *body) for body in bodies))
+    assert [r["result"] for body in results for r in body] == ["created"] * 38
+    assert (await group.stats(store))["items"] == 38
+
+
+def test_a_round_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def take() -> list[int]:
+        lane = Lane(SimpleNamespace(ids=None, recovery=None, database=None), (1, "g"))  # type: ignore[arg-type]
+        sizes = ((1, "0"), (1, "a"), (1, "bc"), (1, "d"), (9, "e"), (9, "f"), (1, "f"))
+        for size, keys in sizes:
+            lane.waiting.append(Write({key: SimpleNamespace(size=size / len(keys)) for key in keys}))  # type: ignore[misc]
+        rounds = []
+        while lane.waiting:
+            rounds.append(len(lane._take()))
+        return rounds
+
+    monkeypatch.setattr(lane_module, "_MAX_KEYS", 3)
+    monkeypatch.setattr(lane_module, "_MAX_BYTES", 10)
+    assert asyncio.run(take()) == [2, 2, 1, 1, 1]
+
+
+async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tags that they are merged with may be a megabyte each."""
+    items = await group.write(store, *(make_output(n) for n in range(1, 121)))
+    sizes: list[int] = []
+    find = Lane._find
+
+    async def counted(self: Lane, keys: list[str], fields: dict[str, Any], **options: Any) -> Any:
+        sizes.append(len(keys))
+        return await find(self, keys, fields, **options)
+
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        monkeypatch.setattr(Lane, "_find", counted)
+        patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
+        clients = [
+            asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)
+        ]
+        await asyncio.sleep(0)
+    results = await asyncio.gather(*clients)
+    assert {r["result"] for done in results for r in done} == {"updated"}
+    assert sum(sizes) == 120 and max(sizes) <= 50
+
+
+# -- callers that go, lanes that end --------------------------------------------------------------
+
+
+async def test_a_write_whose_caller_is_gone_before_it_begins_is_dropped(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as under_way:
+        waiting = asyncio.ensure_future(group.write(store, version(2), make_output(2)))
+        await asyncio.sleep(0)
+        for caller in (under_way, waiting):
+            caller.cancel()
+        await asyncio.wait([under_way, waiting])
+    await store.outputs.close()
+    assert [item["data"] for item in await group.read(store)] == [{"version": 1}]
+    assert not await group.in_flight(store)
+
+
+async def test_closing_waits_for_the_writes_under_way(store: Store, other: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as write:
+        closing = asyncio.ensure_future(store.close())
+        await asyncio.wait([closing], timeout=0.05)
+        assert not closing.done()
+    await closing
+    assert write.result()[0]["result"] == "created"
+    assert len(await group.read(other)) == 1
+
+
+async def test_a_cancelled_lane_leaves_nobody_waiting(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, version(1))) as first:
+        second = asyncio.ensure_future(group.write(store, version(2)))
+        await asyncio.sleep(0)
+        (lane,) = store.outputs._lanes._lanes.values()
+        assert lane.task is not None
+        lane.task.cancel()
+        await asyncio.wait([first, second], timeout=60)
+        assert first.cancelled() and second.cancelled()
+    assert not store.outputs._lanes._lanes
+    assert [r["result"] for r in await group.write(store, make_output(3))] == ["created"]
+
+
+async def test_nothing_is_kept_of_a_write_that_is_done(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even until the next garbage collection: the items of a write are megabytes."""
+    made: list[weakref.ref[Write]] = []
+
+    class Weak(Write):
+        __slots__ = ("__weakref__",)
+
+        def __init__(self, changes: Any) -> None:
+            super().__init__(changes)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(lane_module, "Write", Weak)
+    gc.disable()
+    try:
+        for turn in range(3):
+            await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
+        await store.outputs.close()
+        await asyncio.sleep(0)
+        assert len(made) == 15 and [each() for each in made] == [None] * 15
+    finally:
+        gc.enable()
+
+
+# -- errors that reach their own client only ------------------------------------------------------
+
+
+async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_only(
+    mongo_url: str, group: Group
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_refusing"), mongo_url)
+    await store.database.create_collection("outputs", validator={"data.refused": {"$ne": True}})
+    await store.ensure_indexes()
+    bodies = ([make_output(1)], [make_output(2), make_output(3, data={"refused": True})], [make_output(4)])
+    first, bad, last = await joined(store, group, *(group.encoded(store, *body) for body in bodies))
+    assert isinstance(bad, StoreError) and not isinstance(bad, StoreUnavailable)
+    assert [r["result"] for done in (first, last) for r in done] == ["created", "created"]
+    # What came with it is there: it was written before the refusal was known.
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-2", "key-4"]
+    assert not await group.in_flight(store)
+    await group.assert_counts_are_exact(store)
+    await store.close()
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["insert", "update"])
+async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_only(
+    store: Store, group: Group, known: bool
+) -> None:
+    """The limits of the service keep it out, so that nothing but the lane itself is in the way here."""
+    if known:
+        await group.write(store, *(make_output(n, data={"version": 1}) for n in (1, 2, 3, 4, 5)))
+    too_deep = group.encoded(store, make_output(3), make_output(4, data=nested(185)))
+    first, failed, last = await joined(
+        store,
+        group,
+        group.encoded(store, make_output(1), make_output(2)),
+        too_deep,
+        group.encoded(store, make_output(5)),
+    )
+    assert isinstance(failed, StoreError) and not isinstance(failed, StoreUnavailable)
+    assert [r["result"] for r in [*first, *last]] == ["updated" if known else "created"] * 3
+    there = {item["key_hash"]: item["data"] for item in await group.read(store)}
+    assert set(there) == {"key-0", "key-1", "key-2", "key-3", "key-5"} | ({"key-4"} if known else set())
+    assert all(data != {"version": 1} for key, data in there.items() if key != "key-4")
+    assert not await group.in_flight(store)
+    await group.assert_counts_are_exact(store)
+
+
+async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = Plan.add
+
+    def break_one(self: Plan, output_id: str, change: Any, known: Any) -> None:
+        if change.key_hash == "key-2":
+            raise AttributeError("injected")
+        add(self, output_id, change, known)
+
+    monkeypatch.setattr(Plan, "add", break_one)
+    first, failed, last = await joined(store, group, *(group.encoded(store, make_output(n)) for n in (1, 2, 3)))
+    assert isinstance(failed, AttributeError)
+    assert [r["result"] for r in [*first, *last]] == ["created"] * 2
+    await store.outputs.close()
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-3"]
+    assert not await group.in_flight(store)
+
+
+# -- what an item becomes -------------------------------------------------------------------------
+
+
+def test_an_item_that_would_be_too_large_in_the_database_is_refused_before() -> None:
+    store = Store.connect(Settings(max_item_bytes=32 * 1024 * 1024), "mongodb://127.0.0.1:1")
+    group = Group(1)
+    with pytest.raises(ItemTooLarge):
+        group.encoded(store, make_output(2, data={"numbers": [0] * 1_300_000}))
+    group.encoded(store, make_output(3, data={"text": "x" * 13_000_000}))
+
+
+async def test_the_identity_of_an_item_is_its_key_for_ever(store: Store, group: Group) -> None:
+    (first,) = await group.write(store, version(1))
+    await group.delete(store, first)
+    await store.database["outputs"].delete_many(group.owner)  # the record of the deletion has aged out
+    (again,) = await group.write(store, version(2))
+    assert again["output_id"] == first["output_id"] and again["result"] == "created"
+    (elsewhere,) = await Group(group.organization, "chairs").write(store, version(1))
+    (another,) = await Group(group.organization + 1).write(store, version(1))
+    assert len({first["output_id"], elsewhere["output_id"], another["output_id"]}) == 3
+
+
+async def test_files_with_one_id_keep_the_dates_of_their_own_item(store: Store, group: Group) -> None:
+    async def dates() -> list[list[Any]]:
+        return [[file["create_date"] for file in item["files"]] for item in await group.read(store)]
+
+    files = [make_file(id="same"), make_file(id="same", field="data.other")]
+    await group.write(store, make_output(1, files=files))
+    await asyncio.sleep(0.005)
+    await group.write(store, make_output(2, files=files))
+    before = await dates()
+    assert before[0] != before[1]
+    await group.write(store, make_output(1, data={"new": 1}, files=files), make_output(2, data={"new": 1}, files=files))
+    assert await dates() == before
+    dated = make_file(id="same", create_date="2020-02-02T00:00:00Z")
+    await group.write(store, make_output(1, data={"new": 2}, files=[dated, files[1]]))
+    ((_, first), (second, third)) = await dates()
+    assert (first, second.year, third) == (before[1][1], 2020, before[0][1])
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, True), (True, 1), (0, False), (1.0, 1)])
+async def test_a_patch_of_tags_tells_numbers_and_truth_values_apart(
+    store: Store, group: Group, before: Any, after: Any
+) -> None:
+    await group.write(store, make_output(1, tags={"value": before}))
+    (result,) = await group.patch(store, Patch("key_hash", "key-1", tags={"value": after}))
+    assert result["result"] == "updated"
+    (item,) = await group.read(store)
+    assert type(item["tags"]["value"]) is type(after)
+
+
+def test_what_waits_for_the_database_is_bytes() -> None:
+    """The garbage collector has nothing to look at, however many items wait."""
+    store = Store.connect(Settings(), "mongodb://127.0.0.1:1")
+    (put,) = Group(1).encoded(store, make_output(1))
+    held = {name: type(value) for name, value in msgspec.structs.asdict(put).items()}
+    assert not set(held.values()) & {dict, list}
+    assert not gc.is_tracked(put)
