@@ -63,7 +63,7 @@ async def _token(store: Store, settings: Settings) -> str:
 async def _analyst(store: Store, settings: Settings) -> str:
     """Return the address of the demo analyst, made once; whoever removes it does not get it back."""
     kept = settings.data_path / "demo-analyst"
-    known = ANALYST in await store.analysts.list()
+    known = ANALYST in {analyst.name for analyst in await store.analysts.list()}
     if not known and not kept.exists():
         _keep(kept, await store.analysts.create(ANALYST))
         known = True

@@ -6,7 +6,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from pymongo.errors import OperationFailure
@@ -21,6 +21,8 @@ READABLE = ("outputs", "reviews", "groups", "jobs", "days")
 WITHHELD = "cookies"
 
 _ACTIONS = ["find", "collStats", "listIndexes"]
+# The names of all collections, as `show collections` asks for them; no content.
+_NAMES = ["listCollections"]
 _DURABLE = {"w": "majority"}
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _URL = re.compile(r"(mongodb(?:\+srv)?://)(?:[^@/]*@)?([^/?]+)(?:/[^?]*)?(?:\?(.*))?")
@@ -40,11 +42,28 @@ _KEPT = {
 }
 # Error codes of the server.
 _UNAUTHORIZED, _AUTHENTICATION_FAILED, _NOT_ALLOWED = 13, 18, 8000
-_ROLE_EXISTS, _USER_EXISTS = 51002, 51003
+_VIEW_EXISTS, _ROLE_EXISTS, _USER_EXISTS = 48, 51002, 51003
+_ONE_ROLE = re.compile(rf"{ROLE}(\d+)?")
 
 
 class AnalystError(StoreError):
     """Raised with the reason why an analyst cannot be made or removed, and the fix."""
+
+
+class Analyst(NamedTuple):
+    """A read-only user: of one organization, or of all."""
+
+    name: str
+    organization_id: int | None
+
+
+def _role(organization_id: int | None) -> str:
+    return ROLE if organization_id is None else f"{ROLE}{organization_id}"
+
+
+def _readable(organization_id: int | None) -> tuple[str, ...]:
+    """Return what an analyst reads: the collections, or the views on one organization's part of them."""
+    return READABLE if organization_id is None else tuple(f"{name}_{organization_id}" for name in READABLE)
 
 
 class Analysts:
@@ -56,22 +75,22 @@ class Analysts:
         self._url = url
 
     @stored
-    async def create(self, name: str) -> str:
-        """Make a user who may read `READABLE` and nothing else; return the password."""
+    async def create(self, name: str, organization_id: int | None = None) -> str:
+        """Make a user who may read `READABLE`, or views on one organization's part of it; return the password."""
         if not _NAME.fullmatch(name):
             raise AnalystError("The name of an analyst is 1 to 64 letters, digits, dots, dashes and underscores.")
         password = secrets.token_urlsafe(24)
         async with self._explained():
-            await self._grant()
+            await self._grant(organization_id)
             try:
-                await self._command("createUser", name, pwd=password, roles=[ROLE])
+                await self._command("createUser", name, pwd=password, roles=[_role(organization_id)])
             except OperationFailure as error:
                 if error.code != _USER_EXISTS:
                     raise
                 raise AnalystError(
                     f"There is a user {name} already. Choose another name, or: python -m service analyst remove {name}"
                 ) from None
-        if not await self._is_confined(name, password):
+        if not await self._is_confined(name, password, organization_id):
             await self._command("dropUser", name)
             raise AnalystError(
                 "This MongoDB does not check what its users may do: whoever reaches it can read everything. Start it "
@@ -80,21 +99,33 @@ class Analysts:
         return password
 
     @stored
-    async def list(self) -> list[str]:
-        """Return the names of the analysts, in order."""
+    async def list(self) -> list[Analyst]:
+        """Return the analysts in the order of their names."""
         async with self._explained():
-            found = await self._database.command("usersInfo", 1)
-        return sorted(user["user"] for user in found["users"] if self._is_analyst(user))
+            return sorted(await self._find(1), key=lambda analyst: analyst.name)
 
     @stored
     async def remove(self, name: str) -> bool:
         """Remove an analyst, never another user; return whether there was one."""
         async with self._explained():
-            found = await self._database.command("usersInfo", name)
-            if not any(self._is_analyst(user) for user in found["users"]):
+            found = await self._find(name)
+            if not found:
                 return False
             await self._command("dropUser", name)
+            organization_id = found[0].organization_id
+            if organization_id is not None and organization_id not in {
+                one.organization_id for one in await self._find(1)
+            }:
+                await self._command("dropRole", _role(organization_id))
+                for view in _readable(organization_id):
+                    await self._database.drop_collection(view)
             return True
+
+    async def _find(self, name: str | int) -> tuple[Analyst, ...]:
+        """Return the analyst of this name; all of them for 1."""
+        users = (await self._database.command("usersInfo", name))["users"]
+        found = ((user["user"], _ONE_ROLE.fullmatch(user["roles"][0]["role"])) for user in users if self._has_one(user))
+        return tuple(Analyst(user, int(role[1]) if role[1] else None) for user, role in found if role)
 
     @stored
     async def address(self, name: str, password: str) -> str:
@@ -111,24 +142,37 @@ class Analysts:
         query = "&".join([f"authSource={source}", *options])
         return f"{scheme}{quote(name, safe='')}:{quote(password, safe='')}@{hosts}/{source}?{query}"
 
-    async def _grant(self) -> None:
-        """Make the role, or bring it up to date."""
-        name = self._database.name
-        privileges = [{"resource": {"db": name, "collection": one}, "actions": _ACTIONS} for one in READABLE]
+    async def _grant(self, organization_id: int | None) -> None:
+        """Make the role and its views, or bring the role up to date."""
+        name, role = self._database.name, _role(organization_id)
+        readable = _readable(organization_id)
+        privileges = [{"resource": {"db": name, "collection": one}, "actions": _ACTIONS} for one in readable]
+        privileges.append({"resource": {"db": name, "collection": ""}, "actions": _NAMES})
+        if organization_id is not None:
+            await self._make_views(organization_id)
         try:
-            await self._command("createRole", ROLE, privileges=privileges, roles=[])
+            await self._command("createRole", role, privileges=privileges, roles=[])
         except OperationFailure as error:
             if error.code != _ROLE_EXISTS:
                 raise
-            await self._command("updateRole", ROLE, privileges=privileges, roles=[])
+            await self._command("updateRole", role, privileges=privileges, roles=[])
 
-    async def _is_confined(self, name: str, password: str) -> bool:
-        """Try the new user at its own address: reading outputs must work, reading cookies must not."""
+    async def _make_views(self, organization_id: int) -> None:
+        own = [{"$match": {"organization_id": organization_id}}]  # served by the indexes, which begin with it
+        for view, source in zip(_readable(organization_id), READABLE, strict=True):
+            try:
+                await self._database.command("create", view, viewOn=source, pipeline=own, writeConcern=_DURABLE)
+            except OperationFailure as error:
+                if error.code != _VIEW_EXISTS:
+                    raise
+
+    async def _is_confined(self, name: str, password: str, organization_id: int | None) -> bool:
+        """Try the new user at its own address: reading outputs must work, reading anything else must not."""
         client = connect(self._settings, await self.address(name, password), PoolUse())
         try:
             database = client[self._database.name]
-            await database[READABLE[0]].find_one({}, {"_id": 1})
-            await database[WITHHELD].find_one({}, {"_id": 1})
+            await database[_readable(organization_id)[0]].find_one({}, {"_id": 1})
+            await database[WITHHELD if organization_id is None else READABLE[0]].find_one({}, {"_id": 1})
             return False
         except OperationFailure as error:
             if error.code != _UNAUTHORIZED:
@@ -137,8 +181,9 @@ class Analysts:
         finally:
             client.close()
 
-    def _is_analyst(self, user: dict[str, Any]) -> bool:
-        return bool(user["roles"] == [{"role": ROLE, "db": self._database.name}])
+    def _has_one(self, user: dict[str, Any]) -> bool:
+        """Return whether a user has one role, of this database."""
+        return [role["db"] for role in user["roles"]] == [self._database.name]
 
     async def _command(self, name: str, value: str, **options: Any) -> None:
         await self._database.command(name, value, writeConcern=_DURABLE, **options)

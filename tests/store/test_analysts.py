@@ -79,7 +79,7 @@ def test_an_analyst_reads_and_aggregates(address: str, database: Any, name: str)
         assert list(found.aggregate([{"$group": {"_id": "$organization_id", "n": {"$sum": 1}}}]))
         assert found.find({"organization_id": 1}).explain()
         assert found.index_information()
-        assert name in client.get_default_database().list_collection_names(authorizedCollections=True)
+        assert name in client.get_default_database().list_collection_names()
 
     assert code(address, read) is None
 
@@ -104,6 +104,44 @@ def test_an_analyst_writes_nothing(address: str, name: str) -> None:
         lambda client: client.other[name].find_one(),
     )
     assert [code(address, write) for write in writes] == [UNAUTHORIZED] * len(writes)
+
+
+@pytest.fixture
+def address_of_7(environment: None, database: Any, capsys: pytest.CaptureFixture[str]) -> str:
+    """The address of an analyst who reads organization 7 alone."""
+    assert main(["analyst", "create", "--name", "seven", "--organization", "7"]) == 0
+    return capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_an_analyst_of_one_organization_reads_its_data_and_no_other(
+    address_of_7: str, database: Any, name: str
+) -> None:
+    database[name].insert_many([{"organization_id": 7}, {"organization_id": 8}])
+
+    def read(client: Any) -> None:
+        view = client.get_default_database()[f"{name}_7"]
+        assert {document["organization_id"] for document in view.find()} == {7}
+        assert {found["_id"] for found in view.aggregate([{"$group": {"_id": "$organization_id"}}])} == {7}
+
+    assert code(address_of_7, read) is None
+    assert code(address_of_7, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
+    look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
+    assert code(address_of_7, lambda client: list(client[DATABASE].outputs_7.aggregate([look_up]))) == UNAUTHORIZED
+    assert code(address_of_7, lambda client: client[DATABASE].cookies.find_one()) == UNAUTHORIZED
+
+
+def test_the_views_of_an_organization_go_with_its_last_analyst(
+    address_of_7: str, database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyst", "create", "--name", "other", "--organization", "7"]) == 0
+    capsys.readouterr()
+    assert main(["analyst", "list"]) == 0
+    assert capsys.readouterr().out == "other (organization 7)\nseven (organization 7)\n"
+    assert main(["analyst", "remove", "other"]) == 0
+    assert "outputs_7" in database.list_collection_names()
+    assert main(["analyst", "remove", "seven"]) == 0
+    assert not [name for name in database.list_collection_names() if name.endswith("_7")]
 
 
 @pytest.mark.usefixtures("environment")
