@@ -123,6 +123,11 @@ def _is_page_file(record: logging.LogRecord) -> bool:
     return is_page and getattr(record, "status", 0) < 400
 
 
+def _is_detail(record: logging.LogRecord) -> bool:
+    """Return whether a record tells operators how the process was set up, and people nothing."""
+    return record.msg == "file limit" and record.levelno == logging.INFO
+
+
 def is_json(log_format: str) -> bool:
     """Return whether lines are JSON: with `auto`, unless standard error is a terminal."""
     return log_format == "json" or (log_format == "auto" and not sys.stderr.isatty())
@@ -133,7 +138,7 @@ def set_up(level: str, log_format: str = "json") -> None:
     handler = logging.StreamHandler(sys.stderr)
     if not is_json(log_format):
         handler.setFormatter(TextFormatter(sys.stderr.isatty() and "NO_COLOR" not in os.environ))
-        handler.addFilter(lambda record: not _is_page_file(record))
+        handler.addFilter(lambda record: not (_is_page_file(record) or _is_detail(record)))
     else:
         handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
