@@ -135,7 +135,7 @@ def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str
             job = jobs.setdefault(counts["job_id"], dict.fromkeys(JOB_COUNTS, 0))
             for name in JOB_COUNTS:
                 job[name] += counts.get(name, 0)
-            if any(counts.get(name, 0) > 0 for name in ("created", "changed", "unchanged")):
+            if any(name in counts for name in ("created", "changed", "unchanged")):
                 job["first_write"] = min(job.get("first_write", date), date)
                 job["last_write"] = max(job.get("last_write", date), date)
     return jobs, days

@@ -478,3 +478,60 @@ async def test_what_a_job_did_not_see_is_listed_exported_and_deleted(admin: Api)
     assert len(export.json) == 2
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 2
     assert await keys(admin) == [0, 1, 2, 3, 10, 11]
+
+
+# -- what a crawl did -----------------------------------------------------------------------------
+
+
+async def kinds(api: Api, job: str) -> dict[str, list[int]]:
+    """Return the items of each kind, after checking that the job's counts say the same."""
+    found = {kind: await keys(api, f"job_id={job}&change={kind}") for kind in ("created", "changed", "unchanged")}
+    counts = await job_of(api, job)
+    assert {kind: len(numbers) for kind, numbers in found.items()} == {kind: counts[kind] for kind in found}
+    assert sum(map(len, found.values())) == counts["items"]
+    return found
+
+
+async def test_the_items_of_each_kind_are_listed(admin: Api) -> None:
+    await crawl(admin, "a", range(6))
+    assert await kinds(admin, "a") == {"created": [*range(6)], "changed": [], "unchanged": []}
+    await crawl(admin, "b", [0, 1])
+    await crawl(admin, "b", [2, 3], title="New")
+    await crawl(admin, "b", [7])
+    assert await kinds(admin, "b") == {"created": [7], "changed": [2, 3], "unchanged": [0, 1]}
+    assert await keys(admin, "job_id=b&change=missing") == [4, 5]
+    assert await keys(admin, "job_id=a&change=created") == [4, 5], "what a later crawl has left of it"
+
+
+async def test_a_job_that_sends_an_item_again_counts_it_once(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    for _ in range(2):
+        await crawl(admin, "b", range(4))
+    await crawl(admin, "b", [0, 3], title="New")  # one of another job, and one of its own
+    await crawl(admin, "b", [0, 3], title="Newer")
+    await crawl(admin, "b", [0, 3], title="Newer")
+    assert await kinds(admin, "b") == {"created": [3], "changed": [0], "unchanged": [1, 2]}
+
+
+async def test_approving_an_item_is_nothing_that_its_job_did(admin: Api) -> None:
+    await crawl(admin, "a", range(2))
+    await crawl(admin, "b", range(2))
+    await admin.patch("/v1/outputs/shop", [{"key_hash": "key-0", "is_approved": True}])
+    assert await kinds(admin, "b") == {"created": [], "changed": [], "unchanged": [0, 1]}
+
+
+async def test_an_item_that_comes_back_was_created(admin: Api) -> None:
+    await crawl(admin, "a", range(2))
+    await admin.delete("/v1/outputs/shop?where=title:Lamp%201")
+    await crawl(admin, "b", range(2))
+    assert await kinds(admin, "b") == {"created": [1], "changed": [], "unchanged": [0]}
+
+
+async def test_what_a_job_changed_is_exported_and_deleted(admin: Api) -> None:
+    await crawl(admin, "a", range(4))
+    await crawl(admin, "b", range(3))
+    await crawl(admin, "b", [3], title="New")
+    export = await admin.get("/v1/outputs/shop/export?format=json&job_id=b&change=changed")
+    assert [one["key_hash"] for one in export.json] == ["key-3"]
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=unchanged")).json == {"deleted": 3, "more": False}
+    assert await keys(admin) == [3]

@@ -132,6 +132,18 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
             pass
         await state.delete(group.organization, Selection("d"))
     await tell(store, *owner)
+    await store.groups.set(*owner, {"rules": [{"min_items": 1}], "retention_days": 30})
+    await store.groups.settings(*owner)
+    for said in ("running", "failed", "running", "finished"):
+        await store.crawls.declare(*owner, "job-9", {"state": said, "series": None})
+    await group.write(store, make_output(60, root_job_id="job-9"))
+    finished = await store.crawls.finish(*owner, "job-9", [])
+    await store.crawls.tell(*owner, finished)
+    await store.crawls.unseen(*owner, "job-9")
+    await store.crawls.delete_missing(*owner, finished)
+    await store.crawls.one(*owner, "job-9")
+    for more in ({"missing": "a.b"}, {"where": ("a", "1")}, {"rejected": True}, {"not_of_job": "job-9"}):
+        await group.read(store, **more)
     await store.outputs.delete_matching(*owner, Query())
     await store.reviews.remove(*owner)
     await store.groups.remove(*owner)

@@ -22,11 +22,12 @@ from service.store.outputs.door import (
     with_tags,
 )
 from service.store.outputs.ids import Batch
+from service.store.outputs.kinds import CREATED, change_of, counted
 from service.store.outputs.merge_patch import merge_patch
 
 KNOWN_FIELDS = dict.fromkeys(
     (
-        *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted"),
+        *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted", "change"),
         *("create_date", "last_scraped_date", *FILTER_TAGS),
     ),
     1,
@@ -102,14 +103,14 @@ class Row(NamedTuple):
         return result_of(result, self.id, self.output_id, self.key_hash)
 
     @property
-    def counted_as(self) -> tuple[str, str, bool, str | None, bool, bool]:
+    def counted_as(self) -> tuple[str, str, bool, str | None, bool, bool, str]:
         """What the row does, its job and approval, and what was there before."""
         known = self.known
         if known is None:
-            return self.kind, self.job, self.is_approved, None, False, False
+            return self.kind, self.job, self.is_approved, None, False, False, CREATED
         deleted = "deleted" in known
         before = None if deleted else known["root_job_id"]
-        return self.kind, self.job, self.is_approved, before, known["is_approved"], deleted
+        return self.kind, self.job, self.is_approved, before, known["is_approved"], deleted, known["change"]
 
 
 class Touch(NamedTuple):
@@ -174,7 +175,9 @@ class Plan:
         approved = _approval(put, known)
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])
-        document = self._heads.document(output_id, content, id, first_id, known["create_date"], newest, approved, kind)
+        job_before = None if "deleted" in known else known["root_job_id"]
+        done = change_of(put.root_job_id, True, job_before, known["change"])
+        document = self._heads.document(output_id, content, id, first_id, known["create_date"], newest, approved, done)
         self._update(output_id, known, kind, put.root_job_id, approved, document, put.size)
 
     def _patch(self, output_id: str, patch: Patch, known: Known) -> None:
@@ -259,7 +262,7 @@ class Plan:
         """Return what the rows that were made and the touches change in the counts."""
         change = Change(tombstones=tombstones, recount=self.recount, last_id=made[-1].id if made else 0)
         # Most rows of a round are alike.
-        for (kind, job, approved, job_before, approved_before, deleted_before), count in Counter(
+        for (kind, job, approved, job_before, approved_before, deleted_before, change_before), count in Counter(
             row.counted_as for row in made
         ).items():
             deleted = kind == "deleted"
@@ -273,11 +276,12 @@ class Plan:
                 change.created += count * (kind == "created")
                 change.changed += count * (kind != "created")
             if kind in ("created", "changed"):
-                change.job(job, **{kind: count})
+                done = change_of(job, True, job_before, change_before)
+                change.job(job, **counted(done, change_before if job_before == job else None, count))
         for (before, job, seen_by), count in Counter(
             (touch.known["root_job_id"], touch.job, touch.seen_by) for touch in self.touches.values()
         ).items():
-            change.job(seen_by, unchanged=count)
+            change.job(seen_by, unchanged=count if seen_by != before else 0)  # the same job has counted it before
             if job != before:
                 change.job(before, items=-count)
                 change.job(job, items=count)

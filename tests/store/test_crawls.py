@@ -1,0 +1,150 @@
+"""Jobs of two processes: counts and missing items against an independent model, and finishing at once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from service.store import Store
+from tests.support.api import make_output
+from tests.support.groups import Group
+
+KINDS = ("created", "changed", "unchanged")
+
+
+class Model:
+    """What a group holds and what each job did, kept in plain dictionaries."""
+
+    def __init__(self) -> None:
+        self.items: dict[int, tuple[str, int]] = {}  # key -> job that saw it last, content
+        self.done: dict[str, dict[int, str]] = {}  # job -> key -> what it did
+
+    def write(self, job: str, key: int, content: int) -> None:
+        done = self.done.setdefault(job, {})
+        if key not in self.items:
+            done[key] = "created"
+        elif self.items[key][1] != content:
+            done[key] = done[key] if done.get(key) in ("created", "changed") else "changed"
+        else:
+            done.setdefault(key, "unchanged")
+        self.items[key] = (job, content)
+
+    def counts(self, job: str) -> dict[str, int]:
+        found = Counter(self.done.get(job, {}).values())
+        return {kind: found[kind] for kind in KINDS}
+
+    def missing(self, job: str, series: dict[str, str | None]) -> set[int]:
+        return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
+
+
+async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str, Any]:
+    await store.crawls.declare(*group.key, job, {"state": "finished", **said})
+    return await store.crawls.finish(*group.key, job, [])
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_counts_and_missing_items_are_those_of_a_model(
+    store: Store, other: Store, group: Group, seed: int
+) -> None:
+    dice, model = random.Random(seed), Model()
+    series: dict[str, str | None] = {}
+    for number in range(8):
+        job = f"job-{number}"
+        series[job] = dice.choice(["chairs", "tables", None])
+        said = {"state": "running"} | ({} if series[job] is None else {"series": series[job]})
+        await store.crawls.declare(*group.key, job, said)
+        for _ in range(dice.randrange(1, 5)):
+            keys = dice.sample(range(30), dice.randrange(1, 15))
+            content = dice.randrange(2)
+            written = [make_output(key, data={"content": content}, root_job_id=job) for key in keys]
+            await group.write(dice.choice([store, other]), *written)
+            for key in keys:
+                model.write(job, key, content)
+        found = await finish(dice.choice([store, other]), group, job)
+        missing = model.missing(job, series)
+        assert {kind: found[kind] for kind in KINDS} == model.counts(job)
+        assert found["missing"] == len(missing)
+        assert found["items"] == sum(held == job for held, _ in model.items.values())
+        if dice.random() < 0.4:
+            assert await store.crawls.delete_missing(*group.key, found) is False
+            for key in missing:
+                del model.items[key]
+        left = {int(item["key_hash"].removeprefix("key-")) for item in await group.read(other)}
+        assert left == set(model.items)
+    await group.assert_counts_are_exact(store)
+
+
+async def test_jobs_that_finish_at_once_in_two_processes_agree(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    await group.write(store, *(make_output(n, root_job_id="b") for n in range(6)))
+    found = await asyncio.gather(*(finish(one, group, job) for one in (store, other) for job in "ab" for _ in range(3)))
+    by_job: dict[str, set[Any]] = {"a": set(), "b": set()}
+    for job in found:
+        by_job[job["job_id"]].add((job["finish_date"], job["missing"], job["items"]))
+    assert [(missing, items) for ((_, missing, items),) in by_job.values()] == [(6, 4), (4, 6)]
+
+
+async def test_two_processes_that_delete_what_is_missing_delete_it_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(300)))
+    await group.write(store, *(make_output(n, root_job_id="b") for n in range(10)))
+    found = await finish(store, group, "b")
+    await asyncio.gather(*(one.crawls.delete_missing(*group.key, dict(found)) for one in (store, other)))
+    job = await store.crawls.one(*group.key, "b")
+    assert job is not None
+    assert (job["missing"], job["deleted"], job["items"]) == (290, 290, 10)
+    assert len(await group.read(store)) == 10
+    await group.assert_counts_are_exact(store)
+
+
+async def test_an_item_that_another_job_sees_during_the_deletion_stays(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
+    found = await finish(store, group, "b")
+    await group.write(other, make_output(9, root_job_id="c"))
+    await store.crawls.delete_missing(*group.key, found)
+    assert [item["key_hash"] for item in await group.read(store)] == [*(f"key-{n}" for n in range(5)), "key-9"]
+
+
+async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_by_the_next(
+    store: Store, other: Store, group: Group
+) -> None:
+    webhook = {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
+    webhook_id = (await store.webhooks.create(group.organization, webhook))["webhook_id"]
+    await group.write(store, make_output(1, root_job_id="a"))
+    await finish(store, group, "a")  # and is killed
+    job = await finish(other, group, "a")
+    await other.crawls.tell(*group.key, job)
+    assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
+    again = await finish(other, group, "a")
+    assert "untold" not in again
+
+
+async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_that_rules_name(
+    store: Store, group: Group
+) -> None:
+    nothing: dict[str, Any] = {"fill_rate": 1.0, "types": {}, "min": None, "max": None}
+    fields: list[Mapping[str, Any]] = [{"path": f"{n}-" + "x" * 900, **nothing} for n in range(500)]
+    named = str(fields[-1]["path"])
+    await store.groups.set(*group.key, {"rules": [{"path": named, "max_drop": 0.5}]})
+    await store.crawls.declare(*group.key, "a", {"state": "finished"})
+    kept = (await store.crawls.finish(*group.key, "a", fields))["fields"]
+    assert named in [field["path"] for field in kept]
+    assert sum(len(field["path"]) for field in kept) <= 8 * 1024
+
+
+async def test_what_other_jobs_hold_is_found_by_an_index(store: Store, group: Group) -> None:
+    jobs = [{**group.owner, "job_id": f"job-{n}", "items": int(n % 100 == 0)} for n in range(1000)]
+    await store.database["jobs"].insert_many(jobs)
+    where = {**group.owner, "series": None, "items": {"$gt": 0}, "job_id": {"$ne": "job-0"}}
+    plan = await store.database.command({"explain": {"find": "jobs", "filter": where}, "verbosity": "executionStats"})
+    assert plan["executionStats"]["totalDocsExamined"] <= 10
+    assert plan["executionStats"]["totalKeysExamined"] <= 11
