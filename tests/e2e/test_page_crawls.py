@@ -1,0 +1,166 @@
+"""What a crawl did, how it was judged, what of an item changed, and fields as filters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.conftest import Caller
+from tests.e2e.page import GROUP, add_filter, expect_ids, rows
+from tests.support.api import make_output
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def crawl(caller: Caller, job: str, prices: list[float | None], **finished: Any) -> None:
+    """Write one item per price and finish the job; None is what a broken selector finds."""
+    items = [
+        make_output(n, root_job_id=job, data={"title": f"Lamp {n}", **({} if price is None else {"price": price})})
+        for n, price in enumerate(prices)
+    ]
+    caller.post(f"outputs/{GROUP}", items)
+    caller.call("PUT", f"groups/{GROUP}/jobs/{job}", {"state": "finished", **finished})
+
+
+@pytest.fixture
+def crawls(caller: Caller) -> Caller:
+    """A group with rules and a history: on monday all was well, on tuesday half of the prices were not found."""
+    caller.post(f"outputs/{GROUP}", [make_output(0, root_job_id="sunday", data={"title": "Lamp 0", "price": 1.0})])
+    rules = [{"path": "price", "min_fill": 0.9}, {"max_missing": 0.5}]
+    caller.call("PUT", f"groups/{GROUP}", {"history_days": 30, "rules": rules})
+    crawl(caller, "monday", [float(n + 1) for n in range(20)])
+    crawl(caller, "tuesday", [float(n + 1) if n < 8 else 99.0 if n < 9 else None for n in range(16)])
+    return caller
+
+
+async def names(page: Page) -> list[str]:
+    await expect(page.locator(".loading, .waiting")).to_have_count(0)
+    return sorted(await page.locator("td[data-label='title']").all_inner_texts())
+
+
+async def test_what_a_crawl_did_is_a_bar_with_links_to_the_items(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}/jobs")
+    row = page.get_by_role("row", name="tuesday")
+    await expect(row).to_contain_text("failed")
+    await expect(row.get_by_role("img", name="0 created, 8 changed, 8 unchanged, 4 missing")).to_be_visible()
+    await row.get_by_role("link", name="4 missing").click()
+    await expect(page.locator(".filters")).to_contain_text("In that job: missing")
+    await expect(rows(page)).to_have_count(4)
+    assert await names(page) == [f"Lamp {n}" for n in range(16, 20)]
+    await page.go_back()
+    await row.get_by_role("link", name="8 changed").click()
+    await expect(rows(page)).to_have_count(8)
+    assert await names(page) == sorted(f"Lamp {n}" for n in range(8, 16))
+
+
+async def test_a_job_says_its_problems_in_words_and_leads_to_the_items_behind_them(
+    new_tab: Any, crawls: Caller
+) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}/jobs")
+    await page.get_by_role("link", name="tuesday", exact=True).click()
+    problems = page.locator(".problems")
+    await expect(problems).to_contain_text("1 problem")
+    await expect(problems).to_contain_text("price is filled in 56.25 %")
+    await expect(page.get_by_role("link", name="monday")).to_be_visible()
+    await problems.get_by_role("link", name="Show the items without it").click()
+    await expect(page.locator(".filters")).to_contain_text("Without: price")
+    await expect(rows(page)).to_have_count(7)
+
+
+async def test_the_groups_show_the_verdict_of_the_newest_crawl(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open("#/groups")
+    await expect(page.get_by_role("row", name=GROUP)).to_contain_text("failed")
+
+
+async def test_an_item_is_shown_before_and_after(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}")
+    await rows(page).filter(has_text="Lamp 8").get_by_role("link").first.click()
+    versions = page.locator("table.versions")
+    price = versions.get_by_role("row", name="price")
+    await expect(price.locator(".old")).to_have_text("9")
+    await expect(price.locator(".new")).to_have_text("99")
+    await expect(page.get_by_text("1 field changed")).to_be_visible()
+    await price.get_by_role("button", name="Ignore this field").click()
+    await expect(page.locator("#notice")).to_contain_text("price is ignored")
+    assert crawls.get(f"groups/{GROUP}")["ignore"] == ["price"]
+    await page.locator("#notice").get_by_role("button", name="Undo").click()
+    await expect(page.locator("#notice")).to_contain_text("It counts again.")
+    assert crawls.get(f"groups/{GROUP}")["ignore"] == []
+
+
+async def test_a_group_without_history_says_how_to_switch_it_on(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}")
+    await rows(page).first.get_by_role("link").first.click()
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("This group keeps no history.")
+    await dialog.get_by_role("link", name="Switch it on in its settings").click()
+    await page.get_by_label("Keep earlier versions for (days)").fill("30")
+    await page.get_by_label("Delete items not scraped for (days)").fill("365")
+    await page.get_by_label("Ignored fields, one per line").fill("scraped_at\nrank")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.locator("#notice")).to_contain_text("The settings are saved")
+    settings = shop.get(f"groups/{GROUP}")
+    assert (settings["history_days"], settings["retention_days"]) == (30, 365)
+    assert settings["ignore"] == ["scraped_at", "rank"]
+
+
+async def test_rules_are_proposed_from_the_last_good_crawl_and_saved(new_tab: Any, crawls: Caller) -> None:
+    crawls.call("PUT", f"groups/{GROUP}", {"rules": []})
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}/settings")
+    await page.get_by_role("button", name="Propose from the last good crawl").click()
+    await expect(page.locator("#notice")).to_contain_text("proposed from monday")
+    await page.get_by_role("button", name="Add a rule").click()
+    added = page.locator(".rule").last
+    await added.get_by_label("Check").select_option("min")
+    await added.get_by_label("Field").fill("price")
+    await added.get_by_label("Value").fill("0.5")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.locator("#notice")).to_contain_text("The settings are saved")
+    rules = crawls.get(f"groups/{GROUP}")["rules"]
+    assert {"path": "title", "min_fill": 0.9} in rules
+    assert {"max_missing": 0.2} in rules
+    assert rules[-1] == {"path": "price", "min": 0.5}
+
+
+async def test_items_are_filtered_by_the_value_of_a_field(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}")
+    await page.get_by_label("Filter by").select_option(label="Field equals")
+    await page.get_by_label("Field", exact=True).fill("price")
+    await page.get_by_label("Value", exact=True).fill("99")
+    await page.get_by_role("button", name="Filter", exact=True).click()
+    await expect(page.locator(".filters")).to_contain_text("Field: price = 99")
+    await expect(rows(page)).to_have_count(1)
+    await page.get_by_role("link", name="Remove the filter").click()
+    await add_filter(page, "Field is empty", "price")
+    await expect(rows(page)).to_have_count(7)
+    await expect_ids(page, [item["id"] for item in crawls.newest(GROUP, 25, "missing=price")])
+    await page.get_by_role("link", name="Remove the filter").click()
+    await rows(page).filter(has_text="Lamp 3").get_by_role("link").first.click()
+    await page.get_by_role("link", name="Only items with this title").click()
+    await expect(page.locator(".filters")).to_contain_text("Field: title = Lamp 3")
+    await expect(rows(page)).to_have_count(1)
+
+
+async def test_rejected_items_are_a_filter(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}")
+    await rows(page).nth(3).get_by_role("checkbox").check()
+    await page.get_by_role("button", name="Reject").click()
+    await page.get_by_label("Why").fill("Wrong data")
+    await page.keyboard.press("Enter")
+    await rows(page).locator(".chip.bad").click()
+    await expect(page.locator(".filters")).to_contain_text("Rejected: yes")
+    await expect(rows(page)).to_have_count(1)
+
+
+async def test_a_field_over_the_crawls_is_a_chart(new_tab: Any, crawls: Caller) -> None:
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}/time")
+    panel = page.locator("section", has_text="How well a field was filled")
+    await expect(panel.get_by_label("Field", exact=True)).to_have_value("price")
+    await expect(panel.locator(".plot a")).to_have_count(2)
+    await panel.locator(".plot a").last.hover()
+    await expect(panel.locator(".readout")).to_have_text("tuesday: 56 %")
+    did = page.locator("section", has_text="What each crawl did")
+    await did.get_by_text("As a table").click()
+    await expect(did.get_by_role("row", name="tuesday")).to_contain_text("4")
