@@ -1,15 +1,12 @@
 // The shell: which view, with which token, whether the service responds, and what to say when something goes wrong.
 
 import { accountName, askAgain, askForToken, expiresSoon, showAccount } from "./account/account.js";
-import { Failure, get, shell } from "./base/api.js";
+import { Failure, get, loaded, shell } from "./base/api.js";
 import { confirm } from "./base/dialogs.js";
 import { announce, el, put } from "./base/dom.js";
 import { here } from "./base/place.js";
 import { askOtherTabs, joinTabs, know, may, signOut, takeFromLink, token } from "./base/session.js";
-import { showGroup } from "./groups/group.js";
-import { showGroups } from "./groups/groups.js";
 import { forgetUnsaved, unsavedCount } from "./items/judging.js";
-import { showState } from "./state/state.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -17,6 +14,11 @@ const person = document.getElementById("person");
 const account = document.getElementById("account");
 const connection = document.getElementById("connection");
 const TABS = ["jobs", "fields", "time", "settings"];
+// Loaded after the first view is there, so that the others open at once and while the service is away.
+const LATER = [
+  "./groups/groups.js", "./groups/group.js", "./items/items.js", "./items/versions.js", "./crawls/jobs.js", "./crawls/fields.js", "./crawls/time.js", "./crawls/settings.js",
+  "./state/state.js",
+];
 const LISTEN_MS = 10_000; // without any response for so long, ask for one
 const RETRY_MS = 2_500;
 
@@ -26,12 +28,13 @@ let known = ""; // the token whose scopes are known
 let shown = ""; // what is on the screen, whole
 let last = ""; // where one was or wanted to be
 
+/** Return the module of the view that a path leads to, being loaded; null where it leads to none. */
 function viewOf([name, first, second, third, ...rest]) {
   if (rest.length || (third !== undefined && (name !== "groups" || second !== "jobs"))) return null;
-  if (name === "state" && second === undefined) return showState;
+  if (name === "state" && second === undefined) return import("./state/state.js");
   if (name !== "groups") return null;
-  if (first === undefined) return showGroups;
-  return second === undefined || TABS.includes(second) ? showGroup : null;
+  if (first === undefined) return import("./groups/groups.js");
+  return second === undefined || TABS.includes(second) ? import("./groups/group.js") : null;
 }
 
 /** Show the view of the address. A view gets the signal `stay` when it is to be made anew, null when it is there. */
@@ -62,8 +65,11 @@ async function render() {
     showPerson();
     const view = viewOf(place.path);
     if (!view) throw new Failure(404, [{ msg: "This address leads to no view." }]);
-    await view(main, place, signal, fresh ? staying.signal : null);
+    const { show } = await loaded(view);
+    if (signal.aborted) return;
+    await show(main, place, signal, fresh ? staying.signal : null);
     shown = now;
+    for (const module of LATER.splice(0)) import(module).catch(() => {});
     // Another view: a person with a keyboard or a screen reader begins at its heading.
     if (moved) main.querySelector("h1")?.focus();
   } catch (error) {
@@ -82,7 +88,8 @@ function trouble(error) {
     el("h1", { tabindex: -1 }, error.message),
     error.details.map((text) => el("p", null, text)),
     el("p", { class: "actions" },
-      error.status !== 404 && el("button", { type: "button", class: "primary", onclick: render }, error.status === 401 ? "Sign in again" : "Try again"),
+      error.status < 0 && el("button", { type: "button", class: "primary", onclick: () => location.reload() }, "Reload"),
+      error.status >= 0 && error.status !== 404 && el("button", { type: "button", class: "primary", onclick: render }, error.status === 401 ? "Sign in again" : "Try again"),
       el("a", { class: "button", href: "#/groups" }, "All groups")));
 }
 

@@ -21,7 +21,9 @@ export class Failure extends Error {
   }
 }
 
+const NOT_LOADED = -1;
 const TITLES = {
+  [NOT_LOADED]: "A part of the page could not be loaded",
   0: "The service cannot be reached",
   401: "The token does not work",
   403: "The token does not have the scope for this",
@@ -31,6 +33,12 @@ const TITLES = {
   429: "Too many requests",
   503: "The service is busy or its database is away",
 };
+
+/** Return a module that is being imported; a `Failure` where it cannot be loaded. */
+export const loaded = (importing) => importing.catch((error) => {
+  if (!(error instanceof TypeError)) throw error;
+  throw new Failure(NOT_LOADED, [{ msg: "Reload the page, and try again if the service was away." }]);
+});
 
 /** Return an error that says `text` to people. */
 export const problem = (text) => Object.assign(new Error(text), { sentence: text });

@@ -14,7 +14,7 @@ const HEAD = ["Field", "Filled", "Without it", "Types", ["Smallest"], ["Largest"
 // Fields that are another in every crawl by nature: each crawl would count as a change of everything.
 const VOLATILE = /(^|[._])(scraped|crawled|fetched|retrieved|downloaded|timestamp|nonce|session|request_id)([._]|$)|_at$/i;
 
-export async function showFields(view, params, signal, stay) {
+export async function show(view, params, signal, stay) {
   if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
   const [found, settings] = await Promise.all([readJobs(view.group, signal), readSettings(view.group, signal)]);
   // A job whose items were all seen again by later ones can be looked at only if it was taken stock of.

@@ -15,9 +15,9 @@ export const CHANGES = [["created", "Created"], ["changed", "Changed"], ["unchan
 /** Return the jobs of a group, newest first. */
 export const readJobs = (group, signal) => get(["groups", group, "jobs"], {}, signal);
 
-export async function showJobs(view, params, signal, stay) {
+export async function show(view, params, signal, stay) {
   if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
-  const again = () => showJobs(view, params, undefined, null);
+  const again = () => show(view, params, undefined, null);
   if (view.jobId !== undefined) return showJob(view, signal, again);
   const jobs = await readJobs(view.group, signal);
   const series = new Set(jobs.map((job) => job.series ?? ""));

@@ -41,7 +41,7 @@ export async function ignoreField(group, path) {
   }
 }
 
-export async function showSettings(view, _params, signal, stay) {
+export async function show(view, _params, signal, stay) {
   if (!stay) return;
   put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
   const [settings, webhooks] = await Promise.all([readSettings(view.group, signal), webhooksPanel(view.group, signal)]);

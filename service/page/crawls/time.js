@@ -10,7 +10,7 @@ import { statusChip } from "./reviews.js";
 
 const CRAWLS = 60; // the newest ones; more bars are too thin to read
 
-export async function showTime(view, _params, signal, stay) {
+export async function show(view, _params, signal, stay) {
   if (!stay) return;
   put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
   const [stats, reviews, jobs] = await Promise.all([

@@ -1,21 +1,23 @@
 // One group: its heading and counts, and the tabs below them.
 
-import { get } from "../base/api.js";
+import { get, loaded } from "../base/api.js";
 import { spark } from "../base/chart.js";
 import { el, put } from "../base/dom.js";
 import { count, many, percent, shorten, since, when } from "../base/format.js";
 import { link } from "../base/place.js";
-import { showFields } from "../crawls/fields.js";
-import { showJobs } from "../crawls/jobs.js";
-import { showSettings } from "../crawls/settings.js";
-import { showTime } from "../crawls/time.js";
-import { showItems } from "../items/items.js";
 
-const TABS = { items: ["Items", showItems], jobs: ["Jobs", showJobs], fields: ["Fields", showFields], time: ["Over time", showTime], settings: ["Settings", showSettings] };
+// A tab is loaded when it is looked at.
+const TABS = {
+  items: ["Items", () => import("../items/items.js")],
+  jobs: ["Jobs", () => import("../crawls/jobs.js")],
+  fields: ["Fields", () => import("../crawls/fields.js")],
+  time: ["Over time", () => import("../crawls/time.js")],
+  settings: ["Settings", () => import("../crawls/settings.js")],
+};
 
 let view = null; // the group on the screen
 
-export async function showGroup(main, { path, params }, signal, stay) {
+export async function show(main, { path, params }, signal, stay) {
   const [, group, tab = "items", jobId] = path;
   document.title = `${shorten(group, 60)} · Scraping Data Service`;
   if (stay) {
@@ -25,7 +27,8 @@ export async function showGroup(main, { path, params }, signal, stay) {
   }
   view.params = params;
   view.jobId = jobId;
-  await Promise.all([stay && view.refresh(signal), TABS[tab][1](view, params, signal, stay)]);
+  const shown = loaded(TABS[tab][1]()).then((module) => module.show(view, params, signal, stay));
+  await Promise.all([stay && view.refresh(signal), shown]);
 }
 
 function heading({ group, path, lead, spark: picture }, tab) {

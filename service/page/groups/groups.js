@@ -11,7 +11,7 @@ import { verdictChip } from "../crawls/jobs.js";
 const HEAD = ["Group", "Last 30 days", ["Items"], ["Jobs"], "Approved", "Newest crawl", "Last change"];
 const REFRESH_MS = 15_000;
 
-export async function showGroups(main, { path, params }, signal, stay) {
+export async function show(main, { path, params }, signal, stay) {
   document.title = "Groups · Scraping Data Service";
   if (!stay) return filter(main, params.name ?? "");
   put(main, el("h1", { tabindex: -1 }, "Groups"), el("div", { class: "panel loading", "aria-hidden": "true" }));

@@ -2,7 +2,7 @@
 
 import { Failure, get, remove, toJson } from "../base/api.js";
 import { closeButton, confirm, keepNotice, say } from "../base/dialogs.js";
-import { chip, copyButton, el, outside, put, time } from "../base/dom.js";
+import { chip, copyButton, el, faint, outside, put, time } from "../base/dom.js";
 import { at, count, shorten, splitPath, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -10,7 +10,6 @@ import { defaults, discover } from "./columns.js";
 import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor } from "./judging.js";
 import { pictureOfFile, thumbnail } from "./pictures.js";
 import { tree } from "./tree.js";
-import { versionsOf } from "./versions.js";
 
 /** Return the content of an item's panel. */
 function itemView(item, view) {
@@ -24,12 +23,19 @@ function itemView(item, view) {
       fact("Updated", date(item.update_date)),
       fact("Last scraped", date(item.last_scraped_date))),
     section("Data", tree(item.data, 0, (keys, value) => link(path, { where: `${keys.join(".")}:${value}` })), copyButton("Copy JSON", () => toJson(item))),
-    section("Before and after", versionsOf(view, item)),
+    section("Before and after", versions(view, item)),
     section("Tags", tree(item.tags)),
     section(`Files (${count(item.files.length)})`, item.files.length ? el("ul", { class: "files" }, item.files.map(file)) : el("p", { class: "faint" }, "No files.")),
     el("details", { class: "hashes" }, el("summary", null, "Identity"),
       el("dl", { class: "facts" }, fact("Id", code(String(item.id))), fact("Output id", code(item.output_id)), fact("Key hash", code(item.key_hash)), fact("Value hash", code(item.value_hash)))),
   ];
+}
+
+/** Return a place for the earlier versions, which are loaded after the item is there. */
+function versions(view, item) {
+  const holder = el("div", null, faint("…"));
+  import("./versions.js").then(({ showVersions }) => showVersions(view, item, holder)).catch(() => put(holder, faint("The earlier versions could not be read.")));
+  return holder;
 }
 
 const section = (title, content, ...tools) =>

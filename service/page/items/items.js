@@ -16,7 +16,7 @@ import { listenToKeys, makeSelectable, showHelp } from "./selection.js";
 
 let desk = null; // the items on the screen
 
-export async function showItems(view, params, signal, stay) {
+export async function show(view, params, signal, stay) {
   if (stay) {
     desk = makeDesk(view, stay);
     listenToKeys(desk, stay);

@@ -11,14 +11,8 @@ const VERSIONS = "20";
 const MOST = 400; // fields that are compared
 const LONGEST = 300;
 
-/** Return a place for the versions of an item, which are read meanwhile; its section goes where the service has none. */
-export function versionsOf(view, item) {
-  const holder = el("div", null, el("p", { class: "faint" }, "…"));
-  read(view, item, holder).catch(() => put(holder, el("p", { class: "faint" }, "The earlier versions could not be read.")));
-  return holder;
-}
-
-async function read(view, item, holder) {
+/** Fill `holder` with an item beside its earlier versions; its section goes where the service keeps none. */
+export async function showVersions(view, item, holder) {
   if (!(await knows("get", "/v1/outputs/{group_id}/{output_id}/versions"))) return void holder.closest("section")?.remove();
   const found = await get(["outputs", view.group, item.output_id, "versions"], { limit: VERSIONS });
   const versions = Array.isArray(found) ? found : found.items;

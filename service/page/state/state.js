@@ -39,7 +39,7 @@ function expiry(until, never) {
   return time(date, until - Date.now() < SOON_MS ? chip(since(date), "open") : until - Date.now() > 400 * 86_400_000 ? when(date) : since(date));
 }
 
-export async function showState(main, { path, params }, signal, stay) {
+export async function show(main, { path, params }, signal, stay) {
   document.title = "Browser state · Scraping Data Service";
   const wanted = JSON.stringify([path, params.sort]);
   if (stay) put(main, el("h1", { tabindex: -1 }, "Browser state"), el("div", { class: "panel loading", "aria-hidden": "true" }));
