@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from service.http.field_statistics import FieldStatistics
 from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
 from service.store import SCOPES, Query, Store, hash_token, now
@@ -29,6 +30,15 @@ _REVIEWS = [
     ("needs_changes", "The currency is missing on sale pages."),
     ("approved", "Fixed since the last crawl."),
     ("rejected", "Half of the pages were the consent wall."),
+]
+
+
+_RULES = [
+    {"path": "price.amount", "min_fill": 0.9},
+    {"path": "title", "min_fill": 1.0},
+    {"path": "in_stock", "type": "boolean"},
+    {"min_items": 100},
+    {"max_missing": 0.2},
 ]
 
 
@@ -110,6 +120,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
     for name, size in _SECTIONS.items():
         first = sum(len(products) for products in sections.values())
         sections[name] = [item(dice, first + n, "") | {"key_hash": f"SKU-{first + n:07d}"} for n in range(size)]
+    await store.groups.set(ORGANIZATION, GROUP, {"history_days": 30, "rules": _RULES})
     reviews = []
     for crawl in range(_CRAWLS):
         date = today - timedelta(days=DAYS * (1 - (crawl + 1) / _CRAWLS), hours=2)
@@ -120,7 +131,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
         if round_:
             _change(dice, products, broken=is_last)
         job = f"{date:%Y-%m-%d}-{name}"
-        await _crawl(store, GROUP, date, job, products)
+        await _crawl(store, GROUP, date, job, products, series=name)
         if crawl < _CRAWLS - 2:
             status, comment = _REVIEWS[crawl % len(_REVIEWS)]
             reviews.append(_review(job, status, comment, date + timedelta(hours=3)))
@@ -150,10 +161,17 @@ async def _write_offers(store: Store, dice: random.Random, today: datetime) -> N
         await _crawl(store, OFFERS, date, f"{date:%Y-%m-%d}", offers[:share])
 
 
-async def _crawl(store: Store, group: str, date: datetime, job: str, found: list[dict[str, Any]]) -> None:
+async def _crawl(
+    store: Store, group: str, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
+) -> None:
+    """Write what a crawl found, and finish it."""
     store.outputs.set_clock(date)
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
     await store.outputs.write(ORGANIZATION, group, list(map(store.outputs.door(ORGANIZATION, group), items)))
+    statistics = FieldStatistics()
+    statistics.add(found)
+    await store.crawls.declare(ORGANIZATION, group, job, {"state": "finished", "series": series})
+    await store.crawls.finish(ORGANIZATION, group, job, statistics.result()["fields"])
 
 
 async def _delete(store: Store, products: list[dict[str, Any]]) -> None:

@@ -87,11 +87,11 @@ function line(view, field, job, settings, items) {
   const changed = before !== undefined && Math.round(100 * before) !== Math.round(100 * rate);
   const column = `data.${path}`;
   const without = Math.round(items * (1 - rate));
-  const isIgnored = settings?.ignore.includes(path);
+  const isIgnored = settings.ignore.includes(path);
   return row({ class: drop > DROP ? "dropped" : false },
     rowHead(null, el("a", { class: "text", href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), title: "Show this column", "aria-label": `Show the column ${path}` }, shorten(path, 80)),
       isIgnored && [" ", chip("ignored")],
-      settings && !isIgnored && may("write") && VOLATILE.test(path) && el("button", { type: "button", class: "quiet small", title: "It differs in every crawl: items that differ only here are unchanged", "aria-label": `Ignore ${path}`, onclick: () => ignoreField(view.group, path) }, "Ignore this field")),
+      !isIgnored && may("write") && VOLATILE.test(path) && el("button", { type: "button", class: "quiet small", title: "It differs in every crawl: items that differ only here are unchanged", "aria-label": `Ignore ${path}`, onclick: () => ignoreField(view.group, path) }, "Ignore this field")),
     cell("Filled", "fill", el("span", { class: "share" }, el("span", { class: drop > DROP && "bad-text" }, changed ? `${percent(before)} → ${percent(rate)}` : percent(rate)), meter(rate, drop > DROP ? "lost" : "done"))),
     cell("Without it", "", without > 0 ? el("a", { href: link(view.path, { job_id: job === ALL ? "" : job, missing: path }), "aria-label": `Items without ${path}` }, many(without, "item")) : faint("none")),
     cell("Types", "", el("span", { class: "chips" }, Object.entries(types).map(([name, n]) => chip(Object.keys(types).length > 1 ? `${name} ${n}` : name)))),

@@ -57,15 +57,17 @@ export function verdictChip(job) {
   if (job.verdict === "failed") return chip("failed", "bad");
   if (job.verdict === "passed") return chip("passed", "good");
   if (job.state === "failed") return chip("stopped", "bad");
-  return job.state === "running" ? chip("running", "open") : null;
+  return job.state === "running" && isRecent(job.last_write) ? chip("running", "open") : null;
 }
+
+// A crawl that was never said to be finished is not running for ever.
+const isRecent = (date) => date && Date.now() - Date.parse(date) < 3_600_000;
 
 /** Return a bar and the numbers of what a job did, each with the items behind it. */
 function did(view, job) {
   const known = CHANGES.filter(([name]) => Number.isInteger(job[name]));
   const text = known.map(([name, title]) => `${count(job[name])} ${title.toLowerCase()}`).join(", ");
-  // Services that know no states of jobs have no filter for what a job did either.
-  const one = ([name, title]) => (job.state === undefined || !job[name] ? el("span", { class: "faint" }, `${count(job[name])} ${title.toLowerCase()}`)
+  const one = ([name, title]) => (!job[name] ? el("span", { class: "faint" }, `${count(job[name])} ${title.toLowerCase()}`)
     : el("a", { href: link(view.path, { job_id: job.job_id, change: name }) }, `${count(job[name])} ${title.toLowerCase()}`));
   return el("div", { class: "did" }, shares(job, known, text), el("span", { class: "numbers" }, known.map(one)),
     !job.items && job.created + job.changed + job.unchanged > 0 && el("span", { class: "faint" }, "Later crawls saw its items again."));
@@ -80,7 +82,7 @@ async function showJob(view, signal, again) {
     return put(view.tab, el("section", { class: "panel empty" }, el("h2", null, "No such job"), el("p", null, "No crawl of this group has this id.")));
   }
   const before = jobs.slice(jobs.findIndex(({ job_id }) => job_id === job.job_id) + 1).find((other) => (other.series ?? null) === (job.series ?? null) && other.state !== "running");
-  const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value));
+  const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value.flat()));
   const took = job.first_write && job.last_write ? Date.parse(job.last_write) - Date.parse(job.first_write) : null;
   put(view.tab,
     el("section", { class: "panel job" },
@@ -92,11 +94,12 @@ async function showJob(view, signal, again) {
         job.problems?.length > 0 && el("div", { class: "problems" }, el("h3", null, many(job.problems.length, "problem")), el("ul", null, job.problems.map((problem) => el("li", null, problemText(view, job, problem))))),
         job.verdict === null && job.state === "finished" && el("p", { class: "faint" }, "No rules are set: nothing judged this crawl. ", el("a", { href: link([...view.path, "settings"]) }, "Set rules")),
         el("dl", { class: "facts" },
-          job.state && fact("State", job.state),
+          fact("State", job.state, job.finish_date && [" ", time(job.finish_date, `${when(job.finish_date)} UTC`)]),
           job.series && fact("Series", shorten(job.series, 64)),
           fact("First write", job.first_write ? time(job.first_write, `${when(job.first_write)} UTC`) : "none"),
           fact("Last write", job.last_write ? time(job.last_write, `${when(job.last_write)} UTC`) : "none"),
           took !== null && fact("Took", duration(took)),
+          job.deleted > 0 && fact("Deleted", `${many(job.deleted, "missing item")}`),
           before && fact("Crawl before", el("a", { href: link(pathOf(view, before)) }, shorten(before.job_id, 80))),
           fact("Review", job.review ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 600))) : "none")))),
     drops(view, job, before));
@@ -110,10 +113,11 @@ function problemText(view, job, { rule, msg }) {
     ? el("a", { href: link(view.path, { job_id: job.job_id, missing: path }) }, "Show the items without it") : null].filter(Boolean);
 }
 
-/** Return the fill rates that a job was taken stock of: `{path: rate}`. */
+/** Return the fill rates that a job was taken stock of: `{path: rate}`. An object is described by the fields inside it. */
 export function fillRates(job) {
-  const found = job?.fields ?? job?.fill_rates ?? [];
-  return Array.isArray(found) ? Object.fromEntries(found.map(({ path, fill_rate }) => [path, fill_rate])) : found;
+  const fields = job?.fields ?? [];
+  const above = new Set(fields.flatMap(({ path }) => [...path.matchAll(/\./g)].map(({ index }) => path.slice(0, index))));
+  return Object.fromEntries(fields.filter(({ path }) => !above.has(path)).map(({ path, fill_rate }) => [path, fill_rate]));
 }
 
 /** Return the fields that are filled less than in the crawl before, with the items that lack them. */

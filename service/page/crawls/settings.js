@@ -1,6 +1,6 @@
 // The settings of a group: retention, history, ignored fields, rules for its crawls, webhooks, and its end.
 
-import { get, knows, remove, sentenceOf, write } from "../base/api.js";
+import { get, remove, sentenceOf, write } from "../base/api.js";
 import { confirm, field, say } from "../base/dialogs.js";
 import { announce, el, put } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
@@ -24,11 +24,8 @@ const TYPES = ["string", "number", "integer", "boolean", "array", "object"];
 const USUALLY_FILLED = 0.5; // fields that are rarer get no rule
 const MARGIN = 0.9; // of what the last good crawl reached
 
-/** Return the settings of a group, or null where the service has none. */
-export async function readSettings(group, signal) {
-  if (!(await knows("get", "/v1/groups/{group_id}"))) return null;
-  return { retention_days: null, history_days: 0, ignore: [], rules: [], ...(await get(["groups", group], {}, signal)) };
-}
+/** Return the counts and settings of a group. */
+export const readSettings = (group, signal) => get(["groups", group], {}, signal);
 
 /** Let two items that differ only in this field be the same. */
 export async function ignoreField(group, path) {
@@ -45,7 +42,7 @@ export async function show(view, _params, signal, stay) {
   if (!stay) return;
   put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
   const [settings, webhooks] = await Promise.all([readSettings(view.group, signal), webhooksPanel(view.group, signal)]);
-  put(view.tab, el("div", { class: "settings" }, settings && settingsForm(view, settings), webhooks, may("delete") && deletion(view)));
+  put(view.tab, el("div", { class: "settings" }, settingsForm(view, settings), webhooks, may("delete") && deletion(view)));
   announce("Settings");
 }
 

@@ -4,7 +4,7 @@ import { get, sentenceOf } from "../base/api.js";
 import { spark } from "../base/chart.js";
 import { say } from "../base/dialogs.js";
 import { announce, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
-import { count, many, percent, shorten, since } from "../base/format.js";
+import { count, many, percent, since } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { verdictChip } from "../crawls/jobs.js";
 
@@ -75,12 +75,10 @@ function line(group) {
     cell("Last change", "", group.last_change ? time(group.last_change, since(group.last_change)) : "never"));
 }
 
-/** Return how the newest finished crawl was judged, and what it found wrong. */
+/** Return how the newest finished crawl was judged, with a way to it. */
 function newestCrawl(group) {
-  const problems = group.problems ?? group.newest_job?.problems ?? [];
-  const verdict = verdictChip({ verdict: group.verdict });
-  if (!verdict) return faint("not judged");
-  return el("span", null, verdict, problems.length > 0 && [" ", el("span", { class: "bad-text" }, shorten(problems.map(({ msg }) => msg).join(" "), 120))]);
+  const verdict = verdictChip(group);
+  return verdict ? el("a", { href: link(["groups", group.group_id, "jobs"]), "aria-label": `The newest crawl of ${group.group_id} ${group.verdict}` }, verdict) : faint("not judged");
 }
 
 function filter(place, name) {

@@ -18,7 +18,7 @@ export async function showVersions(view, item, holder) {
   const versions = Array.isArray(found) ? found : found.items;
   if (versions.length) return compare(view, item, versions, holder);
   const settings = await readSettings(view.group);
-  put(holder, settings?.history_days
+  put(holder, settings.history_days
     ? el("p", { class: "faint" }, `No earlier version within ${many(settings.history_days, "day")}.`)
     : el("p", { class: "faint" }, "This group keeps no history. ", el("a", { href: link([...view.path, "settings"]) }, "Switch it on in its settings"), ": earlier versions are kept from then on."));
 }
