@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import PurePath
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.parse import quote
 
 from sds_client import formats
 from sds_client.aio import AsyncClient
+from sds_client.types import Job
 from sds_client.writing import key_hash
 
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
@@ -33,6 +34,7 @@ class Observer:
 
     `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
     them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
+    `series` names the part of the group that the scraper crawls.
     A download whose URL is in saved data is listed in the item's `files`, with its SHA-256 (of a PDF: without its
     dates of creation); its content is not stored.
     """
@@ -45,13 +47,12 @@ class Observer:
         *,
         key_fields: Sequence[str] = (),
         job_id: str | None = None,
+        series: str | None = None,
         tags: dict[str, Any] | None = None,
     ) -> None:
         self._client, self._group, self._keys = AsyncClient(url, token), group, key_fields
         self._job = job_id or f"{group}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        self._tags = tags or {}
-        # Dates of this machine only, so that its clock may be wrong; whole, as the service may round them.
-        self._began = datetime.now(UTC).replace(microsecond=0)
+        self._series, self._tags = series, tags or {}
         self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -80,19 +81,19 @@ class Observer:
             raise ValueError("saved data has no __url: harambe's SDK puts it there")
         kept = {name: value for name, value in data.items() if name != "__url"}
         output: dict[str, Any] = {"source_url": source, "root_job_id": self._job, "data": kept, "tags": self._tags}
-        output["last_scraped_date"] = datetime.now(UTC)
         if self._keys:
             output["key_hash"] = key_hash(kept, self._keys)
         files = [{**self._files[url], "field": f"data.{path}"} for path, url in _texts(kept) if url in self._files]
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
 
-    async def delete_missing(self) -> int:
-        """Delete the group's items that were not saved since this observer was made; return how many.
+    async def finish(self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False) -> Job:
+        """Say that the run has ended, and return its job with counts and verdict; see `AsyncClient.finish_job`.
 
-        Call it after a run that surely saw everything, for a group that one scraper fills. The token needs the scope
-        `delete`.
+        `delete_missing` is for a run that surely saw everything, and needs the scope `delete`.
         """
-        return await self._client.delete_many(self._group, scraped_before=self._began)
+        return await self._client.finish_job(
+            self._group, self._job, state=state, series=self._series, delete_missing=delete_missing
+        )
 
     async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:
         """Do nothing: the service stores what was scraped, not what will be."""

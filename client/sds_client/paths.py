@@ -20,12 +20,17 @@ def webhook_path(webhook_id: str, part: str = "") -> str:
     return f"/v1/webhooks/{quote(webhook_id, safe='')}{part}"
 
 
+def job_path(group: str, job_id: str) -> str:
+    return group_path(group, f"/jobs/{quote(job_id, safe='')}")
+
+
 def reviews_path(group: str) -> str:
     return f"/v1/reviews/{quote(group, safe='')}"
 
 
-_READ = ("job_id", "created_after", "url", "country", "region", "is_approved", "key_hash", "fields")
-_DELETE = ("job_id", "url", "country", "region", "is_approved", "scraped_before", "all")
+_FILTERS = ("job_id", "url", "country", "region", "is_approved", "change", "missing", "where", "rejected")
+_READ = (*_FILTERS, "created_after", "key_hash", "fields")
+_DELETE = (*_FILTERS, "scraped_before", "all")
 
 
 def read_query(options: Mapping[str, Any]) -> dict[str, str]:

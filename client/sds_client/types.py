@@ -8,6 +8,8 @@ from typing import Any, Literal, NotRequired, Required, TypedDict, final
 
 # The JSON of a response.
 Item = dict[str, Any]
+# What a job did with an item.
+Change = Literal["created", "changed", "unchanged", "missing"]
 # A moment: ISO 8601 text, a date or a datetime.
 Moment = str | date
 
@@ -106,6 +108,10 @@ class Filters(TypedDict, total=False):
     region: str | None
     is_approved: bool | None
     key_hash: str | None
+    change: Change | None
+    missing: str | None
+    where: str | None
+    rejected: bool | None
 
 
 class ReadOptions(Filters, total=False):
@@ -122,6 +128,10 @@ class DeleteFilters(TypedDict, total=False):
     country: str
     region: str
     is_approved: bool
+    change: Change
+    missing: str
+    where: str
+    rejected: bool
     scraped_before: Moment
     all: Literal[True]
 
@@ -193,19 +203,65 @@ class Group(TypedDict):
     last_id: int
     last_change: str | None
     retention_days: int | None
+    verdict: str | None
     days: list[Day]
+
+
+class Rule(TypedDict, total=False):
+    """One check of a finished job: of the field at `path`, or of the job as a whole."""
+
+    path: str
+    min_fill: float
+    type: str
+    min: float
+    max: float
+    max_drop: float
+    min_items: int
+    max_missing: float
+    max_changed: float
+
+
+class GroupWithSettings(Group):
+    """What a group holds, and how it is set up."""
+
+    history_days: int
+    ignore: list[str]
+    rules: list[Rule]
+
+
+class BrokenRule(TypedDict):
+    """A rule that a job does not hold to."""
+
+    rule: Rule
+    found: Any
+    msg: str
+
+
+class FillRate(TypedDict):
+    """How many of a job's items have a field, as a fraction."""
+
+    path: str
+    fill_rate: float
 
 
 class Job(TypedDict):
     """What a job of a group holds and did."""
 
     job_id: str
+    series: str | None
+    state: str
     items: int
     created: int
     changed: int
     unchanged: int
     first_write: str | None
     last_write: str | None
+    finish_date: str | None
+    missing: int | None
+    deleted: int
+    fields: list[FillRate]
+    verdict: str | None
+    problems: list[BrokenRule]
     review: Review | None
 
 

@@ -56,7 +56,7 @@ async def main(url, token, site, endpoint):
         run = SDK.scraper(domain="shop.example", stage="detail", observer=observer)(scraper)
         await SDK.run(run, site, observer=observer, cdp_endpoint=endpoint, **options)
         if "delete" in sys.argv:
-            print("deleted", await observer.delete_missing())
+            print("deleted", (await observer.finish(delete_missing=True))["deleted"])
 
 asyncio.run(main(*sys.argv[1:5]))
 """

@@ -268,7 +268,6 @@ def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str
     shop = Shop()
     with Site(shop.answer) as site:
         crawl(tmp_path, site, client, token)
-        time.sleep(1)  # dates are compared by the second
         shop.gone = {"3", "5"}
         _, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True")
     assert (stats["sds/deleted"], stats["sds/unchanged"]) == ("2", str(PAGES - 2))
@@ -293,12 +292,52 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
     shop = Shop()
     with Site(shop.answer) as site:
         crawl(tmp_path, site, client, token)
-        time.sleep(1)  # dates are compared by the second
         shop.gone, shop.gone_status = {"3"}, status
         log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
     assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
     assert "sds/deleted" not in stats
     assert len(list(client.outputs("lamps"))) == PAGES
+
+
+def test_what_it_did_not_see_stays_when_the_verdict_is_failed(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    shop = Shop()
+    with Site(shop.answer) as site:
+        crawl(tmp_path, site, client, token)
+        client.set_group("lamps", rules=[{"min_items": PAGES}])
+        shop.gone = {"3"}
+        log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", SDS_JOB_ID="tuesday")
+    assert (stats["sds/verdict"], stats["sds/deleted"]) == ("failed", "0")
+    assert "ERROR: the verdict on the job is failed: " in log
+    assert len(list(client.outputs("lamps"))) == PAGES
+    job = client.job("lamps", "tuesday")
+    assert (job["state"], job["items"], job["missing"]) == ("finished", PAGES - 1, 1)
+
+
+def test_a_crawl_of_one_series_leaves_the_items_of_another(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    client.push("lamps", [{"source_url": "https://x.example/", "root_job_id": "chairs", "data": {"sku": "chair"}}])
+    client.finish_job("lamps", "chairs", series="chairs")
+    shop = Shop()
+    with Site(shop.answer) as site:
+        crawl(tmp_path, site, client, token, SDS_SERIES="lamps")
+        shop.gone = {"3"}
+        _, stats = crawl(tmp_path, site, client, token, SDS_SERIES="lamps", SDS_DELETE_MISSING="True")
+    assert stats["sds/deleted"] == "1"
+    assert {item["data"]["sku"] for item in client.outputs("lamps")} == {"chair"} | {
+        f"SKU-{n}" for n in range(PAGES) if n != 3
+    }
+
+
+@pytest.mark.parametrize("finish", [True, False], ids=["finish", "left open"])
+def test_a_crawl_finishes_its_job(client: Client, token: str, tmp_path: Path, finish: bool) -> None:
+    log_in(client)
+    with Site(Shop().answer) as site:
+        crawl(tmp_path, site, client, token, SDS_JOB_ID="monday", SDS_FINISH_JOB=str(finish))
+        assert client.job("lamps", "monday")["state"] == ("finished" if finish else "running")
+        if finish:
+            crawl(tmp_path, site, client, token, SDS_JOB_ID="tuesday", CLOSESPIDER_ITEMCOUNT="5")
+            assert client.job("lamps", "tuesday")["state"] == "failed"
 
 
 @pytest.mark.parametrize("where", ["project", "spider", "command line"])

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from sds_client.aio.base import Base
 from sds_client.deleting import delete_all
-from sds_client.paths import group_path, reviews_path, state_delete_query, state_query, webhook_path
+from sds_client.paths import group_path, job_path, reviews_path, state_delete_query, state_query, webhook_path
 from sds_client.state import Counts, StateCounts, chunks, state_chunks
 from sds_client.types import (
     Cookie,
     Delivery,
     Group,
     GroupFields,
+    GroupWithSettings,
     Item,
     Job,
     LocalStorageEntry,
     Review,
+    Rule,
     Token,
     Webhook,
     WebhookCreated,
@@ -94,13 +96,52 @@ class Resources(Base):
         """Return the organization's groups with their counts, newest change first."""
         return await self._get(list[Group], "/v1/groups")
 
-    async def group(self, group: str) -> Group:
-        """Return the counts of one group, by day too."""
-        return await self._get(Group, group_path(group, "/stats"))
+    async def group(self, group: str) -> GroupWithSettings:
+        """Return the counts of one group, by day too, and its settings."""
+        return await self._get(GroupWithSettings, group_path(group))
+
+    async def set_group(
+        self,
+        group: str,
+        *,
+        history_days: int | None = None,
+        ignore: Sequence[str] | None = None,
+        rules: Sequence[Rule] | None = None,
+    ) -> GroupWithSettings:
+        """Change settings of a group; those left out stay. See `set_retention` for how long items are kept."""
+        settings = {"history_days": history_days, "ignore": ignore, "rules": rules}
+        value = {name: given for name, given in settings.items() if given is not None}
+        return cast(GroupWithSettings, (await self._transport.call("PUT", group_path(group), value=value)).json)
 
     async def jobs(self, group: str) -> list[Job]:
         """Return the jobs of a group with their counts and latest reviews, newest first."""
         return await self._get(list[Job], group_path(group, "/jobs"))
+
+    async def job(self, group: str, job_id: str) -> Job:
+        """Return one job of a group."""
+        return await self._get(Job, job_path(group, job_id))
+
+    async def finish_job(
+        self,
+        group: str,
+        job_id: str,
+        *,
+        state: Literal["running", "finished", "failed"] = "finished",
+        series: str | None = None,
+        delete_missing: bool = False,
+    ) -> Job:
+        """Say that a crawl has ended (or runs), and return the job with its counts and its verdict.
+
+        With `delete_missing`, the items of the series that the job did not see are deleted, unless the verdict is
+        `failed`; the token needs the scope `delete`. Saying the same again changes nothing.
+        """
+        value = {"state": state, "missing": "delete" if delete_missing else "keep"}
+        if series is not None:
+            value["series"] = series
+        while True:
+            job = (await self._transport.call("PUT", job_path(group, job_id), value=value)).json
+            if not job.pop("more"):
+                return cast(Job, job)
 
     async def fields(self, group: str, job_id: str | None = None) -> GroupFields:
         """Return the fill rate, types and example values of each path in `data`, over the newest 1000 items."""

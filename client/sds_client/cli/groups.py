@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, count, table
 from sds_client.cli.progress import Progress
-from sds_client.cli.running import command
+from sds_client.cli.running import VERDICT_FAILED, command
 from sds_client.sync import Client
+from sds_client.types import Job
 
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
@@ -33,6 +37,40 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     listed = actions.add_parser("list", parents=[common], help="the jobs with their counts, newest first")
     listed.add_argument("group")
     listed.set_defaults(command=jobs_list)
+
+    shown = actions.add_parser("show", parents=[common], help="one job with its verdict")
+    finish = actions.add_parser(
+        "finish",
+        parents=[common],
+        help="say that a crawl has ended: it is counted, compared with the one before and judged by the group's rules",
+        description="Exits with 4 when the verdict is failed.",
+    )
+    for parser, work in ((shown, jobs_show), (finish, jobs_finish)):
+        parser.add_argument("group")
+        parser.add_argument("job_id")
+        parser.set_defaults(command=work)
+    finish.add_argument("--failed", action="store_true", help="the crawl did not come to its end")
+    finish.add_argument("--series", help="the part of the group that it crawled, such as a category")
+    finish.add_argument(
+        "--delete-missing",
+        action="store_true",
+        help="delete the items that it did not see, unless the verdict is failed",
+    )
+
+    rules = commands.add_parser("rules", help="what finished jobs of a group are judged by")
+    actions = rules.add_subparsers(required=True, metavar="ACTION")
+    shown = actions.add_parser("show", parents=[common], help="the rules of a group")
+    shown.add_argument("group")
+    shown.set_defaults(command=rules_show)
+    changed = actions.add_parser(
+        "set",
+        parents=[common],
+        help="set the rules of a group from a JSON file",
+        description='A list such as [{"path": "price", "min_fill": 0.95}, {"min_items": 100}]; [] removes all.',
+    )
+    changed.add_argument("group")
+    changed.add_argument("file", help="a file, or - for standard input")
+    changed.set_defaults(command=rules_set)
 
     reviews = commands.add_parser("reviews", help="the reviews of a group's jobs")
     actions = reviews.add_subparsers(required=True, metavar="ACTION")
@@ -95,10 +133,52 @@ def jobs_list(client: Client, group: str) -> Result:
         "created": "CREATED",
         "changed": "CHANGED",
         "unchanged": "UNCHANGED",
+        "state": "STATE",
+        "verdict": "VERDICT",
         "last_write": "LAST WRITE",
         "review.status": "REVIEW",
     }
     return Result(jobs, table(jobs, columns, f"no jobs in group {group!r}"))
+
+
+@command
+def jobs_show(client: Client, group: str, job_id: str) -> Result:
+    return _judged(client.job(group, job_id))
+
+
+@command
+def jobs_finish(
+    client: Client, group: str, job_id: str, failed: bool, series: str | None, delete_missing: bool
+) -> Result:
+    state: Literal["finished", "failed"] = "failed" if failed else "finished"
+    return _judged(client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing))
+
+
+def _judged(job: Job) -> Result:
+    counts = {"created": job["created"], "changed": job["changed"], "unchanged": job["unchanged"]}
+    counts |= {name: number for name, number in (("missing", job["missing"]), ("deleted", job["deleted"])) if number}
+    listed = ", ".join(f"{number:,} {name}" for name, number in counts.items())
+    verdict = f"; verdict: {job['verdict']}" if job["verdict"] else ""
+    problems = "".join(f"\n  {problem['msg']}" for problem in job["problems"])
+    code = VERDICT_FAILED if job["verdict"] == "failed" else 0
+    return Result(job, f"{job['job_id']} {job['state']}: {listed}{verdict}{problems}", code)
+
+
+@command
+def rules_show(client: Client, group: str) -> Result:
+    rules = client.group(group)["rules"]
+    return Result(rules, "\n".join(map(json.dumps, rules)) or f"no rules in group {group!r}")
+
+
+@command
+def rules_set(client: Client, group: str, file: str) -> Result:
+    text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    try:
+        rules = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON: {error}") from None
+    stored = client.set_group(group, rules=rules)["rules"]
+    return Result(stored, f"{count(len(stored), 'rule')} in group {group}")
 
 
 @command

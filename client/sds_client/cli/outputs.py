@@ -113,6 +113,10 @@ def _add_filters(parser: argparse.ArgumentParser, approval: bool = True) -> None
     parser.add_argument("--source-url", dest="source_url", help="only this page")
     parser.add_argument("--country")
     parser.add_argument("--region")
+    parser.add_argument("--change", choices=["created", "changed", "unchanged", "missing"], help="what --job-id did")
+    parser.add_argument("--missing", metavar="PATH", help="only where this field of data is not filled")
+    parser.add_argument("--where", metavar="PATH:VALUE", help="only where this field of data has this value")
+    parser.add_argument("--rejected", choices=["true", "false"])
     if approval:
         parser.add_argument("--is-approved", choices=["true", "false"])
 

@@ -14,10 +14,11 @@ _MIN_WIDTH = 8
 
 @dataclass
 class Result:
-    """The result of a command: its JSON, and what is shown without `--json`."""
+    """The result of a command: its JSON, what is shown without `--json`, and the exit code."""
 
     value: Any
     text: str
+    code: int = 0
 
 
 def show(result: Result, as_json: bool) -> None:

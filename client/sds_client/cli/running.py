@@ -17,8 +17,9 @@ from sds_client.errors import ClientError
 from sds_client.sync import Client
 from sds_client.transport import Waiting
 
-# Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 there is nothing to export, 130 interrupted.
-NOTHING_FOUND = 3
+# Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 there is nothing to export, 4 the verdict
+# on a job is `failed`, 130 interrupted.
+NOTHING_FOUND, VERDICT_FAILED = 3, 4
 
 
 def options() -> argparse.ArgumentParser:
@@ -43,6 +44,7 @@ def command(work: Callable[..., Result | None]) -> Callable[..., int]:
             if result is not None:
                 printing.show(result, as_json)
             sys.stdout.flush()
+            return result.code if result else 0
         except NothingFoundError as error:
             print(f"error: {error}", file=sys.stderr)
             return NOTHING_FOUND
@@ -61,7 +63,6 @@ def command(work: Callable[..., Result | None]) -> Callable[..., int]:
             return 130
         finally:
             os.umask(umask)
-        return 0
 
     return run
 

@@ -14,10 +14,14 @@ them it is the page and all of its data. `SDS_JOB_ID` names the crawl; by defaul
 set by default) holds tags for this item only, and is not stored in its data. `SDS_COOKIES = False` starts without
 cookies. `SDS_BATCH_ITEMS` (100) and `SDS_BATCH_SECONDS` (0.5) say how many items wait for each other, and how long.
 
-`SDS_DELETE_MISSING = True` deletes, at the end of a crawl, the items of the group that the crawl did not see: those
+At the end of a crawl its job is finished, so that it is counted and judged by the group's rules. With
+`SDS_FINISH_JOB = False` it is not, for a job of several spiders. `SDS_SERIES` names the part of the group that the
+spider crawls.
+
+`SDS_DELETE_MISSING = True` deletes, at the end of a crawl, the items of its series that the crawl did not see: those
 that were on the site before and are gone. Nothing is deleted unless the crawl came to its own end (`finished`), saw
-an item, and every item and page was processed without an error. It is for a group that one spider fills, and its token
-needs the scope `delete`.
+an item, every item and page was processed without an error, and the verdict is not `failed`. The token needs the scope
+`delete`.
 
 Files that Scrapy's `FilesPipeline` or `ImagesPipeline` downloaded are listed in the item's `files`, with URL, path and
 checksum; the pipeline's own result field is not stored in the data.

@@ -35,9 +35,8 @@ class OutputsPipeline:
         self._keys = settings.getlist("SDS_KEY_FIELDS")
         self._tags, self._tags_field = settings.getdict("SDS_TAGS"), settings.get("SDS_TAGS_FIELD")
         self._job: str | None = settings.get("SDS_JOB_ID")
+        self._finish_job, self._series = settings.getbool("SDS_FINISH_JOB", True), settings.get("SDS_SERIES")
         self._delete_missing = settings.getbool("SDS_DELETE_MISSING")
-        # Dates of this machine only, so that its clock may be wrong; whole, as the service may round them.
-        self._began = datetime.now(UTC).replace(microsecond=0)
         self._max_items = settings.getint("SDS_BATCH_ITEMS", 100)
         self._pause = settings.getfloat("SDS_BATCH_SECONDS", 0.5)
         self._waiting: list[tuple[dict[str, Any], asyncio.Future[None]]] = []
@@ -75,21 +74,38 @@ class OutputsPipeline:
         await asyncio.gather(*self._sending)
 
     async def _spider_closed(self, reason: str) -> None:
-        """Delete what the crawl did not see, where that is wanted and sure, and close the connections."""
+        """Finish the job, delete what it did not see where that is wanted and sure, and close the connections."""
         try:
-            if self._delete_missing:
-                await self._delete(why_incomplete(reason, self._crawler.stats.get_stats()))
+            if self._finish_job or self._delete_missing:
+                await self._finish(reason, why_incomplete(reason, self._crawler.stats.get_stats()))
         except ClientError as error:
-            log.error("the missing items could not be deleted: %s", error)
+            log.error("the job could not be finished: %s", error)
         finally:
             await self._client.close()
 
-    async def _delete(self, incomplete: str | None) -> None:
-        if incomplete:
+    async def _finish(self, reason: str, incomplete: str | None) -> None:
+        if self._delete_missing and incomplete:
             log.warning("SDS_DELETE_MISSING: nothing is deleted, because %s", incomplete)
-            return
-        deleted = await self._client.delete_many(self._group, scraped_before=self._began)
-        self._crawler.stats.set_value("sds/deleted", deleted)
+        delete = self._delete_missing and not incomplete
+        job = await self._client.finish_job(
+            self._group,
+            self._job_id(),
+            state="finished" if reason == "finished" else "failed",
+            series=self._series,
+            delete_missing=delete,
+        )
+        if delete:
+            self._crawler.stats.set_value("sds/deleted", job["deleted"])
+        if job["verdict"]:
+            self._crawler.stats.set_value("sds/verdict", job["verdict"])
+        if job["verdict"] == "failed":
+            log.error("the verdict on the job is failed: %s", "; ".join(problem["msg"] for problem in job["problems"]))
+
+    def _job_id(self) -> str:
+        if self._job is None:
+            spider = self._crawler.spider
+            self._job = getattr(spider, "_job", None) or f"{spider.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+        return self._job
 
     def _output(self, item: Any) -> dict[str, Any]:
         """Return an item as the service accepts it. Raises DropItem for one without a page or key, or not JSON."""
@@ -98,20 +114,15 @@ class OutputsPipeline:
         source = data.pop("source_url", None) or page or data.get("url")
         if not isinstance(source, str):
             raise DropItem("it has no source_url, and its page is not known")
-        if self._job is None:
-            spider = self._crawler.spider
-            self._job = getattr(spider, "_job", None) or f"{spider.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
         files = self._media.take(data, source)
         own_tags = data.pop(self._tags_field, None) if self._tags_field else None
         if not isinstance(own_tags, (dict, type(None))):
             raise DropItem(f"its {self._tags_field} must be a dict of tags")
-        output = {"source_url": source, "root_job_id": self._job, "data": data}
+        output = {"source_url": source, "root_job_id": self._job_id(), "data": data}
         if tags := {**self._tags, **(own_tags or {})}:
             output["tags"] = tags
         if files:
             output["files"] = files
-        if self._delete_missing:
-            output["last_scraped_date"] = datetime.now(UTC)
         try:
             if self._keys:
                 output["key_hash"] = key_hash(data, self._keys)

@@ -1,0 +1,72 @@
+"""Crawls: finish a job, judge it by rules, and delete what it did not see."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sds_client import Client
+from sds_client.__main__ import main
+from tests.support.api import make_outputs
+
+pytestmark = pytest.mark.usefixtures("environment")
+
+
+def crawl(client: Client, job: str, count: int) -> None:
+    client.push("shop", [{**item, "root_job_id": job} for item in make_outputs(count)])
+
+
+def test_a_finished_job_has_counts_and_deletes_what_it_did_not_see(client: Client) -> None:
+    crawl(client, "monday", 5)
+    assert client.finish_job("shop", "monday")["state"] == "finished"
+    crawl(client, "tuesday", 3)
+    job = client.finish_job("shop", "tuesday", delete_missing=True)
+    assert (job["items"], job["unchanged"], job["missing"], job["deleted"]) == (3, 3, 2, 2)
+    assert client.group("shop")["items"] == 3
+    assert client.job("shop", "tuesday") == job
+
+
+def test_settings_of_a_group_that_are_left_out_stay(client: Client) -> None:
+    client.set_group("shop", rules=[{"min_items": 4}], ignore=["scraped_at"])
+    group = client.set_group("shop", history_days=7)
+    assert (group["rules"], group["ignore"], group["history_days"]) == ([{"min_items": 4}], ["scraped_at"], 7)
+
+
+def test_a_failed_verdict_keeps_everything_and_is_an_exit_code(client: Client, capsys: Any, tmp_path: Path) -> None:
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps([{"min_items": 4}]))
+    assert main(["rules", "set", "shop", str(rules)]) == 0
+    assert main(["rules", "show", "shop"]) == 0
+    assert capsys.readouterr().out == '1 rule in group shop\n{"min_items": 4}\n'
+    crawl(client, "monday", 5)
+    assert main(["jobs", "finish", "shop", "monday"]) == 0
+    assert capsys.readouterr().out == "monday finished: 5 created, 0 changed, 0 unchanged; verdict: passed\n"
+    crawl(client, "tuesday", 3)
+    assert main(["jobs", "finish", "shop", "tuesday", "--delete-missing"]) == 4
+    out = capsys.readouterr().out
+    assert out.startswith("tuesday finished: 0 created, 0 changed, 3 unchanged, 2 missing; verdict: failed\n  ")
+    assert client.group("shop")["items"] == 5
+    assert main(["jobs", "show", "shop", "tuesday", "--json"]) == 4
+    assert json.loads(capsys.readouterr().out)["verdict"] == "failed"
+
+
+def test_rules_that_are_not_json_are_refused_before_anything_is_sent(capsys: Any, tmp_path: Path) -> None:
+    (tmp_path / "rules.json").write_text("[")
+    assert main(["rules", "set", "shop", str(tmp_path / "rules.json")]) == 1
+    assert "rules.json is not JSON" in capsys.readouterr().err
+
+
+def test_outputs_are_chosen_by_fields_and_by_what_a_job_did(client: Client, capsys: Any) -> None:
+    crawl(client, "monday", 3)
+    client.push("shop", [{**make_outputs(1, "Changed")[0], "root_job_id": "tuesday"}])
+    assert [item["key_hash"] for item in client.outputs("shop", job_id="tuesday", change="missing")] == [
+        "key-1",
+        "key-2",
+    ]
+    assert [item["key_hash"] for item in client.outputs("shop", where="title:Lamp 1")] == ["key-1"]
+    assert list(client.outputs("shop", missing="title")) == []
+    assert main(["outputs", "approve", "shop", "--where", "title:Lamp 2"]) == 0
+    assert capsys.readouterr().out == "1 updated, 0 unchanged\n"
