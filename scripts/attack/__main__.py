@@ -20,7 +20,8 @@ from typing import Any
 
 import aiohttp
 
-from scripts.attack.attacks import ATTACKS, Caller, Target
+from scripts.attack.attacks import Caller, Target
+from scripts.attack.catalogue import ATTACKS
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, Engine, engine, service
 from service.settings import Settings
@@ -168,7 +169,7 @@ def main() -> int:
     parser.add_argument("--other-token", help="of another tenant: read, write")
     parser.add_argument("--scale", type=float, default=1.0, help="1: the sizes that were found to work once")
     parser.add_argument("--max-stall", type=float, default=0.1, help="seconds")
-    parser.add_argument("--max-growth", type=float, default=100, help="MB")
+    parser.add_argument("--max-growth", type=float, default=150, help="MB")
     options = parser.parse_args()
     if unknown := set(options.names) - set(ATTACKS):
         parser.error(f"unknown attacks: {', '.join(sorted(unknown))}")

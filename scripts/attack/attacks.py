@@ -268,10 +268,10 @@ async def slow_readers(target: Target, paths: list[str]) -> None:
         for connection in reading:
             connection.close()
         await asyncio.sleep(1)
-    target.facts["kept_mb"] = (await asyncio.to_thread(_kept, target)) // MEGABYTE
+    target.facts["kept_mb"] = (await asyncio.to_thread(kept, target)) // MEGABYTE
 
 
-def _kept(target: Target) -> int:
+def kept(target: Target) -> int:
     """Return how much more memory the process has some seconds after the attack."""
     assert target.probe is not None
     if target.scale >= 1:

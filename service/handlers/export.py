@@ -12,7 +12,7 @@ from service.http import exports, parquet
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
 from service.http.keys import ORGANIZATION, STOPPING, STORE
-from service.http.limits import ADMISSION, idle
+from service.http.limits import idle
 from service.http.metrics import METRICS
 from service.http.query import QueryLoader, path_id
 from service.http.responses import stream_response
@@ -45,8 +45,6 @@ async def get(request: web.Request) -> web.StreamResponse:
         follow, query = True, query._replace(cursor=_last_event(request) or query.cursor)
     if follow and (format in ("csv", "json", "parquet") or query.newest_first):
         raise invalid("value_error", "follow=true needs format=ndjson or sse, and order=asc", "query", "follow")
-    if follow:
-        request[ADMISSION].stay()
     found = request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit)
     pages: AsyncIterator[Page | None] = _follow(request, group_id, query, limit) if follow else found
     pages = _counted(request, pages)

@@ -168,6 +168,12 @@ class Admission:
         await self._limits.working.take_in_turn(self._holder)
         self._place = self._limits.working
 
+    async def follow(self, size: int) -> None:
+        """Begin a response that stays open: with a place among those that do, then in turn."""
+        self.stay()
+        self.pause()
+        await self.resume(size)
+
     def close(self) -> None:
         """Return everything."""
         self.pause()
@@ -204,6 +210,8 @@ async def idle(request: web.Request) -> AsyncIterator[None]:
     held = admission.pause()
     yield
     await admission.resume(held)
+    if request.transport is None:  # the client has left meanwhile
+        raise ConnectionResetError
 
 
 @web.middleware

@@ -87,11 +87,13 @@ async def stream_response(
     """
     begun = bytearray()
     async with aclosing(pieces):
+        if at_once:
+            await request[ADMISSION].follow(STREAM_BYTES)
         async with request.app[LIMITS].beginning:
             if at_once:
                 begun += await anext(pieces, b"")
             whole = not at_once and await _begin(begun, pieces)
-            if not whole:
+            if not whole and not at_once:
                 request[ADMISSION].hold(STREAM_BYTES)
         if whole:
             return await bytes_response(request, bytes(begun), headers, content_type)

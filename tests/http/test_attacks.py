@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import aiohttp
 import pytest
 
-from scripts.attack.attacks import ATTACKS, Caller, Target
+from scripts.attack.attacks import Caller, Target
+from scripts.attack.catalogue import ATTACKS
 from tests.support.processes import ServiceProcess, make_token
 
 # The probe comes late itself where others compete for the cores.
@@ -18,7 +19,29 @@ pytestmark = pytest.mark.alone
 SCALE = 0.1
 MAX_STALL, MAX_GROWTH = 0.1, 100 * 2**20
 ATTACKER, OTHER = 8_000_000_201, 8_000_000_202
-QUICK = ["1a", "1b", "2", "3", "3b", "4", "5a", "6", "7", "8a", "8b", "8c", "8d", "10b"]
+QUICK = [
+    "1a",
+    "1b",
+    "2",
+    "3",
+    "3b",
+    "4",
+    "5a",
+    "6",
+    "7",
+    "8a",
+    "8b",
+    "8c",
+    "8d",
+    "10b",
+    "11",
+    "13",
+    "14",
+    "15",
+    "16",
+    "16b",
+    "17",
+]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from service.http.turns import TENANT, Turns
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
-from tests.support.api import Api
+from tests.support.api import Api, make_output
 from tests.support.raw import Connection, connect
 
 HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
@@ -185,6 +185,38 @@ class TestBytes:
             assert (await other.post("/v1/cookies", [])).status == 200
         async with asyncio.timeout(60):
             while budget.used:
+                await asyncio.sleep(0.01)
+
+    async def test_followers_that_read_nothing_hold_a_bounded_number_of_bytes(
+        self, api: Api, make_api: MakeApi, store: Store
+    ) -> None:
+        """401 of them and a write of 12 MB took 5 GB."""
+        other = await make_api()
+        ledger = api.client.app[LIMITS].bytes
+        most = 0
+        async with AsyncExitStack() as stack:
+            for _ in range(12):
+                connection = await stack.enter_async_context(connect(api))
+                head = f"GET /v1/outputs/g/export?format=sse HTTP/1.1\r\n{HEAD}\r\n".replace("{token}", api.token)
+                await connection.send(head.encode())
+                assert (await connection.answer(head_only=True)).status == 200
+                connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            async with asyncio.timeout(60):
+                while store.watch.readers < 12:
+                    await asyncio.sleep(0.01)
+            assert ledger.used == 0  # whoever waits holds nothing
+            items = [make_output(n, data={"text": f"{n}" * 1_000_000}) for n in range(9)]
+            await api.ok("/v1/outputs/g", items)
+            end = time.monotonic() + 3
+            while time.monotonic() < end:
+                most = max(most, ledger.used)
+                assert ledger.used <= ledger.share
+                assert await other.ok("/v1/cookies") == []
+                await asyncio.sleep(0.01)
+            assert most >= STREAM_BYTES
+            assert len((await other.ok("/v1/outputs/g"))["items"]) == 0
+        async with asyncio.timeout(60):
+            while ledger.used:
                 await asyncio.sleep(0.01)
 
 

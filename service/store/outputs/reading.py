@@ -26,7 +26,7 @@ from service.store.watch import Watch
 
 # A streamed page is about this many bytes, in memory a few times over.
 _STREAMED_BYTES = 1024 * 1024
-_FIRST_STREAMED = 10
+_FIRST_STREAMED = 2  # of a group whose items may be 1 MiB each
 _MAX_STREAMED = 1000
 # What an item of a group that was not read yet is taken for.
 _UNKNOWN_BYTES = 20_000
