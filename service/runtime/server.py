@@ -34,6 +34,7 @@ _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
 # A chunk takes 2 µs, however few bytes it has. A body may have so many small ones, and one more for each KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
+_FIRST_BYTES = 4096
 # A request that is whole begins in the next turn of the event loop.
 _BEGIN_SECONDS = 0.1
 _LOG_SECONDS = 10.0
@@ -119,19 +120,25 @@ class Protocol(web.RequestHandler):
             self._drop(len(data))
             return
         is_body = self._receiving_body
-        super().data_received(data)
-        if not data:  # what aiohttp had kept back
-            return
-        if self.transport is None:  # it was refused
+        if is_body and self._chunked:
+            self._receive_chunks(data)
+            if self._drained is not None:
+                return
+        # Of what may be a body in tiny chunks behind its head, only as much as tells: parsing all takes up to 100 ms.
+        first = len(data) if is_body or not _has_many_small_chunks(data) else _FIRST_BYTES
+        super().data_received(data[:first])
+        if not data or self.transport is None:  # what aiohttp had kept back, or it was refused
             return
         if self._messages and not self.handling:
             message, body = self._messages[-1]
             if isinstance(body, StreamReader):
                 self._body, self._chunked = body, bool(getattr(message, "chunked", False))
+            if self._chunked and self._receiving_body:
+                self._receive_chunks(data)
         elif not is_body:
             self._receive_head(len(data))
-        if self._chunked and self._receiving_body:
-            self._receive_chunks(data)
+        if first < len(data) and self._drained is None and self.transport is not None:
+            super().data_received(data[first:])
         # Not part of a body, which has its own limit where it is read: a request's head has begun.
         if not self.busy and self._drained is None:
             loop = asyncio.get_running_loop()
@@ -373,6 +380,11 @@ class Runner(web.AppRunner):
             max_connections=self._max_connections,
             options=self._options,
         )
+
+
+def _has_many_small_chunks(data: bytes) -> bool:
+    found = islice(_SMALL_CHUNK.finditer(data), _MAX_SMALL_CHUNKS + 1) if len(data) > _FIRST_BYTES else ()
+    return sum(1 for _ in found) > _MAX_SMALL_CHUNKS
 
 
 def _head_bytes(request: web.BaseRequest) -> int:
