@@ -22,7 +22,7 @@ from service.http.query import known_parameters, well_formed_target
 from service.http.routing import add_routes
 from service.http.security_headers import add_headers
 from service.routes import ROUTES
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 from service.store import Readiness, Store
 from service.webhooks import COURIER, Courier
 
@@ -60,7 +60,23 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app.on_response_prepare.append(add_headers)
     app.on_response_prepare.append(add_cors)
     app.cleanup_ctx.append(_upkeep)
+    if settings.tracing:
+        _trace(app)
     return app
+
+
+def _trace(app: web.Application) -> None:
+    """Trace requests and commands; only then is OpenTelemetry imported."""
+    try:
+        from service.http.tracing import Tracing, start_provider
+    except ImportError:
+        raise SettingsError(
+            "TRACING needs OpenTelemetry: pip install '.[otel]' in a clone of the repository."
+        ) from None
+    tracing = Tracing(start_provider(), app[STORE])
+    app.middlewares.insert(0, tracing.middleware)
+    app.on_response_prepare.append(tracing.add_header)
+    app.on_cleanup.append(tracing.close)
 
 
 async def _upkeep(app: web.Application) -> AsyncIterator[None]:

@@ -96,6 +96,9 @@ class Settings:
     log_format: str = _setting(
         "auto", "json: one object per line; text: short lines; auto: text on a terminal, else json."
     )
+    tracing: bool = _setting(
+        False, "Send OpenTelemetry traces, as the OTEL_ variables of its SDK say; needs the extra otel."
+    )
     access_log: float = _setting(
         1.0, "Share of requests with a log line: 1 all, 0.01 one in a hundred and every status from 500, 0 none."
     )
