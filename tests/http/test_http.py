@@ -17,9 +17,9 @@ from tests.support.api import Api, make_cookie, make_entry, make_output, make_re
 from tests.support.routes import API_ROUTES
 
 GETS = [
-    path.replace("{group_id}", "group-1")
+    path.replace("{group_id}", "group-1").replace("{job_id}", "job-1")
     for method, path, _, _ in API_ROUTES
-    if method == "GET" and "{output_id}" not in path
+    if method == "GET" and "{output_id}" not in path and "{webhook_id}" not in path
 ]
 POSTS = {
     "/v1/cookies": make_cookie,

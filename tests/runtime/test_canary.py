@@ -166,7 +166,7 @@ async def send_everything_wrong(canaries: Canaries) -> None:
         for broken in (VALUE, [VALUE], [{VALUE: VALUE}], {VALUE: VALUE}):
             assert await send("POST", "/v1/storage-state", json=STATE | {part: broken}) == 422
     for method, path, _, _ in API_ROUTES:
-        path = path.format(group_id=token, output_id=VALUE)
+        path = path.format(group_id=token, output_id=VALUE, job_id=VALUE, webhook_id=VALUE)
         await send(method, path)
         await send(method, path, token=UNKNOWN)
         conditions = dict.fromkeys(("If-Match", "If-None-Match", "Last-Event-ID"), VALUE)
@@ -218,6 +218,7 @@ ERRORS = [
 
 
 OUTPUTS, OUTPUT, GROUP = "/v1/outputs/{group_id}", "/v1/outputs/{group_id}/{output_id}", "/v1/groups/{group_id}"
+JOB = f"{GROUP}/jobs/{{job_id}}"
 # Part of the store, its method that fails, and the route that uses it.
 FORCED = [
     ("cookies", "set", "POST", "/v1/cookies"),
@@ -230,16 +231,25 @@ FORCED = [
     ("cookies", "records", "GET", "/v1/storage-state"),
     ("reviews", "add", "POST", "/v1/reviews/{group_id}"),
     ("reviews", "latest", "GET", "/v1/reviews/{group_id}"),
-    ("outputs._writing", "_rounds", "POST", OUTPUTS),
-    ("outputs._writing", "_rounds", "PATCH", OUTPUTS),
-    ("outputs._writing", "_rounds", "PATCH", OUTPUT),
-    ("outputs._writing", "_rounds", "DELETE", OUTPUT),
+    ("outputs._lanes", "apply", "POST", OUTPUTS),
+    ("outputs._lanes", "apply", "PATCH", OUTPUTS),
+    ("outputs._lanes", "apply", "PATCH", OUTPUT),
+    ("outputs._lanes", "apply", "DELETE", OUTPUT),
     ("outputs", "page", "GET", OUTPUTS),
     ("outputs", "pages", "GET", f"{OUTPUTS}/export"),
     ("outputs", "one", "GET", OUTPUT),
     ("outputs", "delete_some", "DELETE", OUTPUTS),
     ("groups", "listing", "GET", "/v1/groups"),
-    ("groups", "set_retention", "PUT", GROUP),
+    ("groups", "settings", "GET", GROUP),
+    ("groups", "set", "PUT", GROUP),
+    ("crawls", "one", "GET", JOB),
+    ("crawls", "declare", "PUT", JOB),
+    ("crawls", "finish", "PUT", JOB),
+    ("webhooks", "list", "GET", "/v1/webhooks"),
+    ("webhooks", "create", "POST", "/v1/webhooks"),
+    ("webhooks", "delete", "DELETE", "/v1/webhooks/{webhook_id}"),
+    ("webhooks", "find", "POST", "/v1/webhooks/{webhook_id}/test"),
+    ("webhooks", "exists", "GET", "/v1/webhooks/{webhook_id}/deliveries"),
     ("outputs", "delete_some", "DELETE", GROUP),
     ("reviews", "remove", "DELETE", GROUP),
     ("groups", "remove", "DELETE", GROUP),
@@ -253,6 +263,8 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("PATCH", OUTPUTS): [{"output_id": VALUE, "tags": {"secret": VALUE}}],
     ("PATCH", OUTPUT): {"tags": {"secret": VALUE}},
     ("PUT", GROUP): {"retention_days": 1},
+    ("PUT", JOB): {"state": "finished"},
+    ("POST", "/v1/webhooks"): {"url": f"https://hooks.example/{VALUE}", "events": ["job.finished"]},
 }
 QUERIES = {
     ("DELETE", "/v1/cookies"): ["?all=true"],
@@ -287,8 +299,8 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
         for query in QUERIES.get((method, path), [""]):
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, fail_at_once if is_stream else fail)
-                url = path.format(group_id="group", output_id=VALUE)
-                body = GOOD.get(url) if method == "POST" else CHANGES.get((method, path))
+                url = path.format(group_id="group", output_id=VALUE, job_id=VALUE, webhook_id=VALUE)
+                body = CHANGES.get((method, path), GOOD.get(url) if method == "POST" else None)
                 options = {} if body is None else {"json": body}
                 token = UNKNOWN if part == "tokens" else None
                 status = await canaries.send(method, url + query, token=token, **options)
