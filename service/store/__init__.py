@@ -224,7 +224,7 @@ class Store:
             done.result()  # raises what it met
 
     async def _keep_up(self) -> None:
-        indexed = False
+        indexed, refused = False, ""
         while True:
             try:
                 if indexed:
@@ -237,8 +237,9 @@ class Store:
                     log.warning("ended batches of dead writers", extra={"batches": ended})
                 self._look_after_groups()
             except LayoutError as error:
-                log.error(str(error))
-                indexed = False
+                if str(error) != refused:  # once, not every second
+                    log.error(str(error))
+                indexed, refused = False, str(error)
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
                 self._failures += 1
