@@ -26,6 +26,7 @@ let running = new AbortController(); // what is being read for the address of no
 let staying = new AbortController(); // what goes on as long as one stays in a view
 let known = ""; // the token whose scopes are known
 let shown = ""; // what is on the screen, whole
+let isBroken = false; // whether a module could not be loaded
 let last = ""; // where one was or wanted to be
 
 /** Return the module of the view that a path leads to, being loaded; null where it leads to none. */
@@ -77,6 +78,7 @@ async function render() {
     if (!(error instanceof Failure)) throw error;
     if (error.status === 401 && !known) return signIn(error);
     document.title = error.message;
+    isBroken = error.status < 0;
     put(main, trouble(error));
   }
 }
@@ -148,7 +150,12 @@ async function listen() {
   }
 }
 
-addEventListener("connected", () => shown || !known || document.querySelector("dialog[open]") || render()); // what failed is tried again
+addEventListener("connected", () => {
+  if (shown || !known || document.querySelector("dialog[open]")) return;
+  // What failed is tried again; a browser does not ask twice for a module that it could not load.
+  if (isBroken && !unsavedCount()) location.reload();
+  else render();
+});
 addEventListener("beforeunload", (event) => unsavedCount() && event.preventDefault());
 document.getElementById("sign-out").addEventListener("click", leave);
 account.addEventListener("click", () => showAccount(leave));

@@ -104,11 +104,17 @@ async def test_what_could_not_be_saved_while_the_service_was_away_is_saved_when_
     assert judged(reviewer) == {"key-29": True, "key-28": True}
 
 
+# The other views are loaded after the first one is there.
+ALL_LOADED = "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('state/formats.js'))"
+
+
 @pytest.mark.parametrize("view", ["#/groups", f"#/groups/{GROUP}", f"#/groups/{GROUP}/jobs"])
 async def test_a_view_says_when_the_service_is_away_and_comes_back_by_itself(
     new_tab: Any, reviewer: Caller, view: str
 ) -> None:
     page = await (await new_tab(reviewer)).open(view)
+    while not await page.evaluate(ALL_LOADED):
+        await page.wait_for_timeout(50)
     await expect(page.locator("#connection")).to_have_text("Live")
     await page.context.set_offline(True)
     await expect(page.locator("#connection")).to_have_text("Connection lost, retrying")
@@ -119,15 +125,24 @@ async def test_a_view_says_when_the_service_is_away_and_comes_back_by_itself(
     await expect(page.get_by_text("No browser state")).to_be_visible()
 
 
-async def test_a_module_that_does_not_load_leaves_a_message_and_a_reload(new_tab: Any, reviewer: Caller) -> None:
+@pytest.mark.parametrize(
+    ("module", "said", "role"),
+    [
+        ("base/dom.js", "The page has not loaded", "link"),
+        ("items/rows.js", "A part of the page could not be loaded", "button"),
+    ],
+)
+async def test_a_module_that_does_not_load_leaves_a_message_and_a_reload(
+    new_tab: Any, reviewer: Caller, module: str, said: str, role: Any
+) -> None:
     tab = await new_tab(reviewer)
     tab.expected |= {503}
-    await tab.page.route("**/page/items/rows.js", lambda route: route.fulfill(status=503))
+    await tab.page.route(f"**/page/{module}", lambda route: route.fulfill(status=503))
     page = await tab.open(f"#/groups/{GROUP}")
-    await expect(page.get_by_role("heading", name="The page has not loaded")).to_be_visible()
+    await expect(page.get_by_role("heading", name=said)).to_be_visible()
     tab.complaints = [one for one in tab.complaints if "dynamically imported module" not in one]
-    await page.unroute("**/page/items/rows.js")
-    await page.get_by_role("link", name="Reload").click()
+    await page.unroute(f"**/page/{module}")
+    await page.get_by_role(role, name="Reload").click()
     await expect(rows(page)).to_have_count(25)
 
 

@@ -65,7 +65,7 @@ function toRecord({ item, to }) {
 
 /** Return the item as it is now, and show it so where it is on the screen. */
 function apply(desk, item, id, to) {
-  const { rejected, ...tags } = item.tags ?? {};
+  const { rejected: _, ...tags } = item.tags ?? {};
   desk.own.add(id);
   const now = { ...item, id, listed: item.listed ?? item.id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
   desk.replace(now);
