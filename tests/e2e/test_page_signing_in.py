@@ -90,6 +90,29 @@ async def test_a_link_signs_in_and_loses_its_token_at_once(new_tab: Any, shop: C
     assert shop.token not in page.url
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+async def test_a_link_asks_before_it_replaces_the_token_of_somebody_who_is_signed_in(
+    new_tab: Any, shop: Caller, make_caller: Any, accepted: bool
+) -> None:
+    other = make_caller(shop.organization_id + 1)
+    tab = await new_tab(shop)
+    page = await tab.open("#/groups")
+    await expect(page.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
+    asked: list[str] = []
+
+    async def answer(dialog: Any) -> None:
+        asked.append(dialog.message)
+        await (dialog.accept() if accepted else dialog.dismiss())
+
+    page.on("dialog", answer)
+    async with page.expect_event("dialog"):
+        await page.evaluate("token => { location.hash = `#token=${token}`; }", other.token)
+    await page.wait_for_function("location.hash === '#/groups'")
+    assert len(asked) == 1 and other.token not in asked[0]
+    assert tab.complaints.pop() == f"dialog: {asked[0]}"  # the only one that may be
+    assert await page.evaluate("sessionStorage.getItem('token')") == (other.token if accepted else shop.token)
+
+
 async def test_the_heading_has_the_focus_after_signing_in(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab()).open(f"#/groups/{GROUP}")
     await expect(page.get_by_label("Access token")).to_be_focused()

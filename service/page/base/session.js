@@ -37,12 +37,18 @@ export function joinTabs(left) {
   });
 }
 
-/** Take the token from a sign-in link (`#token=…`), and remove it from the address bar at once. */
+/**
+ * Take the token from a sign-in link (`#token=…`), and remove it from the address bar at once. Ask before it replaces
+ * another one: a link from somebody else must not move a person to another organization unseen.
+ */
 export function takeFromLink() {
   const [, given, rest] = location.hash.match(/^#token=([\x21-\x25\x27-\x7e]+)(?:&(.*))?$/s) ?? [];
   if (!given) return;
   history.replaceState(null, "", `${location.pathname}${location.search}#${rest ?? "/groups"}`);
-  token.set(decodeURIComponent(given));
+  const text = decodeURIComponent(given);
+  const isOther = token.get() !== null && token.get() !== text;
+  if (isOther && !confirm("You are signed in. Sign in with the token of this link instead?")) return;
+  token.set(text);
 }
 
 /** Take the token from another open tab, if there is one that has it. */
