@@ -56,3 +56,15 @@ def test_the_server_has_the_name_it_was_started_by(
     monkeypatch.setattr(sys, "argv", ["/usr/bin/scraping-data-service"])
     server([])
     assert capsys.readouterr().out.startswith("usage: scraping-data-service ")
+
+
+@pytest.mark.parametrize(("main", "known"), [(server, "serve"), (client, "outputs")], ids=["server", "client"])
+def test_an_unknown_command_is_told_the_known_ones_without_hidden_ones(
+    main: Main, known: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["xyz"])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: there is no command xyz; known are ") and message.count("\n") == 1
+    assert known in message and "worker" not in message

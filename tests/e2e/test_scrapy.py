@@ -246,7 +246,7 @@ def test_a_crawl_that_cannot_store_ends(
     client: Client, token: str, mongo_url: str, organization: int, tmp_path: Path
 ) -> None:
     log_in(client)
-    reader = make_token(mongo_url, organization, "read")
+    reader = make_token(mongo_url, organization, "read", "state")
     with Site(Shop().answer) as site:
         log, stats = crawl(tmp_path, site, client, reader)
     assert stats["finish_reason"] == "sds_failed"
