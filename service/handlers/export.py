@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -12,11 +13,11 @@ from service.http import exports, parquet
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
 from service.http.keys import ORGANIZATION, STOPPING, STORE
-from service.http.limits import idle
+from service.http.limits import ADMISSION, LIMITS, TailGate
 from service.http.metrics import METRICS
 from service.http.query import QueryLoader, path_id
-from service.http.responses import stream_response
-from service.store import Page, Query
+from service.http.responses import STREAM_BYTES, stream_response
+from service.store import Behind, Page, Query
 
 _QUERY = QueryLoader(ExportQuery())
 _HEARTBEAT_SECONDS = 15.0
@@ -45,12 +46,14 @@ async def get(request: web.Request) -> web.StreamResponse:
         follow, query = True, query._replace(cursor=_last_event(request) or query.cursor)
     if follow and (format in ("csv", "json", "parquet") or query.newest_first):
         raise invalid("value_error", "follow=true needs format=ndjson or sse, and order=asc", "query", "follow")
-    found = request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit)
-    pages: AsyncIterator[Page | None] = _follow(request, group_id, query, limit) if follow else found
-    pages = _counted(request, pages)
+    if follow:
+        live = exports.LIVE[format]
+        pieces = _follow(request, group_id, query, limit, live)
+        return await stream_response(request, pieces, live.content_type, at_once=True)
+    pages = _counted(request, request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit))
     match format:
         case "ndjson":
-            return await stream_response(request, exports.ndjson(pages), exports.NDJSON, at_once=follow)
+            return await stream_response(request, exports.ndjson(pages), exports.NDJSON)
         case "csv":
             return await stream_response(request, exports.table(pages, query.fields, safe), exports.CSV)
         case "parquet":
@@ -58,10 +61,8 @@ async def get(request: web.Request) -> web.StreamResponse:
                 raise invalid("value_error", "This service has no pyarrow: ask for ndjson or csv", "query", "format")
             stream = parquet.rows(pages, query.fields, query.deleted)
             return await stream_response(request, stream, parquet.PARQUET)
-        case "json":
-            return await stream_response(request, exports.array(pages), exports.JSON)
         case _:
-            return await stream_response(request, exports.events(pages), exports.EVENTS, at_once=True)
+            return await stream_response(request, exports.array(pages), exports.JSON)
 
 
 def _last_event(request: web.Request) -> int:
@@ -69,44 +70,54 @@ def _last_event(request: web.Request) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
 
 
-async def _follow(request: web.Request, group_id: str, query: Query, limit: int | None) -> AsyncIterator[Page | None]:
-    """Yield pages as they become readable, and None now and then where there is nothing.
+async def _follow(
+    request: web.Request, group_id: str, query: Query, left: int | None, live: exports.Live
+) -> AsyncGenerator[bytes, None]:
+    """Yield what is there, read as an export is, and then what the query's tail hands on.
 
-    The first page comes at once, even if it is empty: a cursor that has expired is an error, not a broken stream.
+    The first piece comes at once, even if it is empty: a cursor that has expired is an error, not a broken stream.
     """
-    outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
-    stopping, left, begun = request.app[STOPPING], limit, False
-    while not stopping.is_set():
-        page: Page | None = None
-        async for page in outputs.pages(organization_id, group_id, query, left):
-            if page.documents or not begun:
-                yield page
-                begun = True
-            if page.documents:
-                left = None if left is None else left - len(page.documents)
-                query = query._replace(cursor=page.last_id)
-            if left == 0 or stopping.is_set():
+    app, organization_id, admission = request.app, request[ORGANIZATION], request[ADMISSION]
+    outputs, items_out, stopping = app[STORE].outputs, app[METRICS].items_out, app[STOPPING]
+    gate, begun = TailGate(app[LIMITS], organization_id), False
+    with outputs.tail(organization_id, group_id, query._replace(limit=0), live.form, gate) as reader:
+        while True:
+            query = query._replace(cursor=reader.position)
+            async for page in outputs.pages(organization_id, group_id, query, left):
+                reached, count = page.next_cursor or page.version, len(page.documents)
+                text = await live.form.render(page)
+                del page  # a slow reader holds the text only
+                if text or not begun:
+                    yield text
+                    begun = True
+                del text
+                items_out.inc(count)
+                reader.position = max(reader.position, reached)
+                left = None if left is None else left - count
+                if left == 0 or stopping.is_set():
+                    return
+            admission.pause()  # what waits holds no memory
+            with suppress(Behind):
+                while not stopping.is_set():
+                    part = await reader.next(_HEARTBEAT_SECONDS, left)
+                    if part is None:
+                        if not stopping.is_set():
+                            yield live.beat(reader.position)
+                        continue
+                    await admission.hold_in_turn(len(part.text))
+                    yield part.text
+                    admission.release(len(part.text))
+                    items_out.inc(part.items)
+                    left = None if left is None else left - part.items
+                    if left == 0:
+                        return
                 return
-        version = max(query.cursor, page.version if page else 0)
-        async with idle(request):
-            nothing = await _idle(request, group_id, version)
-        if nothing:
-            yield None
+            await admission.resume(STREAM_BYTES)
 
 
-async def _idle(request: web.Request, group_id: str, version: int) -> bool:
-    """Wait for something new; return whether nothing came for so long that the client should hear of it."""
-    outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
-    await outputs.wait(organization_id, group_id, version, _HEARTBEAT_SECONDS)
-    if request.app[STOPPING].is_set():
-        return False
-    return await outputs.version(organization_id, group_id) <= version
-
-
-async def _counted(request: web.Request, pages: AsyncIterator[Page | None]) -> AsyncIterator[Page | None]:
+async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     async for page in pages:
-        if page is not None:
-            request.app[METRICS].items_out.inc(len(page.documents))
+        request.app[METRICS].items_out.inc(len(page.documents))
         counted = [page]
         del page
         yield counted.pop()  # a slow reader holds what is rendered only

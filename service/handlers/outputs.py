@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -23,15 +24,15 @@ from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.etags import is_known
-from service.http.keys import ORGANIZATION, SETTINGS, STOPPING, STORE, TOKEN
-from service.http.limits import ADMISSION, idle
+from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
+from service.http.limits import ADMISSION, LIMITS, TailGate
 from service.http.metrics import METRICS
 from service.http.offload import off_loop
 from service.http.paging import url_with_cursor
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
 from service.http.responses import bytes_response, json_response, stream_response
-from service.store import Page, Patch, Query, render_json
+from service.store import Behind, Form, Page, Part, Patch, Query, render_json, render_page
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -97,10 +98,15 @@ async def get(request: web.Request) -> web.StreamResponse:
     held = _COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
     request[ADMISSION].hold(held)
     page = await outputs.page(request[ORGANIZATION], group_id, part)
+    found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
-        page = await _wait(request, group_id, part, page, wait)
+        found = await _wait(request, group_id, query, page, held, wait)
     request[ADMISSION].release(held)
-    headers = {"ETag": _etag(request, page.version), **CACHING} if has_version else CACHING
+    if isinstance(found, Part):
+        return await _shared(request, found, has_version)
+    page = found
+    del found  # a slow reader holds what is rendered only
+    headers = _caching(request, page.version, has_version)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
         parts = _parts(request, group_id, query, page)
         del page  # a slow reader holds what is rendered only
@@ -134,16 +140,42 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
     yield b'],"metadata":%b}' % render_json({"next_url": next_url, "next_cursor": next_cursor})
 
 
-async def _wait(request: web.Request, group_id: str, query: Query, page: Page, seconds: float) -> Page:
-    """Return the first page with something in it, or the last empty one after some seconds."""
-    outputs, deadline = request.app[STORE].outputs, time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and not request.app[STOPPING].is_set():
-        async with idle(request):
-            await outputs.wait(request[ORGANIZATION], group_id, max(query.cursor, page.version), left)
-        page = await outputs.page(request[ORGANIZATION], group_id, query)
-        if page.documents or page.next_cursor is not None:
-            break
-    return page
+async def _array(page: Page) -> bytes:
+    return await off_loop(page.work, page.array)
+
+
+_ITEMS = Form(_array)
+
+
+async def _wait(
+    request: web.Request, group_id: str, query: Query, page: Page, held: int, seconds: float
+) -> Page | Part:
+    """Return what the query's tail has rendered for all who wait, or the empty page after some seconds."""
+    outputs, organization_id, admission = request.app[STORE].outputs, request[ORGANIZATION], request[ADMISSION]
+    gate, deadline = TailGate(request.app[LIMITS], organization_id), time.monotonic() + seconds
+    query = query._replace(cursor=max(query.cursor, page.version))
+    admission.stay()
+    with outputs.tail(organization_id, group_id, query, _ITEMS, gate) as reader:
+        while True:
+            admission.pause()  # what waits holds no memory
+            with suppress(Behind):
+                part = await reader.next(deadline - time.monotonic())
+                await admission.resume(held)
+                return part or page._replace(version=reader.position)
+            await admission.resume(held)
+            limit = min(query.limit, outputs.fitting(organization_id, group_id))
+            page = await outputs.page(organization_id, group_id, query._replace(cursor=reader.position, limit=limit))
+            if page.documents or page.next_cursor is not None:
+                return page
+            reader.position = max(reader.position, page.version)
+
+
+async def _shared(request: web.Request, part: Part, has_version: bool) -> web.StreamResponse:
+    """Respond with a page that was rendered for several requests."""
+    request.app[METRICS].items_out.inc(part.items)
+    next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
+    body = render_page(part.text, next_url, part.next_cursor)
+    return await bytes_response(request, body, _caching(request, part.version, has_version))
 
 
 @endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
@@ -216,6 +248,10 @@ async def delete(request: web.Request) -> web.StreamResponse:
         request[ORGANIZATION], group_id, query, request[TOKEN].id
     )
     return await json_response(request, {"deleted": deleted, "more": more})
+
+
+def _caching(request: web.Request, version: int, has_version: bool) -> dict[str, str]:
+    return {"ETag": _etag(request, version), **CACHING} if has_version else CACHING
 
 
 def _etag(request: web.Request, version: int) -> str:

@@ -7,11 +7,11 @@ import io
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from service.http.flattening import Room, leaves
 from service.http.offload import off_loop
-from service.store import OUTPUT_FIELDS, Page, render_json
+from service.store import OUTPUT_FIELDS, Form, Page, render_json
 
 NDJSON = "application/x-ndjson"
 CSV = "text/csv"
@@ -28,20 +28,47 @@ _PIECE = 1024 * 1024
 _FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 
-async def ndjson(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
-    """Yield one line of JSON per item, an empty line where there is nothing to say."""
+async def lines(page: Page) -> bytes:
+    """Return one line of JSON per item."""
+    return await off_loop(page.size, page.lines)
+
+
+async def events(page: Page) -> bytes:
+    """Return one server-sent event per item."""
+    return await off_loop(page.size, page.events)
+
+
+class Live(NamedTuple):
+    """How a format is followed: its type, its form, and what is sent where nothing comes, with the id reached."""
+
+    content_type: str
+    form: Form
+    heartbeat: bytes
+
+    def beat(self, position: int) -> bytes:
+        return self.heartbeat % position if b"%d" in self.heartbeat else self.heartbeat
+
+
+LIVE = {
+    "ndjson": Live(NDJSON, Form(lines, b"\n"), b"\n"),
+    "sse": Live(EVENTS, Form(events, b"\n\n"), b": still here\nid: %d\n\n"),
+}
+
+
+async def ndjson(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
+    """Yield one line of JSON per item."""
     async for page in pages:
-        text = b"\n" if page is None else await off_loop(page.size, page.lines)
+        text = await lines(page)
         del page  # a slow reader holds the text only
         yield text
         del text
 
 
-async def array(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
+async def array(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
     """Yield one JSON array."""
     opening = b"["
     async for page in pages:
-        if page is not None and page.documents:
+        if page.documents:
             text = opening + await off_loop(page.size, page.array)
             opening = b","
             del page
@@ -50,24 +77,11 @@ async def array(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None
     yield b"[]" if opening == b"[" else b"]"
 
 
-async def events(pages: AsyncIterator[Page | None]) -> AsyncGenerator[bytes, None]:
-    """Yield one server-sent event per item, a comment where there is nothing to say."""
-    async for page in pages:
-        text = b": still here\n\n" if page is None else await off_loop(page.size, page.events)
-        del page
-        yield text
-        del text
-
-
-async def table(
-    pages: AsyncIterator[Page | None], fields: tuple[str, ...], safe: bool = False
-) -> AsyncGenerator[bytes, None]:
+async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool = False) -> AsyncGenerator[bytes, None]:
     """Yield CSV: its columns are those of the first page's items, and `other` for all later ones."""
     rows = Table(fields, safe)
     begun = False
     async for page in pages:
-        if page is None:
-            continue
         if not begun:
             yield await off_loop(page.size, partial(rows.header, page.each()))
             begun = True

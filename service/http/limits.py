@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import AsyncIterator
@@ -14,7 +15,7 @@ from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
 from service.http.keys import SETTINGS, TOKEN
 from service.http.routing import scopes_of
-from service.http.turns import Turns, Waiting
+from service.http.turns import Turns, Waiting, Waking
 from service.settings import Settings
 from service.store import time_budget
 
@@ -94,6 +95,8 @@ class Limits:
         self.beginning = Turns(_MAX_BEGINNING)
         # Bodies that are decoded at once: each works in slices on the event loop, and holds what it has decoded.
         self.decoding = Turns(_MAX_DECODING)
+        # Readers that waited, and go on.
+        self.waking = Waking()
         self.rate = settings.rate_limit
         self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
 
@@ -161,10 +164,14 @@ class Admission:
             self.release(held)
         return held
 
-    async def resume(self, size: int) -> None:
-        """Take a place and bytes again, when it is this organization's turn: half a response cannot be refused."""
+    async def hold_in_turn(self, size: int) -> None:
+        """Count bytes as `hold` does, when it is this organization's turn: half a response cannot be refused."""
         await self._limits.bytes.take_in_turn(self._holder, size)
-        self._bytes = size
+        self._bytes += size
+
+    async def resume(self, size: int) -> None:
+        """Take a place and bytes again, when it is this organization's turn."""
+        await self.hold_in_turn(size)
         await self._limits.working.take_in_turn(self._holder)
         self._place = self._limits.working
 
@@ -200,6 +207,22 @@ class Admission:
 
 
 ADMISSION = web.RequestKey("admission", Admission)
+
+
+class TailGate:
+    """What the tails of an organization hold of the limits, for all their readers."""
+
+    def __init__(self, limits: Limits, organization_id: int) -> None:
+        self._limits, self._holder = limits, Holder(organization_id, "tails")
+
+    async def take(self, size: int) -> None:
+        await self._limits.bytes.take_in_turn(self._holder, size)
+
+    def put_back(self, size: int) -> None:
+        self._limits.bytes.put_back(self._holder, size)
+
+    def wake(self, waiting: asyncio.Future[None]) -> None:
+        self._limits.waking.add(waiting)
 
 
 @asynccontextmanager

@@ -30,8 +30,10 @@ from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
 from service.store.outputs.documents import dump as render_json
+from service.store.outputs.documents import render_page
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.reading import SERVED as OUTPUT_FIELDS
+from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords
@@ -51,10 +53,12 @@ __all__ = [
     "TEST",
     "TOKEN_PREFIX",
     "Batch",
+    "Behind",
     "BrowserState",
     "CursorExpired",
     "CursorInvalid",
     "Deliveries",
+    "Form",
     "InFlight",
     "ItemTooLarge",
     "Key",
@@ -65,6 +69,7 @@ __all__ = [
     "Misconfigured",
     "Outcome",
     "Page",
+    "Part",
     "Patch",
     "Query",
     "Readiness",
@@ -87,6 +92,7 @@ __all__ = [
     "new_secret",
     "now",
     "render_json",
+    "render_page",
     "response_has_begun",
     "time_budget",
 ]

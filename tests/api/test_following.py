@@ -70,8 +70,12 @@ async def opened(api: Api, path: str, **headers: str) -> AsyncIterator[Stream]:
 async def until_waiting(store: Store, readers: int = 1) -> None:
     """Return when so many readers of this process wait for a change."""
     async with asyncio.timeout(60):
-        while store.watch.readers < readers:
+        while store.outputs.waiting_readers < readers:
             await asyncio.sleep(0.005)
+
+
+async def last_id(api: Api) -> int:
+    return int((await api.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"])
 
 
 # -- NDJSON -------------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkey
         await until_waiting(store)
         stream.response.close()
     async with asyncio.timeout(60):
-        while store.watch.readers:
+        while store.outputs.waiting_readers:
             await asyncio.sleep(0.01)
 
 
@@ -211,11 +215,32 @@ async def test_a_last_event_that_is_none_is_passed_over(shop: Api, last: str) ->
         assert (await stream.event())[1]["key_hash"] == "key-0"
 
 
-async def test_a_comment_says_that_it_is_still_open(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_heartbeat_is_a_comment_with_the_id_up_to_which_the_filter_was_applied(
+    shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
     async with opened(shop, f"{EVENTS}&country=nowhere") as stream:
-        assert (await stream.line()).startswith(":")
-        assert await stream.line() == "\n"
+        written = [0, await last_id(shop)]
+        for n in (3, 4):
+            beat = ["", "", ""]
+            async with asyncio.timeout(60):
+                while beat[1] != f"id: {written[-1]}\n":
+                    beat = [await stream.line() for _ in range(3)]
+                    assert beat[0].startswith(":") and beat[2] == "\n"
+                    assert int(beat[1].removeprefix("id: ")) in written[-2:]
+            written.append((await shop.ok("/v1/outputs/shop", [make_output(n)]))["items"][0]["id"])
+
+
+async def test_a_client_that_comes_back_with_the_id_of_a_heartbeat_misses_nothing(
+    shop: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
+    async with opened(shop, f"{EVENTS}&country=France") as stream:
+        _, id, _ = [await stream.line() for _ in range(3)]
+    await shop.ok("/v1/outputs/shop", [make_output(3), make_output(4, tags={"country": "France"})])
+    last_event = {"Last-Event-ID": id.removeprefix("id: ").strip()}
+    async with opened(shop, f"{EVENTS}&country=France", **last_event) as stream:
+        assert (await stream.event())[1]["key_hash"] == "key-4"
 
 
 async def test_text_with_line_breaks_stays_in_one_event(admin: Api) -> None:

@@ -116,7 +116,7 @@ async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: st
 async def until_waiting(store: Store, readers: int = 1) -> None:
     """Return when so many readers of this process wait for a change."""
     async with asyncio.timeout(60):
-        while store.watch.readers < readers:
+        while store.outputs.waiting_readers < readers:
             await asyncio.sleep(0.005)
 
 

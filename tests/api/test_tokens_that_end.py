@@ -46,7 +46,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(admin: Api, make_api: Mak
     reader = await make_api(admin.organization_id, ["read"])
     reading = asyncio.create_task(read_to_the_end(reader, path))
     async with asyncio.timeout(60):
-        while not store.watch.readers:
+        while not store.outputs.waiting_readers:
             await asyncio.sleep(0.01)
     assert await store.tokens.revoke(reader.token)
     async with asyncio.timeout(5 + SLACK):
@@ -68,7 +68,7 @@ async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
     reader = await make_api(admin.organization_id, ["read"])
     waiting = asyncio.create_task(reader.get("/v1/outputs/shop?wait=60"))
     async with asyncio.timeout(60):
-        while not store.watch.readers:
+        while not store.outputs.waiting_readers:
             await asyncio.sleep(0.01)
     assert await store.tokens.revoke(reader.token)
     async with asyncio.timeout(5 + SLACK):

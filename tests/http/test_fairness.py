@@ -202,7 +202,7 @@ class TestBytes:
                 assert (await connection.answer(head_only=True)).status == 200
                 connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(60):
-                while store.watch.readers < 12:
+                while store.outputs.waiting_readers < 12:
                     await asyncio.sleep(0.01)
             assert ledger.used == 0  # whoever waits holds nothing
             items = [make_output(n, data={"text": f"{n}" * 1_000_000}) for n in range(9)]

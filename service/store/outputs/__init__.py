@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.lane import Lanes
 from service.store.outputs.reading import Query, Reading
 from service.store.outputs.recovery import Recovery
+from service.store.outputs.tail import Form, Gate, Reader, Tails
 from service.store.watch import Watch
 
 __all__ = ["Ids", "Outputs", "Page", "Patch", "Put", "Query", "Recovery", "Result", "Watermark"]
@@ -63,6 +65,7 @@ class Outputs:
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self._lanes = Lanes(database, self.ids, self.recovery, jobs, settings)
         self._reading = Reading(database, self.ids, watch, settings)
+        self._tails = Tails(self._reading, watch, settings.mongo_timeout)
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -100,6 +103,18 @@ class Outputs:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         self._indexes.require("outputs", "groups")
         await self._reading.wait(Group(organization_id, group_id), cursor, seconds)
+
+    def tail(
+        self, organization_id: int, group_id: str, query: Query, form: Form, gate: Gate
+    ) -> AbstractContextManager[Reader]:
+        """Return a reader at the end of a query, where all who wait share what is read and rendered."""
+        self._indexes.require("outputs", "groups")
+        return self._tails.reader(Group(organization_id, group_id), query, form, gate)
+
+    @property
+    def waiting_readers(self) -> int:
+        """How many readers of this process wait for something new."""
+        return self._tails.waiting
 
     # -- writing ------------------------------------------------------------------------------
 

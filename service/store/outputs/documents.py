@@ -101,8 +101,7 @@ class Page(NamedTuple):
 
     def body(self, next_url: str | None) -> bytes:
         """Return the page as the response of the outputs route."""
-        metadata = dump({"next_url": next_url, "next_cursor": self.next_cursor})
-        return b'{"metadata":%b,"items":[%b]}' % (metadata, b",".join(dump_documents(self.documents)))
+        return render_page(self.array(), next_url, self.next_cursor)
 
     def array(self) -> bytes:
         """Return the items as the inside of a JSON array."""
@@ -111,6 +110,11 @@ class Page(NamedTuple):
     def lines(self) -> bytes:
         """Return the items as NDJSON."""
         return b"".join(dump_lines(self.documents))
+
+
+def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> bytes:
+    """Return the response of the outputs route, with its items rendered already."""
+    return b'{"metadata":%b,"items":[%b]}' % (dump({"next_url": next_url, "next_cursor": next_cursor}), array)
 
 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:

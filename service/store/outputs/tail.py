@@ -1,0 +1,266 @@
+"""Live readers: all who wait at the end of one query share its tail, which reads and renders once for them.
+
+A reader stands at an id: it has everything before. Whoever waits at the end is handed the next piece. Readers that are
+still sending the piece before find the next ones in a small buffer; where that has gone on without them, they are
+`Behind` and read for themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from service.store.outputs.documents import Page, id_of
+from service.store.outputs.group import Group
+from service.store.outputs.reading import Query, Reading
+from service.store.time_budget import response_has_begun, time_budget
+from service.store.watch import Watch
+
+# A page of about a megabyte: the reply, its documents, what is rendered, and what the allocator keeps around them.
+_READ_BYTES = 7 * 1024 * 1024
+_BUFFER_BYTES = 4 * 1024 * 1024
+_BUFFER_PIECES = 64
+_RETRY_SECONDS = 1.0
+
+
+class Behind(Exception):
+    """The tail does not have what comes next for this reader: it reads for itself."""
+
+
+class Gate(Protocol):
+    """What a tail asks of whoever bounds its organization."""
+
+    async def take(self, size: int) -> None:
+        """Take room for bytes, when it is this organization's turn."""
+
+    def put_back(self, size: int) -> None:
+        """Return room."""
+
+    def wake(self, waiting: asyncio.Future[None]) -> None:
+        """Let a reader go on, when it is this organization's turn."""
+
+
+class Form(NamedTuple):
+    """How pages are rendered, and the bytes at the end of each item; none if a text cannot be taken apart."""
+
+    render: Callable[[Page], Awaitable[bytes]]
+    separator: bytes = b""
+
+
+class Part(NamedTuple):
+    """What a reader gets: rendered items, how many they are, and what their page said."""
+
+    text: bytes
+    items: int
+    next_cursor: int | None
+    version: int
+
+
+class _Piece:
+    """A page that was rendered for all readers of a tail."""
+
+    def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes], end: int) -> None:
+        self.ids, self.texts, self.end = ids, texts, end
+        self.next_cursor, self.version = page.next_cursor, page.version
+        self.size = sum(map(len, texts.values()))
+        self.awaited: set[Reader] = set()
+
+    def part(self, form: Form, position: int, max_items: int | None) -> Part:
+        """Return what comes after a position. Raises Behind if that cannot be had from here."""
+        passed, text = bisect_right(self.ids, position), self.texts.get(form)
+        count = len(self.ids) - passed
+        if text is None or (passed and not form.separator) or (max_items is not None and count > max_items):
+            raise Behind
+        if passed:
+            text = text.split(form.separator, passed)[passed]
+        return Part(text, count, self.next_cursor, self.version)
+
+
+class Reader:
+    """One of those who read a tail; `position` is the id up to which it has everything."""
+
+    def __init__(self, tail: Tail, form: Form, position: int) -> None:
+        self._tail, self.form, self.position = tail, form, position
+        self.handed: _Piece | None = None
+
+    async def next(self, seconds: float, max_items: int | None = None) -> Part | None:
+        """Return what comes next, None after some seconds or when the service stops. Raises Behind."""
+        piece = self._tail.kept_for(self) or await self._tail.wait(self, seconds)
+        if piece is None:
+            return None
+        part = piece.part(self.form, self.position, max_items)
+        self.position = piece.end
+        return part
+
+
+class Tail:
+    """The end of one query of a group, for as long as somebody reads there."""
+
+    def __init__(self, reading: Reading, watch: Watch, group: Group, query: Query, timeout: float, gate: Gate) -> None:
+        self._reading, self._watch, self._timeout, self._gate = reading, watch, timeout, gate
+        self._group, self._query = group, query
+        self.readers: set[Reader] = set()
+        self.waiting: dict[Reader, asyncio.Future[None]] = {}
+        self._wanted = asyncio.Event()  # somebody waits
+        # What comes after `_begin`, up to `_end`, is in the buffer.
+        self._begin = self._end = 0
+        self._buffer: deque[_Piece] = deque()
+        self._kept = 0  # bytes in it
+        self._task = asyncio.create_task(self._follow())
+
+    def leave(self, reader: Reader) -> None:
+        """Forget a reader, and end with the last one."""
+        self.readers.discard(reader)
+        for piece in self._buffer:
+            piece.awaited.discard(reader)
+        self._drop_passed()
+        if not self.readers:
+            self._task.cancel()
+
+    def kept_for(self, reader: Reader) -> _Piece | None:
+        """Return the next piece for a reader from the buffer; None if it stands at the end. Raises Behind."""
+        if reader.position < self._begin:
+            raise Behind
+        found = None
+        for piece in self._buffer:
+            piece.awaited.discard(reader)
+            if piece.end > reader.position:
+                found = piece
+                break
+        self._drop_passed()
+        return found
+
+    async def wait(self, reader: Reader, seconds: float) -> _Piece | None:
+        """Return the next piece as soon as there is one; None after some seconds, or when the service stops."""
+        if self._watch.stopped:
+            return None
+        reader.handed = None
+        waiting = self.waiting[reader] = asyncio.get_running_loop().create_future()
+        self._wanted.set()
+        try:
+            async with asyncio.timeout(seconds):
+                await waiting
+        except TimeoutError:
+            if reader in self.waiting:  # else a piece was on its way: the buffer has it, or the reader is behind
+                reader.position = max(reader.position, self._end)
+            return None
+        finally:
+            self.waiting.pop(reader, None)
+        return reader.handed
+
+    async def _follow(self) -> None:
+        with self._watch.waiting(*self._group) as changed:
+            changed.set()  # what came before it was watched
+            while not self._watch.stopped:
+                try:
+                    if self.waiting:
+                        changed.clear()
+                        if await self._read():
+                            changed.set()
+                    else:
+                        self._wanted.clear()
+                except Exception as error:  # whoever waits must learn of it, whatever it is
+                    self._end_waiting(error)
+                    changed.set()
+                    await asyncio.sleep(_RETRY_SECONDS)
+                await changed.wait()
+                await self._wanted.wait()
+            self._end_waiting(None)
+
+    async def _read(self) -> bool:
+        """Read the next page and hand it on, if there is something new; return whether there is more."""
+        start = min(reader.position for reader in self.waiting)
+        if start > self._end:  # all have read for themselves
+            while self._buffer:
+                self._drop()
+            self._begin = self._end = start
+        with time_budget(self._timeout):
+            response_has_begun()  # a database that fails over is waited for, once for all
+            if await self._reading.version(self._group) <= start:
+                return False
+            await self._gate.take(_READ_BYTES)
+            room = _READ_BYTES
+            try:
+                limit = self._reading.fitting(self._group)
+                limit = min(limit, self._query.limit or limit)
+                page = await self._reading.page(self._group, self._query._replace(cursor=start, limit=limit))
+                piece = await self._rendered(page, start)
+                self._hand_on(piece)
+                room -= piece.size
+            finally:
+                self._gate.put_back(room)
+        return piece.next_cursor is not None
+
+    async def _rendered(self, page: Page, start: int) -> _Piece:
+        end = max(start, page.version) if page.next_cursor is None else page.next_cursor
+        forms = {reader.form for reader in self.readers} if page.documents else ()
+        texts = {form: await form.render(page) for form in forms}
+        return _Piece(page, list(map(id_of, page.documents)), texts, end)
+
+    def _hand_on(self, piece: _Piece) -> None:
+        """Hand a piece to those who wait, and keep it for those who are still sending the one before."""
+        self._end = piece.end
+        if not piece.ids:
+            return
+        piece.awaited = self.readers - self.waiting.keys()
+        for reader in [reader for reader in self.waiting if reader.position < piece.ids[-1]]:
+            reader.handed = piece
+            self._gate.wake(self.waiting.pop(reader))
+        self._buffer.append(piece)
+        self._kept += piece.size
+        self._drop_passed()
+
+    def _end_waiting(self, error: Exception | None) -> None:
+        """Let all who wait go on with nothing, or with an error."""
+        waiting, self.waiting = self.waiting, {}
+        for future in waiting.values():
+            if error is None:
+                self._gate.wake(future)
+            elif not future.done():
+                future.set_exception(error)
+
+    def _drop_passed(self) -> None:
+        """Drop what no reader is on its way to, and the oldest pieces of a full buffer."""
+        while self._buffer and (
+            not self._buffer[0].awaited or self._kept > _BUFFER_BYTES or len(self._buffer) > _BUFFER_PIECES
+        ):
+            self._drop()
+
+    def _drop(self) -> None:
+        piece = self._buffer.popleft()
+        self._begin = piece.end
+        self._kept -= piece.size
+        self._gate.put_back(piece.size)
+
+
+class Tails:
+    """The tails of this process."""
+
+    def __init__(self, reading: Reading, watch: Watch, timeout: float) -> None:
+        self._reading, self._watch, self._timeout = reading, watch, timeout
+        self._tails: dict[tuple[Group, Query], Tail] = {}
+
+    @contextmanager
+    def reader(self, group: Group, query: Query, form: Form, gate: Gate) -> Iterator[Reader]:
+        """Yield a reader that stands at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
+        key = group, query._replace(cursor=0)
+        tail = self._tails.get(key)
+        if tail is None:
+            tail = self._tails[key] = Tail(self._reading, self._watch, *key, self._timeout, gate)
+        reader = Reader(tail, form, query.cursor)
+        tail.readers.add(reader)
+        try:
+            yield reader
+        finally:
+            tail.leave(reader)
+            if not tail.readers:
+                del self._tails[key]
+
+    @property
+    def waiting(self) -> int:
+        """How many readers wait for something new."""
+        return sum(len(tail.waiting) for tail in self._tails.values())
