@@ -143,10 +143,12 @@ def run(python: Path, client: Client, token: str, site: Site, chromium: str, *op
 def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_logged_in(
     harambe: Path, client: Client, token: str, chromium: str
 ) -> None:
+    old = {"source_url": "https://shop.example/", "root_job_id": "sunday", "data": {"sku": "Z9"}}
+    client.push("lamps", [old])
     with Site(shop) as site:
         run(harambe, client, token, site, chromium)
         items = {item["data"]["sku"]: item for item in client.outputs("lamps")}
-        assert sorted(items) == ["A1", "B2", "C3"]
+        assert sorted(items) == ["A1", "B2", "C3", "Z9"]
         lamp = items["B2"]
         assert (lamp["data"]["title"], lamp["root_job_id"], lamp["tags"]) == ("Lamp B2", "monday", {"country": "Peru"})
         assert lamp["source_url"].rstrip("/") == site.url
@@ -170,11 +172,9 @@ def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_
         assert [method for method, _, _ in site.requests].count("POST") == 1
         run(harambe, client, token, site, chromium)
         assert [method for method, _, _ in site.requests].count("POST") == 1  # logged in from the start
-        assert client.group("lamps")["items"] == 3
+        assert client.group("lamps")["items"] == 4
         again = client.get("lamps", lamp["output_id"])
         assert again is not None and again["is_approved"]
         assert again["data"] == lamp["data"] and again["files"] == lamp["files"]  # unchanged, captures included
-        old = {"source_url": "https://shop.example/", "root_job_id": "sunday", "data": {"sku": "Z9"}}
-        client.push("lamps", [old | {"last_scraped_date": "2026-01-31"}])
         assert "deleted 1" in run(harambe, client, token, site, chromium, "delete")
         assert sorted(item["data"]["sku"] for item in client.outputs("lamps")) == ["A1", "B2", "C3"]
