@@ -53,8 +53,8 @@ async function render() {
   const fresh = shown !== now;
   const moved = last !== "" && last !== now;
   last = now;
-  shown = "";
   if (fresh) {
+    shown = ""; // one that stays is there all the time: letters typed meanwhile must not make it anew
     staying.abort();
     staying = new AbortController();
   }
@@ -75,6 +75,7 @@ async function render() {
     if (moved) main.querySelector("h1")?.focus();
   } catch (error) {
     if (signal.aborted) return;
+    shown = "";
     if (!(error instanceof Failure)) throw error;
     if (error.status === 401 && !known) return signIn(error);
     document.title = error.message;

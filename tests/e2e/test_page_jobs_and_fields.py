@@ -30,7 +30,7 @@ async def test_jobs_are_listed_with_their_counts_and_lead_to_their_items(new_tab
     row = page.get_by_role("row", name="tuesday")
     await expect(row.get_by_role("img", name="1 created, 2 changed, 2 unchanged")).to_be_visible()
     names = page.locator("table.jobs tbody th")
-    await expect(names).to_have_text(["tuesday", "monday"])
+    await expect(names).to_have_text(["tuesday running", "monday running"])
     await expect(page.get_by_role("row", name="monday")).to_contain_text("Later crawls saw its items again.")
     await page.get_by_role("link", name="Items of tuesday").click()
     await expect(page.locator(".filters")).to_contain_text("Job: tuesday")
