@@ -119,6 +119,18 @@ class Paths(Text):
         return tuple(kept)
 
 
+class WalkState(Text):
+    """Two numbers with a dot between, made by the service."""
+
+    def _deserialize(  # type: ignore[override]
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> tuple[int, int]:
+        parts = super()._deserialize(value, attr, data, **kwargs).split(".")
+        if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+            raise ValidationError([problem("value_error", "Must be the walk of a next_url")])
+        return int(parts[0]), int(parts[1])
+
+
 class OutputFilters(Base):
     """Which outputs of a group are meant."""
 
@@ -206,6 +218,12 @@ class OutputSelection(OutputFilters):
 
 class OutputsQuery(OutputSelection):
     limit = Digits(minimum=1, maximum=1000, load_default=10)
+    walk = WalkState(
+        load_default=None,
+        allow_none=True,
+        max_length=64,
+        metadata={"description": "The state of a walk from page to page, as next_url carries it"},
+    )
     wait = Digits(
         minimum=0,
         maximum=60,
@@ -239,6 +257,11 @@ class DeleteQuery(OutputFilters):
         load_default=None, allow_none=True, metadata={"description": "Only outputs last scraped before this moment"}
     )
     all = QueryFlag(load_default=False, metadata={"description": "true: every output of the group"})
+
+
+class VersionsQuery(Base):
+    limit = Digits(minimum=1, maximum=100, load_default=10)
+    cursor = Digits(minimum=0, load_default=0, metadata={"description": "Only ids lower than this; 0: from the newest"})
 
 
 class Pagination(Base):

@@ -62,9 +62,10 @@ async def _load(engine: Engine, items: int) -> Loaded:
     for first in range(0, items, BATCH):
         batch = [_item(made, number) for number in range(first, min(first + BATCH, items))]
         # A second group lies between, as in a real collection: one item in fifty.
-        await store.outputs.write(ORGANIZATION, GROUP, list(map(store.outputs.door(ORGANIZATION, GROUP), batch)))
+        await store.outputs.write(ORGANIZATION, GROUP, list(map(await store.outputs.door(ORGANIZATION, GROUP), batch)))
         beside = [_item(made, items + first + n) for n in range(len(batch) // 50)]
-        await store.outputs.write(ORGANIZATION, "beside", list(map(store.outputs.door(ORGANIZATION, "beside"), beside)))
+        encode = await store.outputs.door(ORGANIZATION, "beside")
+        await store.outputs.write(ORGANIZATION, "beside", list(map(encode, beside)))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
     token = await store.tokens.create(ORGANIZATION, ["read", "write", "state"], "bench")

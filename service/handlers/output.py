@@ -7,18 +7,22 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult
-from service.handlers.outputs import CACHING
+from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult, OutputsPage, VersionsQuery
+from service.handlers.outputs import CACHING, COPIES
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, problem
 from service.http.etags import is_known, required_tags
 from service.http.json_input import read_object
 from service.http.keys import ORGANIZATION, STORE
-from service.http.query import path_id
+from service.http.limits import ADMISSION
+from service.http.offload import off_loop
+from service.http.paging import url_with_cursor
+from service.http.query import QueryLoader, path_id
 from service.http.responses import bytes_response, json_response
 from service.store import Patch
 
 _PATCH = OutputPatch()
+_VERSIONS = QueryLoader(VersionsQuery())
 _ETAG = re.compile(r'"(\d{1,19})"')
 
 _IF_MATCH = {"If-Match": "The ETag that the output must still have, or several with commas between"}
@@ -65,6 +69,21 @@ async def get(request: web.Request) -> web.StreamResponse:
     if is_known(request, headers["ETag"]):
         return web.Response(status=304, headers=headers)
     return await bytes_response(request, page.array(), headers)
+
+
+@endpoint("Get earlier versions of an output", OutputsPage(), query=VersionsQuery)
+async def versions(request: web.Request) -> web.StreamResponse:
+    """Return the versions that an output had before, newest first, each as it was served.
+
+    A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`.
+    """
+    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    query = _VERSIONS.load(request)
+    outputs = request.app[STORE].outputs
+    request[ADMISSION].hold(COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, query["limit"]))
+    page = await outputs.versions(request[ORGANIZATION], group_id, output_id, query["limit"], query["cursor"])
+    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
+    return await bytes_response(request, await off_loop(page.work, lambda: page.body(next_url)), CACHING)
 
 
 @endpoint(

@@ -32,7 +32,7 @@ from service.http.paging import url_with_cursor
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
 from service.http.responses import bytes_response, json_response, stream_response
-from service.store import Behind, Form, Page, Part, Patch, Query, render_json, render_page
+from service.store import Behind, Form, Page, Part, Patch, Query, Walk, render_json, render_page
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -41,7 +41,7 @@ _DELETE = QueryLoader(DeleteQuery(), refuse_empty=True)
 # A page may be kept by the client, but is asked for again each time.
 CACHING = {"Cache-Control": "private, no-cache"}
 # Of a page in memory while it is read: the reply, the documents in it, what is rendered.
-_COPIES = 3
+COPIES = 3
 _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
@@ -49,6 +49,8 @@ _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 async def query_of(request: web.Request, group_id: str, loaded: dict[str, Any]) -> Query:
     """Return the store's query for loaded parameters."""
     newest_first, kept = loaded.pop("order") == "desc", loaded.pop("kept")
+    if loaded.get("walk") is not None:
+        loaded["walk"] = Walk(*loaded["walk"])
     return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group_id, loaded))
 
 
@@ -95,7 +97,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         if is_known(request, current):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
     part = query._replace(limit=min(query.limit, outputs.fitting(request[ORGANIZATION], group_id)))
-    held = _COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
+    held = COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
     request[ADMISSION].hold(held)
     page = await outputs.page(request[ORGANIZATION], group_id, part)
     found: Page | Part = page
@@ -107,12 +109,14 @@ async def get(request: web.Request) -> web.StreamResponse:
     page = found
     del found  # a slow reader holds what is rendered only
     headers = _caching(request, page.version, has_version)
+    if not query.newest_first:
+        headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
         parts = _parts(request, group_id, query, page)
         del page  # a slow reader holds what is rendered only
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
-    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
+    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor, page.walk)
     body = await off_loop(page.work, lambda: page.body(next_url))
     return await bytes_response(request, body, headers)
 
@@ -122,7 +126,7 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
     outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
     opening, left, size = b'{"items":[', query.limit, 0
     while True:
-        left, size, next_cursor = left - len(page.documents), size + page.size, page.next_cursor
+        left, size, next_cursor, walk = left - len(page.documents), size + page.size, page.next_cursor, page.walk
         request.app[METRICS].items_out.inc(len(page.documents))
         text = opening + await off_loop(page.size, page.array) if page.documents else b""
         del page
@@ -132,11 +136,12 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
             del text
         if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
             break
-        part = query._replace(cursor=next_cursor, limit=min(left, outputs.fitting(organization_id, group_id)))
+        limit = min(left, outputs.fitting(organization_id, group_id))
+        part = query._replace(cursor=next_cursor, limit=limit, walk=walk)
         page = await outputs.page(organization_id, group_id, part)
         if len(page.documents) < part.limit:
             left = len(page.documents)  # it ended early: so does the whole page
-    next_url = None if next_cursor is None else url_with_cursor(request, next_cursor)
+    next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)
     yield b'],"metadata":%b}' % render_json({"next_url": next_url, "next_cursor": next_cursor})
 
 
@@ -153,7 +158,7 @@ async def _wait(
     """Return what the query's tail has rendered for all who wait, or the empty page after some seconds."""
     outputs, organization_id, admission = request.app[STORE].outputs, request[ORGANIZATION], request[ADMISSION]
     gate, deadline = TailGate(request.app[LIMITS], organization_id), time.monotonic() + seconds
-    query = query._replace(cursor=max(query.cursor, page.version))
+    query = query._replace(cursor=max(query.cursor, page.version), walk=None)
     admission.stay()
     with outputs.tail(organization_id, group_id, query, _ITEMS, gate) as reader:
         while True:
@@ -175,7 +180,8 @@ async def _shared(request: web.Request, part: Part, has_version: bool) -> web.St
     request.app[METRICS].items_out.inc(part.items)
     next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
     body = render_page(part.text, next_url, part.next_cursor)
-    return await bytes_response(request, body, _caching(request, part.version, has_version))
+    headers = {**_caching(request, part.version, has_version), "X-Cursor": str(part.next_cursor or part.version)}
+    return await bytes_response(request, body, headers)
 
 
 @endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
@@ -186,7 +192,8 @@ async def post(request: web.Request) -> web.StreamResponse:
     """
     group_id = path_id(request, "group_id")
     outputs = request.app[STORE].outputs
-    items = await INPUT.read(request, (JSON, NDJSON), outputs.door(request[ORGANIZATION], group_id))
+    encode = await outputs.door(request[ORGANIZATION], group_id)
+    items = await INPUT.read(request, (JSON, NDJSON), encode)
     results = await outputs.write(request[ORGANIZATION], group_id, items)
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
@@ -251,7 +258,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
 
 def _caching(request: web.Request, version: int, has_version: bool) -> dict[str, str]:
-    return {"ETag": _etag(request, version), **CACHING} if has_version else CACHING
+    return {"ETag": _etag(request, version), **CACHING} if has_version else dict(CACHING)
 
 
 def _etag(request: web.Request, version: int) -> str:

@@ -167,7 +167,8 @@ async def _crawl(
     """Write what a crawl found, and finish it."""
     store.outputs.set_clock(date)
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
-    await store.outputs.write(ORGANIZATION, group, list(map(store.outputs.door(ORGANIZATION, group), items)))
+    encode = await store.outputs.door(ORGANIZATION, group)
+    await store.outputs.write(ORGANIZATION, group, list(map(encode, items)))
     statistics = FieldStatistics()
     statistics.add(found)
     await store.crawls.declare(ORGANIZATION, group, job, {"state": "finished", "series": series})

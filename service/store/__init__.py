@@ -29,10 +29,12 @@ from service.store.listing import Batch, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
+from service.store.outputs.comparing import Comparings
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.documents import render_page
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.reading import SERVED as OUTPUT_FIELDS
+from service.store.outputs.reading import Walk
 from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
@@ -83,6 +85,7 @@ __all__ = [
     "Tokens",
     "TooManyWebhooks",
     "Vault",
+    "Walk",
     "Webhook",
     "Webhooks",
     "hash_token",
@@ -128,8 +131,9 @@ class Store:
         self.layout = Layout(database, self.indexes)
         self.watch = Watch(database)
         self.jobs = Jobs(database, self.indexes)
-        self.groups = Groups(database, self.jobs, self.indexes)
-        self.outputs = Outputs(database, self.jobs, self.indexes, self.watch, settings)
+        comparings = Comparings(database)
+        self.groups = Groups(database, self.jobs, comparings, self.indexes)
+        self.outputs = Outputs(database, self.jobs, comparings, self.indexes, self.watch, settings)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)

@@ -26,7 +26,7 @@ from service.store.layout import VERSION, Layout
 
 _FORMAT = "scraping-data-service backup"
 # Of a group, in one snapshot; and of an organization as a whole.
-GROUP_COLLECTIONS = ("groups", "outputs", "jobs", "days", "reviews")
+GROUP_COLLECTIONS = ("groups", "outputs", "versions", "jobs", "days", "reviews")
 ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens")
 # The counters of an organization; its id is the document's own.
 COUNTERS = "sequences"

@@ -16,6 +16,8 @@ from service.store.errors import CursorInvalid
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Batch, Key, Listing, after
+from service.store.outputs.comparing import Comparings
+from service.store.outputs.group import Group
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
 _BATCH = 500
@@ -37,10 +39,11 @@ _FIELDS: dict[str, Any] = {
 class Groups:
     """The groups of an organization, with their counts."""
 
-    def __init__(self, database: Database, jobs: Jobs, indexes: Indexes) -> None:
+    def __init__(self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._versions: Collection = database.get_collection("versions", write_concern=COMMITTED)
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._jobs, self._indexes = jobs, indexes
+        self._jobs, self._comparings, self._indexes = jobs, comparings, indexes
 
     @stored
     async def listing(self, organization_id: int, since: str, limit: int | None, cursor: Key | None) -> Listing:
@@ -105,12 +108,14 @@ class Groups:
         where = {"organization_id": organization_id, "group_id": group_id}
         changes: dict[str, Any] = {name: {"$literal": value} for name, value in settings.items()}
         update: list[dict[str, Any]] = [{"$set": changes}]
-        if "retention_days" in settings:
+        if "retention_days" in settings or "history_days" in settings:
             changes["due"] = {"$min": ["$due", "$$NOW"]}
+        if "retention_days" in settings:
             update.append({"$unset": ["retention_at", "retention_id"]})
         for last_try in (False, True):
             try:
                 await self._groups.update_one(where, update, upsert=True)
+                self._comparings.forget(Group(organization_id, group_id))
                 return
             except DuplicateKeyError:  # somebody else made the group's document
                 if last_try:
@@ -122,6 +127,7 @@ class Groups:
         self._indexes.require(*_COLLECTIONS)
         owner = {"organization_id": organization_id, "group_id": group_id}
         await self._jobs.remove(organization_id, group_id)
+        await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
         # Unless somebody has written to it meanwhile.
         await self._groups.update_one({**owner, "items": {"$lte": 0}}, {"$unset": gone})

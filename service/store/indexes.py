@@ -47,6 +47,10 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("deleted", *_GROUP, "update_date", "id", partialFilterExpression={"deleted": True}),
         _index("tombstone", *_GROUP, "tombstone", **_present("tombstone")),
     ],
+    "versions": [
+        _index("version", *_GROUP, "output_id", "-id", unique=True),
+        _index("replaced", *_GROUP, "replaced_date"),
+    ],
     "groups": [
         _index("group", *_GROUP, unique=True),
         _index("recent", "organization_id", "last_change", "group_id", **_present("last_change")),

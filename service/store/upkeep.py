@@ -56,6 +56,7 @@ class Upkeep:
         self._groups: Collection = database.get_collection("groups", **options)
         self._outputs: Collection = database.get_collection("outputs", **options)
         self._job_documents: Collection = database.get_collection("jobs", **options)
+        self._versions: Collection = database.get_collection("versions", **options)
 
     async def run(self) -> None:
         """Look at every group whose time has come; one that fails does not stop the others."""
@@ -101,6 +102,7 @@ class Upkeep:
             await self._remove_tombstones(owner, group, now),
             await self._remove_deletions(owner, group, now),
             await self._delete_expired(owner, group, now),
+            await self._remove_versions(owner, group, now),
             await self._recount(owner, group, now),
         ]
         due = min((date for date in next_due if date is not None), default=None)
@@ -117,18 +119,34 @@ class Upkeep:
         return now + _DAILY
 
     async def _remove_deletions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
-        """Remove old deletion records; note the newest one first, so that late readers learn of it."""
+        """Remove old deletion records but the newest; note first which, so that late readers learn of it.
+
+        The one that stays is where a walk ends that finds nothing else behind what was removed: from there its reader
+        can go on.
+        """
         if group.get("deleted", 0) <= 0:
             return None
         old = {**owner, "update_date": {"$lt": now - self._deleted_age}, "deleted": True}
         found = self._outputs.find(old, ["id"], hint="deleted").sort([("update_date", 1), ("id", 1)])
         records = await found.limit(_REMOVED_AT_ONCE).to_list(None)
-        if not records:
+        removed = [record["id"] for record in records[:-1]]
+        if not removed:
             return now + _DAILY
-        await self._groups.update_one(owner, {"$max": {"expired_id": records[-1]["id"]}})
-        done = await self._outputs.delete_many({**old, "id": {"$in": [record["id"] for record in records]}})
+        await self._groups.update_one(owner, {"$max": {"expired_id": removed[-1]}})
+        done = await self._outputs.delete_many({**old, "id": {"$in": removed}})
         await self._groups.update_one(owner, {"$inc": {"deleted": -done.deleted_count}})
         return now
+
+    async def _remove_versions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
+        """Remove versions that were replaced more than `history_days` ago; all of them where no history is kept."""
+        if "history_days" not in group:
+            return None
+        old = {**owner, "replaced_date": {"$lt": now - timedelta(days=group["history_days"])}}
+        found = self._versions.find(old, ["_id"], hint="replaced").sort("replaced_date", 1).limit(_REMOVED_AT_ONCE)
+        ids = [version["_id"] for version in await found.to_list(None)]
+        if ids:
+            await self._versions.delete_many({**owner, "_id": {"$in": ids}}, hint="_id_")
+        return now if len(ids) == _REMOVED_AT_ONCE else now + _DAILY
 
     async def _delete_expired(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Delete items that were not scraped for `retention_days`, a few at a time."""

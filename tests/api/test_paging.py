@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from tests.support.api import Answer, Api, make_cookie, make_entry, make_review
+from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review
 
 LISTS = ["/v1/cookies", "/v1/local-storage", "/v1/reviews/g"]
 NAMES = {"/v1/cookies": "name", "/v1/local-storage": "key", "/v1/reviews/g": "job_id"}
@@ -134,3 +134,16 @@ class TestBaseUrl:
         await api.ok("/v1/cookies", [make_cookie(name=n) for n in "ab"])
         answer = await api.get("/v1/cookies?limit=1")
         assert answer.headers["Link"].startswith("<https://data.example/scraping/v1/cookies?limit=1&cursor=")
+
+
+async def test_every_page_says_up_to_where_its_filters_were_applied(api: Api) -> None:
+    await api.ok("/v1/outputs/shop", [make_output(n, root_job_id="b" if n == 2 else "a") for n in range(10)])
+    for query, expected in (("limit=4", "4"), ("job_id=b", "10"), ("job_id=none", "10"), ("cursor=10", "10")):
+        assert (await api.get(f"/v1/outputs/shop?{query}")).headers["X-Cursor"] == expected
+    assert "X-Cursor" not in (await api.get("/v1/outputs/shop?order=desc")).headers
+
+
+@pytest.mark.parametrize("walk", ["x", "1", "1.2.3", "-1.2", "1.2e3", "9" * 20 + ".1"])
+async def test_a_made_up_walk_is_refused(api: Api, walk: str) -> None:
+    response = await api.get(f"/v1/outputs/shop?walk={walk}")
+    assert (response.status, response.problems()) == (422, [(["query", "walk"], "value_error")])

@@ -53,7 +53,7 @@ class Loaded:
         await store.ensure_indexes()
         for start in range(0, MANY, 1000):
             batch = [{"is_approved": False, **output} for output in self.outputs[start : start + 1000]]
-            door = store.outputs.door(self.organization_id, "group-1")
+            door = await store.outputs.door(self.organization_id, "group-1")
             await store.outputs.write(self.organization_id, "group-1", list(map(door, batch)))
         found = store.database["outputs"].find({"organization_id": self.organization_id})
         async for document in found:

@@ -256,7 +256,7 @@ def test_descriptions_are_text_without_indentation() -> None:
             "GET",
             "/v1/outputs/{group_id}",
             "job_id created_after url limit cursor country region is_approved key_hash order "
-            "deleted wait fields change missing where rejected",
+            "deleted wait walk fields change missing where rejected",
         ),
         (
             "GET",

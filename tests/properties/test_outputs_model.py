@@ -156,7 +156,8 @@ class Group:
 
     async def write(self, body: list[dict[str, Any]]) -> list[dict[str, Any]]:
         loaded = OutputInput(many=True).load(copy.deepcopy(body))
-        return await self.store.outputs.write(1, self.name, list(map(self.store.outputs.door(1, self.name), loaded)))
+        encode = await self.store.outputs.door(1, self.name)
+        return await self.store.outputs.write(1, self.name, list(map(encode, loaded)))
 
     async def walk(self, limit: int = 1000, cursor: int = 0, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []

@@ -80,7 +80,7 @@ def filled(mongo_url: str) -> Filled:
         ids: list[int] = []
         for first in range(0, ITEMS, BATCH):
             for group, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
-                door = store.outputs.door(ORGANIZATION, group)
+                door = await store.outputs.door(ORGANIZATION, group)
                 written = await store.outputs.write(ORGANIZATION, group, list(map(door, items[first : first + size])))
                 ids += [result["id"] for result in written] if group == GROUP else []
         firsts = store.database["outputs"].find(
@@ -204,7 +204,7 @@ async def test_one_item_and_one_key_are_looked_up_by_their_own_index(
     commands.clear()
     await api.ok(f"/v1/outputs/{GROUP}/{page['items'][0]['output_id']}")
     (found,) = [command for command in commands.sent if command.collection == "outputs"]
-    assert found.body["hint"] == "output_id"
+    assert found.body["hint"] == "_id_"
 
 
 @pytest.mark.parametrize("names", ALONE, ids=_name)

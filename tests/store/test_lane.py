@@ -11,10 +11,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from schemas.outputs import OutputInput
 from service.settings import Settings
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
 from service.store.outputs import lane as lane_module
 from service.store.outputs.changes import Plan
+from service.store.outputs.door import Door, Put
+from service.store.outputs.group import Group as StoredGroup
 from service.store.outputs.lane import Lane, Write
 from tests.support.api import make_file, make_output
 from tests.support.commands import Commands
@@ -58,7 +61,8 @@ async def test_a_round_finishes_the_one_before_it_and_takes_its_ids_in_one_comma
 
 
 async def test_writes_of_one_key_that_come_together_are_all_done_in_order(store: Store, group: Group) -> None:
-    results = await asyncio.gather(*(group.write(store, version(n), make_output(n + 10)) for n in range(4)))
+    bodies = [await group.encoded(store, version(n), make_output(n + 10)) for n in range(4)]
+    results = await asyncio.gather(*(store.outputs.write(*group.key, body) for body in bodies))
     assert [r[0]["result"] for r in results] == ["created", "updated", "updated", "updated"]
     items = {item["key_hash"]: item for item in await group.read(store)}
     assert items["key-1"]["data"] == {"version": 3} and items["key-1"]["id"] == results[3][0]["id"]
@@ -206,7 +210,7 @@ async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_on
     await store.database.create_collection("outputs", validator={"data.refused": {"$ne": True}})
     await store.ensure_indexes()
     bodies = ([make_output(1)], [make_output(2), make_output(3, data={"refused": True})], [make_output(4)])
-    first, bad, last = await joined(store, group, *(group.encoded(store, *body) for body in bodies))
+    first, bad, last = await joined(store, group, *[await group.encoded(store, *body) for body in bodies])
     assert isinstance(bad, StoreError) and not isinstance(bad, StoreUnavailable)
     assert [r["result"] for done in (first, last) for r in done] == ["created", "created"]
     # What came with it is there: it was written before the refusal was known.
@@ -230,13 +234,13 @@ async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_onl
     """The limits of the service keep it out, so that nothing but the lane itself is in the way here."""
     if known:
         await group.write(store, *(make_output(n, data={"version": 1}) for n in (1, 2, 3, 4, 5)))
-    too_deep = group.encoded(store, make_output(3), make_output(4, data=nested(185)))
+    too_deep = await group.encoded(store, make_output(3), make_output(4, data=nested(185)))
     first, failed, last = await joined(
         store,
         group,
-        group.encoded(store, make_output(1), make_output(2)),
+        await group.encoded(store, make_output(1), make_output(2)),
         too_deep,
-        group.encoded(store, make_output(5)),
+        await group.encoded(store, make_output(5)),
     )
     assert isinstance(failed, StoreError) and not isinstance(failed, StoreUnavailable)
     assert [r["result"] for r in [*first, *last]] == ["updated" if known else "created"] * 3
@@ -258,7 +262,7 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
         add(self, output_id, change, known)
 
     monkeypatch.setattr(Plan, "add", break_one)
-    first, failed, last = await joined(store, group, *(group.encoded(store, make_output(n)) for n in (1, 2, 3)))
+    first, failed, last = await joined(store, group, *[await group.encoded(store, make_output(n)) for n in (1, 2, 3)])
     assert isinstance(failed, AttributeError)
     assert [r["result"] for r in [*first, *last]] == ["created"] * 2
     await store.outputs.close()
@@ -269,12 +273,14 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
 # -- what an item becomes -------------------------------------------------------------------------
 
 
+def encode(item: dict[str, Any], max_item_bytes: int = 2**20) -> Put:
+    return Door(StoredGroup(1, "lamps"), max_item_bytes).encode(OutputInput().load(item))
+
+
 def test_an_item_that_would_be_too_large_in_the_database_is_refused_before() -> None:
-    store = Store.connect(Settings(max_item_bytes=32 * 1024 * 1024), "mongodb://127.0.0.1:1")
-    group = Group(1)
     with pytest.raises(ItemTooLarge):
-        group.encoded(store, make_output(2, data={"numbers": [0] * 1_300_000}))
-    group.encoded(store, make_output(3, data={"text": "x" * 13_000_000}))
+        encode(make_output(2, data={"numbers": [0] * 1_300_000}), 2**25)
+    encode(make_output(3, data={"text": "x" * 13_000_000}), 2**25)
 
 
 async def test_the_identity_of_an_item_is_its_key_for_ever(store: Store, group: Group) -> None:
@@ -319,8 +325,7 @@ async def test_a_patch_of_tags_tells_numbers_and_truth_values_apart(
 
 def test_what_waits_for_the_database_is_bytes() -> None:
     """The garbage collector has nothing to look at, however many items wait."""
-    store = Store.connect(Settings(), "mongodb://127.0.0.1:1")
-    (put,) = Group(1).encoded(store, make_output(1))
+    put = encode(make_output(1))
     held = {name: type(value) for name, value in msgspec.structs.asdict(put).items()}
     assert not set(held.values()) & {dict, list}
     assert not gc.is_tracked(put)

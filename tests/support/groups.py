@@ -35,11 +35,12 @@ class Group:
     # -- what a client does -------------------------------------------------------------------
 
     async def write(self, store: Store, *items: dict[str, Any]) -> list[dict[str, Any]]:
-        return await store.outputs.write(*self.key, self.encoded(store, *items))
+        return await store.outputs.write(*self.key, await self.encoded(store, *items))
 
-    def encoded(self, store: Store, *items: dict[str, Any]) -> list[Any]:
+    async def encoded(self, store: Store, *items: dict[str, Any]) -> list[Any]:
         """Return items as a handler hands them on."""
-        return list(map(store.outputs.door(*self.key), OutputInput(many=True).load(copy.deepcopy(list(items)))))
+        encode = await store.outputs.door(*self.key)
+        return list(map(encode, OutputInput(many=True).load(copy.deepcopy(list(items)))))
 
     async def patch(self, store: Store, *patches: Patch) -> list[dict[str, Any]]:
         return await store.outputs.patch(self.organization, self.group_id, list(patches))

@@ -15,6 +15,7 @@ from service.store.contract import stored
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs.changes import Delete, Patch, Result
+from service.store.outputs.comparing import Comparings
 from service.store.outputs.documents import Page
 from service.store.outputs.door import Door, Put
 from service.store.outputs.group import Group
@@ -55,7 +56,15 @@ class _Pass(NamedTuple):
 class Outputs:
     """Reads and writes the outputs of a group."""
 
-    def __init__(self, database: Database, jobs: Jobs, indexes: Indexes, watch: Watch, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        jobs: Jobs,
+        comparings: Comparings,
+        indexes: Indexes,
+        watch: Watch,
+        settings: Settings,
+    ) -> None:
         self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
@@ -63,7 +72,8 @@ class Outputs:
         self._deleting: dict[tuple[Group, Query, str], _Pass] = {}
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
-        self._lanes = Lanes(database, self.ids, self.recovery, jobs, settings)
+        self._lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
+        self._comparings = comparings
         self._reading = Reading(database, self.ids, watch, settings)
         self._tails = Tails(self._reading, watch, settings.mongo_timeout)
 
@@ -94,6 +104,11 @@ class Outputs:
         self._indexes.require("outputs", "groups")
         return await self._reading.one(Group(organization_id, group_id), output_id)
 
+    async def versions(self, organization_id: int, group_id: str, output_id: str, limit: int, cursor: int) -> Page:
+        """Return earlier versions of an item, newest first, before the id `cursor`; 0 begins with the newest."""
+        self._indexes.require("outputs", "groups", "versions")
+        return await self._reading.versions(Group(organization_id, group_id), output_id, limit, cursor)
+
     async def version(self, organization_id: int, group_id: str) -> int:
         """Return the version that a page read now would show."""
         self._indexes.require("outputs", "groups")
@@ -118,9 +133,11 @@ class Outputs:
 
     # -- writing ------------------------------------------------------------------------------
 
-    def door(self, organization_id: int, group_id: str) -> Callable[[dict[str, Any]], Put]:
+    @stored
+    async def door(self, organization_id: int, group_id: str) -> Callable[[dict[str, Any]], Put]:
         """Return what turns one validated item of a group into what `write` takes. Raises ItemTooLarge."""
-        return Door(Group(organization_id, group_id), self._max_item_bytes).encode
+        group = Group(organization_id, group_id)
+        return Door(group, self._max_item_bytes, await self._comparings.of(group)).encode
 
     async def write(self, organization_id: int, group_id: str, items: list[Put]) -> list[Result]:
         """Create, update or leave each item by its key; return the results in order.

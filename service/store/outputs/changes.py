@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from service.store.outputs import documents
@@ -120,6 +121,7 @@ class Touch(NamedTuple):
     job: str
     seen_by: str  # the job that sent it, even where a newer one has it
     scraped: datetime
+    content_hash: str | None  # where it was made by other settings than now
 
 
 @dataclass
@@ -177,7 +179,8 @@ class Plan:
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
         done = change_of(put.root_job_id, True, job_before, known["change"])
-        document = self._heads.document(output_id, content, id, first_id, known["create_date"], newest, approved, done)
+        rest = (known["create_date"], newest, approved, done, Int64(known["id"]))
+        document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(output_id, known, kind, put.root_job_id, approved, document, put.size)
 
     def _patch(self, output_id: str, patch: Patch, known: Known) -> None:
@@ -218,7 +221,8 @@ class Plan:
         unset: dict[str, Any],
         size: int,
     ) -> None:
-        update = {"$set": {"id": self._id, "update_date": self.batch.date, **changes}}
+        newer = {"id": Int64(self._id), "prev_id": Int64(known["id"]), "update_date": self.batch.date}
+        update = {"$set": {**newer, **changes}}
         if unset:
             update["$unset"] = unset
         self._update(output_id, known, kind, known["root_job_id"], approved, update, size)
@@ -235,28 +239,30 @@ class Plan:
         scraped = put.scraped or self.batch.date
         newest = scraped >= known["last_scraped_date"]
         job = put.root_job_id if newest else known["root_job_id"]
-        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped)
+        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped, known.get("rehashed"))
 
     def touch_statements(self) -> list[dict[str, Any]]:
         """Return what stores the touches.
 
         It finds each item as it was looked up: a change gives it another id, a touch another job.
         """
-        alike: dict[tuple[str, str, datetime], list[int]] = {}
-        for touch in self.touches.values():
-            alike.setdefault((touch.known["root_job_id"], touch.job, touch.scraped), []).append(touch.known["id"])
-        return [
-            {
-                "q": {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before},
-                "u": {
-                    "$max": {"last_scraped_date": scraped},
-                    **({} if before == job else {"$set": {"root_job_id": job, "change": "unchanged"}}),
-                },
-                "multi": True,
-                "hint": "id",
-            }
-            for (before, job, scraped), ids in alike.items()
-        ]
+        alike: dict[tuple[str, str, datetime, str | None], list[int]] = {}
+        for known, job, _, scraped, rehashed in self.touches.values():
+            alike.setdefault((known["root_job_id"], job, scraped, rehashed), []).append(known["id"])
+        statements = []
+        for (before, job, scraped, rehashed), ids in alike.items():
+            changes = {} if before == job else {"root_job_id": job, "change": "unchanged"}
+            if rehashed is not None:
+                changes["content_hash"] = rehashed
+            statements.append(
+                {
+                    "q": {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before},
+                    "u": {"$max": {"last_scraped_date": scraped}, **({"$set": changes} if changes else {})},
+                    "multi": True,
+                    "hint": "id",
+                }
+            )
+        return statements
 
     def count(self, made: list[Row], tombstones: int) -> Change:
         """Return what the rows that were made and the touches change in the counts."""

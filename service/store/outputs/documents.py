@@ -64,12 +64,17 @@ def id_of(document: Document) -> int:
 
 
 class Page(NamedTuple):
-    """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown."""
+    """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown.
+
+    `checkpoint` is the id up to which the filters were applied; `walk` what the next page of a walk has to know.
+    """
 
     documents: list[Document]
     size: int
     next_cursor: int | None
     version: int
+    checkpoint: int = 0
+    walk: Any = None
 
     @property
     def last_id(self) -> int:

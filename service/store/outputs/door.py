@@ -14,8 +14,9 @@ import bson
 import msgspec
 from bson.raw_bson import RawBSONDocument
 
-from service.store.decoding import RAW
+from service.store.decoding import RAW, decode, encoded
 from service.store.outputs import documents
+from service.store.outputs.comparing import PLAIN, Comparing
 from service.store.outputs.group import Group
 
 # Tags that are filters have a copy outside of `tags`: an array there would be indexed element by element.
@@ -64,8 +65,8 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 class Door:
     """Encodes the items of one group."""
 
-    def __init__(self, group: Group, max_item_bytes: int) -> None:
-        self._group, self._max_item_bytes = group, max_item_bytes
+    def __init__(self, group: Group, max_item_bytes: int, comparing: Comparing = PLAIN) -> None:
+        self._group, self._max_item_bytes, self._comparing = group, max_item_bytes, comparing
 
     def encode(self, item: dict[str, Any]) -> Put:
         """Return a validated item as it waits for the database. Raises ItemTooLarge."""
@@ -76,8 +77,12 @@ class Door:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
         value_hash = item.get("value_hash", digest)
+        if self._comparing.tree:  # what is ignored makes neither another item nor another version
+            data_text = self._comparing.data_text(data)
+            digest = documents.sha256(data_text)
         key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(source_url, data_text)
-        hashed = content_hash(digest, tags_text, (source_url, value_hash.encode(), files_text))
+        sent = item.get("value_hash", "").encode()
+        hashed = content_hash(digest, tags_text, (source_url, sent, files_text)) + self._comparing.mark
         output_id = self._group.output_id(key_hash)
         content = {
             "output_id": output_id,
@@ -91,8 +96,8 @@ class Door:
             "tags": tags,
             "files": _files(key_hash, files) if files else files,
         }
-        encoded = bson.encode(content)
-        if len(encoded) > _MAX_BSON_BYTES:
+        document = bson.encode(content)
+        if len(document) > _MAX_BSON_BYTES:
             raise ItemTooLarge
         scraped = item.get("last_scraped_date")
         return Put(
@@ -102,7 +107,7 @@ class Door:
             item.get("is_approved"),
             scraped and scraped.replace(tzinfo=None),
             hashed,
-            encoded[4:-1],
+            document[4:-1],
             tuple(place for place, file in enumerate(files) if "create_date" not in file) if files else (),
         )
 
@@ -110,6 +115,23 @@ class Door:
 def content_hash(data_digest: str, tags: bytes, rest: tuple[bytes, ...]) -> str:
     """Return one text over all content whose parts can be compared and replaced alone."""
     return data_digest[:_PART] + documents.sha256(tags)[:_PART] + documents.sha256(*rest)[:_PART]
+
+
+def rehashed(put: Put, comparing: Comparing) -> Put:
+    """Return an item that came through the door before the settings of its group were changed."""
+    content = dict(RawBSONDocument(_document(put.content), RAW))
+    content["content_hash"] = rehash(put.content_hash, decode(encoded(content["data"])), comparing)
+    return msgspec.structs.replace(put, content_hash=content["content_hash"], content=_elements(content))
+
+
+def rehash(hashed: str, data: dict[str, Any], comparing: Comparing) -> str:
+    """Return a content hash with the part of the data as it is compared now."""
+    return documents.sha256(comparing.data_text(data))[:_PART] + hashed[_PART : 3 * _PART] + comparing.mark
+
+
+def mark_of(hashed: str) -> str:
+    """Return by which settings a content hash was made."""
+    return hashed[3 * _PART :]
 
 
 def same_data(one: str, other: str) -> bool:
@@ -187,11 +209,14 @@ class Heads:
         self._rest: dict[tuple[Any, ...], bytes] = {}
 
     def document(self, output_id: str, content: bytes, id: int, first_id: int, *rest: Any) -> RawBSONDocument:
-        """Return the document of an item; `rest` is create_date, last_scraped_date, is_approved and change."""
+        """Return the document of an item.
+
+        `rest` is create_date, last_scraped_date, is_approved, change and, of a known item, the id before this one.
+        """
         alike = self._rest.get(rest)
         if alike is None:
-            names = ("create_date", "last_scraped_date", "is_approved", "change")
-            fields = {"update_date": self._date, **dict(zip(names, rest, strict=True))}
+            names = ("create_date", "last_scraped_date", "is_approved", "change", "prev_id")
+            fields = {"update_date": self._date, **dict(zip(names, rest, strict=False))}
             alike = self._rest[rest] = _elements(fields)
         head = self._ID.pack(b"\x02_id\0", 37, output_id.encode())
         ids = self._IDS.pack(b"\x12id\0", id, b"\x12first_id\0", first_id)

@@ -43,6 +43,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import StoreUnavailable
+from service.store.outputs.comparing import FIELDS
 from service.store.outputs.counts import Change
 from service.store.outputs.group import Group
 from service.store.time_budget import time_budget
@@ -75,10 +76,15 @@ class Finished(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a turn gives a lane: its batch, and how many bytes of counts wait in the group's document."""
+    """What a turn gives a lane: its batch, and the group's document as far as a lane needs it."""
 
     batch: Batch | None
-    waiting: int = 0
+    document: dict[str, Any]
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes of counts wait in the group's document."""
+        return int(self.document.get("waiting", 0))
 
 
 class Watermark(NamedTuple):
@@ -86,7 +92,8 @@ class Watermark(NamedTuple):
 
     `version` is the id of the newest change that a page below `end` can hold: two watermarks of one
     version show the same outputs. `hidden` is how many records readers pass over; `expired_id` the
-    newest deletion record that was removed; `in_flight` the first ids of the batches in flight.
+    newest deletion record that was removed; `in_flight` the first ids of the batches in flight;
+    `last_id` the newest change, readable or not; `allocated` the newest id that was given to a batch.
     """
 
     end: int = 1
@@ -95,6 +102,8 @@ class Watermark(NamedTuple):
     hidden: int = 0
     expired_id: int = 0
     in_flight: frozenset[int] = frozenset()
+    last_id: int = 0
+    allocated: int = 0
 
 
 START = Watermark()
@@ -134,7 +143,7 @@ class Ids:
             await self.step("before finish")
             document = await self._update(group, finished, size, token)
         if not size:
-            return Turn(None, document.get("waiting", 0) if document else 0)
+            return Turn(None, document or {})
         while document is None or (entry := _entry(document, token)) is None:
             if document is not None:
                 if "paused" not in document:
@@ -147,7 +156,7 @@ class Ids:
             document = await self._update(group, None, size, token)
         await self.step("allocated")
         batch = Batch(group, token, entry["first"], size, entry["date"].replace(tzinfo=None))
-        return Turn(batch, document.get("waiting", 0))
+        return Turn(batch, document)
 
     async def _update(self, group: Group, finished: Finished | None, size: int, token: str) -> dict[str, Any] | None:
         """Send one turn; return the group's document as far as a lane needs it, None if the batch is not in flight."""
@@ -161,7 +170,7 @@ class Ids:
             update.append({"$set": {**change.update(batch.date), "open": others, "rounds": rounds}})
         if size:
             update += self._allocation(size, token)
-        fields = {"_id": 0, "open": {"$elemMatch": {"token": token}}, "paused": 1, "waiting": _WAITING}
+        fields = {"_id": 0, "open": {"$elemMatch": {"token": token}}, "paused": 1, "waiting": _WAITING, **FIELDS}
         for last_try in (False, True):
             try:
                 return await self._groups.find_one_and_update(
@@ -253,6 +262,8 @@ class Ids:
             hidden=document.get("deleted", 0) + document.get("tombstones", 0),
             expired_id=document.get("expired_id", 0),
             in_flight=in_flight,
+            last_id=document.get("last_id", 0),
+            allocated=document.get("next", 1) - 1,
         )
         self._remember(group, watermark)
         return watermark
@@ -295,4 +306,6 @@ def _entry(document: dict[str, Any], token: str) -> dict[str, Any] | None:
 
 # Bytes of the counts that wait in the group's document.
 _WAITING = {"$bsonSize": {"pending": "$pending"}}
-_WATERMARK_FIELDS = dict.fromkeys(("open.first", "last_id", "deleted", "tombstones", "expired_id"), 1) | {"_id": 0}
+_WATERMARK_FIELDS = dict.fromkeys(("open.first", "next", "last_id", "deleted", "tombstones", "expired_id"), 1) | {
+    "_id": 0
+}

@@ -23,9 +23,10 @@ from service.store.decoding import NAIVE, RAW, decode, encoded
 from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
 from service.store.jobs import Jobs
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
-from service.store.outputs.door import Put
+from service.store.outputs.comparing import Comparing, Comparings
+from service.store.outputs.door import Put, mark_of, rehash, rehashed
 from service.store.outputs.group import Group
-from service.store.outputs.ids import Batch, Finished, Ids, new_token
+from service.store.outputs.ids import Batch, Finished, Ids, Turn, new_token
 from service.store.outputs.recovery import Recovery
 from service.store.time_budget import time_budget
 
@@ -42,6 +43,8 @@ _RETRY_SECONDS = 0.2
 _SLICE_SECONDS = 0.005
 # Counts of jobs and days that wait in the group's document: every turn rewrites it, and it may have 16 MB.
 _MAX_WAITING_BYTES = 64 * 1024
+# Items whose data are hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
+_HASHED_AT_ONCE = 10
 # Items whose files are looked up at once: each may have 1000.
 _FILES_AT_ONCE = 50
 
@@ -81,8 +84,17 @@ class _Written(NamedTuple):
 class Lanes:
     """The lanes of this process: one per group that is being written."""
 
-    def __init__(self, database: Database, ids: Ids, recovery: Recovery, jobs: Jobs, settings: Settings) -> None:
+    def __init__(
+        self,
+        database: Database,
+        ids: Ids,
+        recovery: Recovery,
+        jobs: Jobs,
+        comparings: Comparings,
+        settings: Settings,
+    ) -> None:
         self.database, self.ids, self.recovery, self.jobs = database, ids, recovery, jobs
+        self.comparings = comparings
         self.seconds, self.max_item_bytes = settings.mongo_timeout, settings.max_item_bytes
         self._lanes: dict[Group, Lane] = {}
         self.rounds = 0  # so far
@@ -152,10 +164,12 @@ class Lane:
             token, batch = new_token(), None
             try:
                 with time_budget(self._lanes.seconds):
-                    batch, known = await self._begin(writes, token)
+                    turn, known = await self._begin(writes, token)
+                    batch = turn.batch
                 if batch is not None:
+                    comparing = self._lanes.comparings.saw(self.group, turn.document)
                     with time_budget(self._lanes.seconds):
-                        self._written = await self._write(batch, writes, known)
+                        self._written = await self._write(batch, writes, known, comparing)
             except Exception as error:
                 await self._fail(writes, error, token, begun=batch is not None)
 
@@ -199,7 +213,7 @@ class Lane:
 
     # -- the steps of a round -----------------------------------------------------------------
 
-    async def _begin(self, writes: list[Write], token: str) -> tuple[Batch | None, dict[str, Known]]:
+    async def _begin(self, writes: list[Write], token: str) -> tuple[Turn, dict[str, Known]]:
         """Finish what is written and take ids for what waits, and look its items up at the same time."""
         changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
         looking = asyncio.ensure_future(self._look_up(changes))
@@ -217,7 +231,7 @@ class Lane:
         if turn.waiting > _MAX_WAITING_BYTES:
             with contextlib.suppress(StoreError):  # nothing but the database may hold up a lane
                 await self._lanes.jobs.gather(*self.group)
-        return turn.batch, await looking
+        return turn, await looking
 
     @stored
     async def _look_up(self, changes: dict[str, Pending]) -> dict[str, Known]:
@@ -260,11 +274,16 @@ class Lane:
         return found
 
     @stored
-    async def _write(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> _Written:
+    async def _write(
+        self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing
+    ) -> _Written:
         """Write a round durably; return it, to be finished by the next turn."""
         self._lanes.rounds += 1
+        await self._compare(writes, known, comparing)
         plan = await self._plan(batch, writes, known)
         await self._ids.step("before write")
+        if comparing.history_days:
+            await self._keep_versions(plan)
         lost, errors = await self._write_rows(plan)
         await self._touch(plan)
         await self._ids.step("written")
@@ -273,6 +292,38 @@ class Lane:
         made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
         plan.results |= {row.output_id: row.result for row in made}
         return _Written(Finished(batch, plan.count(made, tombstones)), self._settle(writes, plan.results, errors))
+
+    async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
+        """Hash again what was hashed before the settings of the group were changed, on either side."""
+        stale = []
+        for write in writes:
+            for key, change in write.changes.items():
+                if not isinstance(change, Put):
+                    continue
+                if mark_of(change.content_hash) != comparing.mark:
+                    write.changes[key] = change = rehashed(change, comparing)
+                there = known.get(key)
+                if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
+                    stale.append(key)
+        for start in range(0, len(stale), _HASHED_AT_ONCE):
+            for raw in await self._find(stale[start : start + _HASHED_AT_ONCE], {"data": 1}, codec_options=RAW):
+                found = decode(encoded(raw))
+                there = known[found["_id"]]
+                there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
+
+    async def _keep_versions(self, plan: Plan) -> None:
+        """Let the database copy the versions that this round replaces; one that is kept already stays as it is."""
+        ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
+        if not ids:
+            return
+        version = {"_id": {"$concat": ["$_id", ":", {"$toString": "$id"}]}, "replaced_date": plan.batch.date}
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {**self.group.owner, "id": {"$in": ids}}},
+            {"$set": version},
+            {"$merge": {"into": "versions", "whenMatched": "keepExisting", "whenNotMatched": "insert"}},
+        ]
+        durable = {"writeConcern": DURABLE.document, "hint": "id", "cursor": {}}
+        await self._database.command({"aggregate": "outputs", "pipeline": pipeline, **durable})
 
     async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
         """Decide what becomes of each change."""

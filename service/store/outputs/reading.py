@@ -15,7 +15,7 @@ from service.settings import Settings
 from service.store.connection import Database
 from service.store.contract import patient, stored
 from service.store.decoding import RAW, Document, decode
-from service.store.errors import CursorExpired, StoreUnavailable
+from service.store.errors import CursorExpired
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.fields import has_value, is_missing
@@ -38,12 +38,14 @@ _MAX_HIDDEN = 1000
 _FIRST_WINDOW = 500
 _WINDOW = 5000
 _WINDOWS_SECONDS = 1.0
+# How long the last page of a walk waits for batches in flight, before the client asks again.
+_WALK_SECONDS = 1.0
 # Index entries that are counted to choose between two filters.
 _COUNTED = 2000
 
 SERVED = (
-    *("id", "output_id", "root_job_id", "create_date", "update_date", "last_scraped_date", "key_hash", "value_hash"),
-    *("is_approved", "source_url", "data", "tags", "files"),
+    *("source_url", "data", "id", "output_id", "root_job_id", "create_date", "update_date", "last_scraped_date"),
+    *("key_hash", "value_hash", "is_approved", "tags", "files"),
 )
 # Filter -> name of its index and the field after (group), the narrowest first.
 INDEXED = {
@@ -54,6 +56,13 @@ INDEXED = {
 }
 _LIVE = {"deleted": {"$exists": False}}
 _NO_TOMBSTONE = {"tombstone": {"$exists": False}}
+
+
+class Walk(NamedTuple):
+    """What passes from one page of a walk to the next."""
+
+    began: int  # the newest id when the walk began
+    seen: int  # the newest id that was allocated when the page before was read; 0: unknown
 
 
 class Query(NamedTuple):
@@ -75,6 +84,7 @@ class Query(NamedTuple):
     rejected: bool | None = None
     of_jobs: tuple[str, ...] | None = None  # of any of these jobs
     not_of_job: str | None = None
+    walk: Walk | None = None  # None: a cursor that comes alone
     newest_first: bool = False
     deleted: bool = False
     fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
@@ -103,30 +113,68 @@ class Reading:
     def __init__(self, database: Database, ids: Ids, watch: Watch, settings: Settings) -> None:
         self._ids, self._watch = ids, watch
         self._page_bytes = settings.max_page_bytes
-        self._patience = settings.lease_seconds + 10
         self._averages: dict[Group, int] = {}
 
     @patient
     @stored
     async def page(self, group: Group, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
-        if query.newest_first or query.deleted:
+        begins = query.cursor == 0 and not query.newest_first
+        if query.newest_first or query.deleted or begins:
             watermark = await self._ids.watermark(group)
-            whole = await self._range(group, query, watermark)
+            if begins:
+                query = query._replace(walk=Walk(watermark.last_id, 0))
+            found = await self._range(group, query, watermark)
             if query.deleted:
                 await self._check_expired(group, query)
-            return self._page(whole, watermark)
+            return await self._page(group, query, found, watermark)
         watermark = self._ids.remembered(group)
-        found: _Found | None = None
+        read: _Found | None = None
         if query.cursor + 1 < watermark.end:
-            found = await self._range(group, query, watermark)
-            if found.next is not None:
-                return self._page(found, watermark)
+            read = await self._range(group, query, watermark)
+            if read.next is not None:
+                # What was allocated since this watermark was read is unknown.
+                return await self._page(group, query, read, watermark._replace(allocated=0))
         # At the tail only a new watermark can tell whether there is more.
         new = await self._ids.watermark(group)
-        if found is None or new.version != watermark.version:
-            found = await self._range(group, query, new)
-        return self._page(found, new)
+        if read is None or new.version != watermark.version:
+            read = await self._range(group, query, new)
+        return await self._page(group, query, read, new)
+
+    async def _page(self, group: Group, query: Query, found: _Found, watermark: Watermark) -> Page:
+        """Return what was found as a page, with the state of its walk."""
+        next_cursor, checkpoint = found.next, max(query.cursor, watermark.version)
+        if next_cursor is not None:
+            checkpoint = next_cursor
+        elif not query.newest_first and await self._has_moved_on(group, query, watermark):
+            next_cursor = checkpoint
+            if not found.documents:
+                await self.wait(group, watermark.version, _WALK_SECONDS)
+        walk = query.walk and query.walk._replace(seen=watermark.allocated)
+        return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk)
+
+    async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark) -> bool:
+        """Return whether an item that a walk has not offered may be in a batch in flight, beyond the watermark.
+
+        Such an item has left its place before the walk came there. Where the batch has begun since the page before this
+        one, that place is on this page; where it may be older, it can be on any page of the walk.
+        """
+        if not watermark.in_flight:
+            return False
+        moved: dict[str, Any] = {"prev_id": {"$gt": query.cursor}}
+        if query.walk is not None:
+            older: dict[str, Any] = {"prev_id": {"$exists": True}}
+            if query.walk.seen:
+                older["id"] = {"$lte": query.walk.seen}
+            moved = {"$or": [moved, older]}
+        beyond = query._replace(cursor=watermark.end - 1, limit=1, fields=("id",), created_after=None)
+        selection = select(group, beyond, watermark.hidden)
+        where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
+        reply = await self._ids.command(
+            {"find": "outputs", "filter": {"$and": [where, moved]}, "projection": {"_id": 1}, "limit": 1, "hint": "id"},
+            watermark.time,
+        )
+        return bool(reply["cursor"]["firstBatch"])
 
     def fitting(self, group: Group) -> int:
         """Return how many items of a group make about a megabyte, by those that were read last."""
@@ -137,8 +185,8 @@ class Reading:
         """Return about how many bytes some items of a group are, by those that were read last."""
         return limit * self._averages.get(group, _UNKNOWN_BYTES)
 
-    def _remember(self, group: Group, found: _Found) -> None:
-        if found.documents:
+    def _remember(self, group: Group, query: Query, found: _Found) -> None:
+        if found.documents and not query.fields:  # parts of documents say nothing about their size
             self._averages.pop(group, None)
             self._averages[group] = max(1, found.size // len(found.documents))
             if len(self._averages) > _MAX_REMEMBERED:
@@ -161,35 +209,21 @@ class Reading:
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncIterator[Page]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
 
-        What is in flight when it begins is part of it: a reader that comes only once misses nothing.
+        Every item that is there when it begins is part of it, unless it is deleted meanwhile.
         """
-        begun = await self._watermark(group)
-        left, limit = max_items, self.fitting(group)
-        deadline = time.monotonic() + self._patience
-        settled = not begun.in_flight
+        left, query = max_items, query._replace(walk=query.walk or Walk(0, 0))
         while True:
-            page = await self.page(group, query._replace(limit=limit if left is None else min(limit, left)))
-            count, next_cursor, version = len(page.documents), page.next_cursor, page.version
+            limit = self.fitting(group) if left is None else min(self.fitting(group), left)
+            page = await self.page(group, query._replace(limit=limit))
+            query = query._replace(walk=page.walk)
+            left, next_cursor = None if left is None else left - len(page.documents), page.next_cursor
             handed_on = [page]
             del page
             yield handed_on.pop()  # whoever takes it decides how long it stays in memory
             refill_budget()
-            limit = self.fitting(group)
-            left = None if left is None else left - count
-            if left == 0:
+            if left == 0 or next_cursor is None:
                 return
-            if next_cursor is not None:
-                query = query._replace(cursor=next_cursor)
-            elif settled or query.newest_first:
-                return
-            elif time.monotonic() > deadline:
-                raise StoreUnavailable("batches stay in flight")
-            else:
-                query = query._replace(cursor=max(query.cursor, version))
-                await self.wait(group, version, 0.5)
-                # Before the page that may be the last. A batch may leave ids unused: only `open` tells that it is over.
-                now = await self._watermark(group)
-                settled = not (begun.in_flight & now.in_flight)
+            query = query._replace(cursor=next_cursor)
 
     async def version(self, group: Group) -> int:
         """Return the version that a page read now would show."""
@@ -224,6 +258,33 @@ class Reading:
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
     @stored
+    async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
+        """Return earlier versions of an item, newest first: those before a cursor, or before the one that is there."""
+        watermark = await self._ids.watermark(group)
+        if not cursor:
+            present = await self.one(group, output_id)
+            cursor = watermark.end if present is None else present.version
+        reply = await self._ids.command(
+            {
+                "find": "versions",
+                "filter": {**group.owner, "output_id": output_id, "id": {"$lt": cursor}},
+                "projection": _WHOLE,
+                "sort": {"id": DESCENDING},
+                "limit": limit + 1,
+                "batchSize": limit + 1,
+                "hint": "version",
+            },
+            watermark.time,
+            codec_options=RAW,
+        )
+        found = documents.read_reply(reply)
+        if found.cursor:  # one message of 16 MB holds no more
+            await self._ids.kill_cursor("versions", found.cursor)
+            return Page(found.documents, found.size, documents.id_of(found.documents[-1]), watermark.version)
+        part = _cut(found.documents, found.size, limit)
+        return Page(part.documents, part.size, part.next, watermark.version)
+
+    @stored
     async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
         """Return output_id and id of up to `limit` items that a query selects, and the cursor to go on with.
 
@@ -233,16 +294,13 @@ class Reading:
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
-    @staticmethod
-    def _page(found: _Found, watermark: Watermark) -> Page:
-        return Page(found.documents, found.size, found.next, watermark.version)
-
     async def _check_expired(self, group: Group, query: Query) -> None:
-        """Refuse a cursor behind which deletion records were removed.
+        """Refuse a cursor behind which deletion records were removed, unless its walk has begun since.
 
         Looked up after the page: removing notes the id first, so a page without a record finds the note.
         """
-        if query.cursor and query.cursor < (await self._ids.watermark(group)).expired_id:
+        safe = max(query.cursor, query.walk.began if query.walk else 0)
+        if query.cursor and safe < (await self._ids.watermark(group)).expired_id:
             raise CursorExpired
 
     # -- ranges -------------------------------------------------------------------------------
@@ -264,7 +322,7 @@ class Reading:
             selection = await self._narrowest(group, selection, low, high, watermark)
         read = self._plain if not selection.residual else self._windows
         found = await read(group, query, selection, low, high, watermark, by_date)
-        self._remember(group, found)
+        self._remember(group, query, found)
         return found
 
     async def _plain(

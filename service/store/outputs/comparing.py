@@ -1,0 +1,61 @@
+"""How the items of a group are compared, and for how long their earlier versions are kept."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+from service.bounded import Bounded
+from service.store.connection import MAJORITY, Collection, Database
+from service.store.outputs import documents
+from service.store.outputs.fields import Ignored, ignored, without
+from service.store.outputs.group import Group
+
+FIELDS = {"ignore": 1, "history_days": 1}
+_MAX_REMEMBERED = 10_000
+
+
+class Comparing(NamedTuple):
+    """The settings of a group that writing depends on."""
+
+    tree: Ignored = {}  # the paths that do not count as content
+    mark: str = ""  # stands at the end of content hashes that were made with them
+    history_days: int = 0
+
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Comparing:
+        """Return what a group's document says."""
+        paths, days = document.get("ignore") or [], document.get("history_days") or 0
+        mark = hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:8] if paths else ""
+        return cls(ignored(paths), mark, days)
+
+    def data_text(self, data: dict[str, Any]) -> bytes:
+        """Return the one text of what counts of an item's data."""
+        return documents.canonical(without(data, self.tree) if self.tree else data)
+
+
+PLAIN = Comparing()
+
+
+class Comparings:
+    """The settings of the groups that this process writes: read once, then as each turn shows them."""
+
+    def __init__(self, database: Database) -> None:
+        self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
+        self._known: Bounded[Group, Comparing] = Bounded(_MAX_REMEMBERED)
+
+    async def of(self, group: Group) -> Comparing:
+        """Return the settings of a group."""
+        known = self._known.get(group)
+        if known is None:
+            known = self.saw(group, await self._groups.find_one(group.owner, FIELDS) or {})
+        return known
+
+    def saw(self, group: Group, document: dict[str, Any]) -> Comparing:
+        """Take down what a group's document says now."""
+        self._known[group] = comparing = Comparing.of(document)
+        return comparing
+
+    def forget(self, group: Group) -> None:
+        """Read the settings of a group again when they are next needed."""
+        self._known.pop(group, None)
