@@ -32,7 +32,7 @@ from service.http.paging import url_with_cursor
 from service.http.query import QueryLoader, path_id
 from service.http.records import Records
 from service.http.responses import bytes_response, json_response, stream_response
-from service.store import Behind, Form, Page, Part, Patch, Query, Walk, render_json, render_page
+from service.store import PAGE_BEGIN, Behind, Form, Page, Part, Patch, Query, Walk, page_end, render_page
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -124,7 +124,7 @@ async def get(request: web.Request) -> web.StreamResponse:
 async def _parts(request: web.Request, group_id: str, query: Query, page: Page) -> AsyncGenerator[bytes, None]:
     """Yield a page of many bytes about a megabyte at a time, beginning with its first part."""
     outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
-    opening, left, size = b'{"items":[', query.limit, 0
+    opening, left, size = PAGE_BEGIN, query.limit, 0
     while True:
         left, size, next_cursor, walk = left - len(page.documents), size + page.size, page.next_cursor, page.walk
         request.app[METRICS].items_out.inc(len(page.documents))
@@ -142,7 +142,7 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
         if len(page.documents) < part.limit:
             left = len(page.documents)  # it ended early: so does the whole page
     next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)
-    yield b'],"metadata":%b}' % render_json({"next_url": next_url, "next_cursor": next_cursor})
+    yield page_end(next_url, next_cursor)
 
 
 async def _array(page: Page) -> bytes:

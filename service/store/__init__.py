@@ -30,8 +30,8 @@ from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
 from service.store.outputs.comparing import Comparings
+from service.store.outputs.documents import PAGE_BEGIN, page_end, render_page
 from service.store.outputs.documents import dump as render_json
-from service.store.outputs.documents import render_page
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.reading import SERVED as OUTPUT_FIELDS
 from service.store.outputs.reading import Walk
@@ -50,6 +50,7 @@ __all__ = [
     "DEFAULT_SCOPES",
     "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
+    "PAGE_BEGIN",
     "SCOPES",
     "SECRET_PREFIX",
     "TEST",
@@ -94,6 +95,7 @@ __all__ = [
     "new_message",
     "new_secret",
     "now",
+    "page_end",
     "render_json",
     "render_page",
     "response_has_begun",

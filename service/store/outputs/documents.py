@@ -117,9 +117,18 @@ class Page(NamedTuple):
         return b"".join(dump_lines(self.documents))
 
 
+# A page begins so, and its items follow: a large one is sent before its end is known.
+PAGE_BEGIN = b'{"items":['
+
+
+def page_end(next_url: str | None, next_cursor: int | None) -> bytes:
+    """Return what comes after the items of a page."""
+    return b'],"metadata":%b}' % dump({"next_url": next_url, "next_cursor": next_cursor})
+
+
 def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> bytes:
     """Return the response of the outputs route, with its items rendered already."""
-    return b'{"metadata":%b,"items":[%b]}' % (dump({"next_url": next_url, "next_cursor": next_cursor}), array)
+    return PAGE_BEGIN + array + page_end(next_url, next_cursor)
 
 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
