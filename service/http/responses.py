@@ -127,6 +127,8 @@ async def _send(request: web.Request, response: web.StreamResponse, pieces: Asyn
         async for piece in pieces:
             view = memoryview(piece)
             for start in range(0, len(view), _SLICE):
+                if start:
+                    await request.app[LIMITS].waking.turn()
                 await response.write(view[start : start + _SLICE])
             del piece, view
     await response.write_eof()
