@@ -1,0 +1,123 @@
+"""Measure how fast readers that follow or wait learn of a write: `python -m scripts.live_readers`.
+
+Starts a service and a database of its own. The readers' connections belong to a process of its own; the time is that
+between the acknowledgement of a write and the first byte that a reader gets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import selectors
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from scripts.attack.attacks import Caller, output
+from scripts.bench.load import percentile
+from scripts.bench.machine import ALL_CPUS, DATABASE, engine, service
+from service.settings import Settings
+from service.store import Store
+
+_CONNECTED_AT_ONCE = 100
+# A follower that has left is noticed at its next heartbeat.
+_LEFT_SECONDS = 17
+
+
+def _connect(port: int, token: str, path: str, count: int) -> list[socket.socket]:
+    """Return connections on which a request was sent."""
+    head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+    connections = []
+    for number in range(count):
+        connections.append(socket.create_connection(("127.0.0.1", port), 30))
+        connections[-1].sendall(head)
+        if number % _CONNECTED_AT_ONCE == 0:
+            time.sleep(0.05)
+    return connections
+
+
+def _read(port: str, token: str, waiting: str, following: str, group: str, cursor: str) -> None:
+    """Connect the readers, say so, and print when each was told of the write."""
+    paths = {
+        "following": (f"/v1/outputs/{group}/export?follow=true&cursor={cursor}", int(following)),
+        "waiting": (f"/v1/outputs/{group}?wait=60&cursor={cursor}", int(waiting)),
+    }
+    selector = selectors.DefaultSelector()
+    for name, (path, count) in paths.items():
+        for connection in _connect(int(port), token, path, count):
+            selector.register(connection, selectors.EVENT_READ, name)
+    time.sleep(3)
+    print("ready", flush=True)
+    times: dict[str, list[float]] = {name: [] for name in paths}
+    end = time.monotonic() + 20
+    while sum(map(len, times.values())) < int(waiting) + int(following) and time.monotonic() < end:
+        for key, _ in selector.select(0.1):
+            readable = key.fileobj
+            assert isinstance(readable, socket.socket)
+            if b"live-item" in readable.recv(65536):
+                times[key.data].append(time.monotonic())
+    print(json.dumps(times), flush=True)
+
+
+async def _measure(url: str, token: str, options: argparse.Namespace) -> None:
+    async with aiohttp.ClientSession() as session:
+        caller = Caller(session, url, token)
+        for turn in range(options.turns):
+            group = f"live-{time.time_ns()}"
+            await caller.fill(f"/v1/outputs/{group}", [output(0)])
+            counts = [str(options.waiting), str(options.following)]
+            arguments = ["--read", str(urlsplit(url).port), token, *counts, group, "1"]
+            reading = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "scripts.live_readers", *arguments), stdout=subprocess.PIPE, limit=2**24
+            )
+            assert reading.stdout is not None
+            await reading.stdout.readline()
+            await caller.post(f"/v1/outputs/{group}", [output(1, key_hash="live-item")])
+            acknowledged = time.monotonic()
+            for name, times in json.loads(await reading.stdout.readline()).items():
+                delays = [max(0.0, moment - acknowledged) * 1000 for moment in times]
+                if delays:
+                    print(
+                        f"{turn + 1}: {len(delays)} {name}: median {statistics.median(delays):.0f} ms, "
+                        f"p99 {percentile(delays, 0.99):.0f} ms, last {max(delays):.0f} ms",
+                        flush=True,
+                    )
+            await reading.wait()
+            await asyncio.sleep(_LEFT_SECONDS)
+
+
+async def _token(mongo_url: str) -> str:
+    store = Store.connect(Settings(mongo_database=DATABASE), mongo_url)
+    try:
+        return await store.tokens.create(1, ["read", "write"])
+    finally:
+        await store.close()
+
+
+def main() -> int:
+    """Read the command line and measure."""
+    if sys.argv[1:2] == ["--read"]:
+        _read(*sys.argv[2:])
+        return 0
+    parser = argparse.ArgumentParser(prog="python -m scripts.live_readers", description=__doc__)
+    parser.add_argument("--waiting", type=int, default=5000, help="readers with wait=60")
+    parser.add_argument("--following", type=int, default=2000, help="readers with follow=true")
+    parser.add_argument("--turns", type=int, default=3)
+    options = parser.parse_args()
+    with engine() as mongo:
+        server = service(mongo.url, ALL_CPUS)
+        try:
+            asyncio.run(_measure(server.url, asyncio.run(_token(mongo.url)), options))
+        finally:
+            server.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

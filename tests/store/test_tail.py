@@ -1,0 +1,187 @@
+"""The tail of a query: read and rendered once for all who wait there; nobody misses anything or gets it twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AbstractContextManager
+
+import pytest
+
+from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
+from service.store.outputs import tail as tails
+from service.store.outputs.tail import Reader
+from tests.support.api import make_output
+from tests.support.commands import Commands
+from tests.support.groups import Group
+
+SOON = 30
+
+
+class OpenGate:
+    """Bounds nothing, and counts."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    async def take(self, size: int) -> None:
+        self.used += size
+
+    def put_back(self, size: int) -> None:
+        self.used -= size
+
+    def wake(self, waiting: asyncio.Future[None]) -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+
+rendered: list[int] = []
+
+
+async def _lines(page: Page) -> bytes:
+    rendered.append(len(page.documents))
+    return page.lines()
+
+
+LINES = Form(_lines, b"\n")
+WHOLE = Form(_lines)
+
+
+@pytest.fixture
+def gate() -> OpenGate:
+    rendered.clear()
+    return OpenGate()
+
+
+def reading(
+    store: Store, group: Group, gate: OpenGate, cursor: int = 0, form: Form = LINES
+) -> AbstractContextManager[Reader]:
+    return store.outputs.tail(*group.key, Query(cursor=cursor, limit=0), form, gate)
+
+
+def keys(part: Part | None) -> list[str]:
+    assert part is not None
+    found = [json.loads(line)["key_hash"] for line in part.text.splitlines()]
+    assert part.items == len(found)
+    return found
+
+
+async def until_waiting(store: Store, readers: int) -> None:
+    async with asyncio.timeout(SOON):
+        while store.outputs.waiting_readers < readers:
+            await asyncio.sleep(0.005)
+
+
+async def test_fifty_readers_are_one_read_and_the_same_bytes(
+    listening: Store, commands: Commands, group: Group, gate: OpenGate
+) -> None:
+    readers = [reading(listening, group, gate) for _ in range(50)]
+    waiting = [asyncio.ensure_future(reader.__enter__().next(SOON)) for reader in readers]
+    await until_waiting(listening, 50)
+    await asyncio.sleep(0.2)
+    commands.clear()
+    await group.write(listening, make_output(1))
+    parts = await asyncio.gather(*waiting)
+    reads = [command for command in commands.sent if (command.name, command.collection) == ("find", "outputs")]
+    lookups = 1  # of the lane: which keys are known
+    assert len(reads) <= 1 + lookups
+    assert rendered == [1]
+    assert keys(parts[0]) == ["key-1"]
+    assert all(part is not None and part.text is parts[0].text for part in parts if parts[0])
+    for reader in readers:
+        reader.__exit__(None, None, None)
+    assert gate.used == 0
+
+
+async def test_a_reader_in_the_middle_of_what_was_read_gets_the_rest_of_it(
+    store: Store, group: Group, gate: OpenGate
+) -> None:
+    """Whoever has read for itself may have come further than the others."""
+    with reading(store, group, gate) as first, reading(store, group, gate) as second:
+        written = await group.write(store, make_output(0), make_output(1))
+        second.position = written[0]["id"]
+        both = await asyncio.gather(first.next(SOON), second.next(SOON))
+        assert [keys(part) for part in both] == [["key-0", "key-1"], ["key-1"]]
+        assert first.position == second.position >= written[-1]["id"]
+
+
+async def test_a_form_that_cannot_be_cut_is_read_by_the_reader_itself(
+    store: Store, group: Group, gate: OpenGate
+) -> None:
+    with reading(store, group, gate, form=WHOLE) as first, reading(store, group, gate, form=WHOLE) as second:
+        written = await group.write(store, make_output(0), make_output(1))
+        second.position = written[0]["id"]
+        part, behind = await asyncio.gather(first.next(SOON), second.next(SOON), return_exceptions=True)
+        assert isinstance(part, Part) and isinstance(behind, Behind)
+        assert second.position == written[0]["id"]
+
+
+async def test_who_is_busy_finds_the_next_pieces_in_the_buffer(store: Store, group: Group, gate: OpenGate) -> None:
+    with reading(store, group, gate) as quick, reading(store, group, gate) as busy:
+        for n in range(3):
+            await group.write(store, make_output(n))
+            assert keys(await quick.next(SOON)) == [f"key-{n}"]
+        assert rendered == [1, 1, 1]
+        assert gate.used > 0
+        assert [keys(await busy.next(SOON)) for _ in range(3)] == [["key-0"], ["key-1"], ["key-2"]]
+        assert rendered == [1, 1, 1]
+        assert gate.used == 0  # the last reader has passed it
+
+
+async def test_a_full_buffer_leaves_the_slow_behind(
+    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tails, "_BUFFER_BYTES", 1000)
+    with reading(store, group, gate) as quick, reading(store, group, gate) as slow:
+        for n in range(5):
+            await group.write(store, make_output(n))
+            await quick.next(SOON)
+            assert gate.used <= 1000
+        with pytest.raises(Behind):
+            await slow.next(SOON)
+        assert slow.position == 0
+        slow.position = quick.position  # it has read for itself
+        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (quick, slow)]
+        await group.write(store, make_output(5))
+        assert [keys(part) for part in await asyncio.gather(*waiting)] == [["key-5"]] * 2
+    assert gate.used == 0
+
+
+async def test_more_than_is_wanted_is_left_to_the_reader(store: Store, group: Group, gate: OpenGate) -> None:
+    with reading(store, group, gate) as reader:
+        await group.write(store, make_output(0), make_output(1))
+        with pytest.raises(Behind):
+            await reader.next(SOON, max_items=1)
+        assert reader.position == 0
+
+
+async def test_nothing_is_read_while_nobody_waits(store: Store, group: Group, gate: OpenGate) -> None:
+    with reading(store, group, gate) as reader:
+        await group.write(store, make_output(0))
+        await reader.next(SOON)
+        for n in (1, 2):
+            await group.write(store, make_output(n))
+        await asyncio.sleep(0.3)
+        assert rendered == [1]
+        assert keys(await reader.next(SOON)) == ["key-1", "key-2"]
+
+
+async def test_a_failing_database_is_told_to_all_who_wait(
+    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
+    with reading(store, group, gate) as first, reading(store, group, gate) as second:
+        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
+        await until_waiting(store, 2)
+        await asyncio.sleep(0.2)
+
+        async def fail(*_: object) -> Page:
+            raise StoreUnavailable
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store.outputs._reading, "page", fail)
+            await group.write(store, make_output(0))
+            found = await asyncio.gather(*waiting, return_exceptions=True)
+            assert [type(error) for error in found] == [StoreUnavailable] * 2
+        assert keys(await first.next(SOON)) == ["key-0"]  # it goes on
+    assert gate.used == 0
