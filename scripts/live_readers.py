@@ -25,9 +25,9 @@ from scripts.bench.machine import ALL_CPUS, DATABASE, engine, service
 from service.settings import Settings
 from service.store import Store
 
-_CONNECTED_AT_ONCE = 100
-# A follower that has left is noticed at its next heartbeat.
-_LEFT_SECONDS = 17
+_CONNECTED_AT_ONCE = 50
+# A follower that has left is noticed when its second heartbeat cannot be sent.
+_LEFT_SECONDS = 35
 
 
 def _connect(port: int, token: str, path: str, count: int) -> list[socket.socket]:

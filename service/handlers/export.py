@@ -84,7 +84,7 @@ async def _follow(
         while True:
             query = query._replace(cursor=reader.position)
             async for page in outputs.pages(organization_id, group_id, query, left):
-                reached, count = page.next_cursor or page.version, len(page.documents)
+                reached, count = page.checkpoint, len(page.documents)
                 text = await live.form.render(page)
                 del page  # a slow reader holds the text only
                 if text or not begun:

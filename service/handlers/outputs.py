@@ -158,7 +158,7 @@ async def _wait(
     """Return what the query's tail has rendered for all who wait, or the empty page after some seconds."""
     outputs, organization_id, admission = request.app[STORE].outputs, request[ORGANIZATION], request[ADMISSION]
     gate, deadline = TailGate(request.app[LIMITS], organization_id), time.monotonic() + seconds
-    query = query._replace(cursor=max(query.cursor, page.version), walk=None)
+    query = query._replace(cursor=max(query.cursor, page.checkpoint))
     admission.stay()
     with outputs.tail(organization_id, group_id, query, _ITEMS, gate) as reader:
         while True:
@@ -166,13 +166,13 @@ async def _wait(
             with suppress(Behind):
                 part = await reader.next(deadline - time.monotonic())
                 await admission.resume(held)
-                return part or page._replace(version=reader.position)
+                return part or page._replace(version=reader.position, checkpoint=reader.position)
             await admission.resume(held)
             limit = min(query.limit, outputs.fitting(organization_id, group_id))
             page = await outputs.page(organization_id, group_id, query._replace(cursor=reader.position, limit=limit))
             if page.documents or page.next_cursor is not None:
                 return page
-            reader.position = max(reader.position, page.version)
+            reader.position = page.checkpoint
 
 
 async def _shared(request: web.Request, part: Part, has_version: bool) -> web.StreamResponse:

@@ -63,8 +63,8 @@ class Part(NamedTuple):
 class _Piece:
     """A page that was rendered for all readers of a tail."""
 
-    def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes], end: int) -> None:
-        self.ids, self.texts, self.end = ids, texts, end
+    def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes]) -> None:
+        self.ids, self.texts, self.end = ids, texts, page.checkpoint
         self.next_cursor, self.version = page.next_cursor, page.version
         self.size = sum(map(len, texts.values()))
         self.awaited: set[Reader] = set()
@@ -188,18 +188,17 @@ class Tail:
                 limit = self._reading.fitting(self._group)
                 limit = min(limit, self._query.limit or limit)
                 page = await self._reading.page(self._group, self._query._replace(cursor=start, limit=limit))
-                piece = await self._rendered(page, start)
+                piece = await self._rendered(page)
                 self._hand_on(piece)
                 room -= piece.size
             finally:
                 self._gate.put_back(room)
         return piece.next_cursor is not None
 
-    async def _rendered(self, page: Page, start: int) -> _Piece:
-        end = max(start, page.version) if page.next_cursor is None else page.next_cursor
+    async def _rendered(self, page: Page) -> _Piece:
         forms = {reader.form for reader in self.readers} if page.documents else ()
         texts = {form: await form.render(page) for form in forms}
-        return _Piece(page, list(map(id_of, page.documents)), texts, end)
+        return _Piece(page, list(map(id_of, page.documents)), texts)
 
     def _hand_on(self, piece: _Piece) -> None:
         """Hand a piece to those who wait, and keep it for those who are still sending the one before."""
@@ -247,7 +246,7 @@ class Tails:
     @contextmanager
     def reader(self, group: Group, query: Query, form: Form, gate: Gate) -> Iterator[Reader]:
         """Yield a reader that stands at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
-        key = group, query._replace(cursor=0)
+        key = group, query._replace(cursor=0, walk=None)
         tail = self._tails.get(key)
         if tail is None:
             tail = self._tails[key] = Tail(self._reading, self._watch, *key, self._timeout, gate)
