@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -159,6 +159,34 @@ async def test_followers_hold_no_place_among_the_requests_in_flight(
         async with asyncio.timeout(60):
             while app[LIMITS].working.used:
                 await asyncio.sleep(0.005)
+
+
+async def test_many_who_follow_and_wait_are_one_read(shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = await last_id(shop)
+    async with AsyncExitStack() as stack:
+        streams = [await stack.enter_async_context(opened(shop, f"{FOLLOW}&cursor={last}")) for _ in range(30)]
+        waiting = [asyncio.create_task(shop.ok(f"/v1/outputs/shop?wait=60&cursor={last}")) for _ in range(30)]
+        await until_waiting(store, 60)
+        await asyncio.sleep(0.2)
+        commands: list[str] = []
+        monkeypatch.setattr(store.pool, "on_command", lambda name, *_: commands.append(name))
+        await shop.ok("/v1/outputs/shop", [make_output(3)])
+        assert [await stream.key() for stream in streams] == ["key-3"] * 30
+        assert [page["items"][0]["key_hash"] for page in await asyncio.gather(*waiting)] == ["key-3"] * 30
+        await until_waiting(store, 30)
+        # Two tails, each with a page and some watermarks; the look-up of the write. One read per reader would be 60.
+        assert 2 <= commands.count("find") < 20
+
+
+async def test_who_reads_slowly_beside_a_quick_reader_gets_everything_once(admin: Api, store: Store) -> None:
+    async with opened(admin, FOLLOW) as slow, opened(admin, FOLLOW) as quick:
+        await until_waiting(store, 2)
+        for n in range(24):  # more than the connection and the tail's buffer hold together
+            await admin.ok("/v1/outputs/shop", [make_output(n, data={"text": "x" * 400_000})])
+            assert await quick.key() == f"key-{n}"
+        assert [await slow.key() for _ in range(24)] == [f"key-{n}" for n in range(24)]
+        await admin.ok("/v1/outputs/shop", [make_output(24)])
+        assert [await stream.key() for stream in (slow, quick)] == ["key-24"] * 2
 
 
 async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from service.http.limits import LIMITS, Holder, Pool
 from service.http.responses import STREAM_BYTES
 from service.http.slow_readers import unsent
-from service.http.turns import TENANT, Turns
+from service.http.turns import TENANT, Turns, Waking
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
@@ -284,3 +284,26 @@ class TestSlowReaders:
             assert unsent(transports[0]) > 50_000
         transports[0].abort()
         server.close()
+
+
+async def test_those_of_another_organization_do_not_wait_until_all_of_a_large_one_are_woken() -> None:
+    waking, loop, done = Waking(), asyncio.get_running_loop(), []
+
+    async def woken(organization_id: int, waiting: asyncio.Future[None]) -> None:
+        await waiting
+        time.sleep(0.001)
+        done.append(organization_id)
+
+    tasks = []
+    for organization_id in [1] * 300 + [2]:
+        waiting: asyncio.Future[None] = loop.create_future()
+        tasks.append(asyncio.create_task(woken(organization_id, waiting)))
+        TENANT.set(organization_id)
+        waking.add(waiting)
+    longest, before = 0.0, time.perf_counter()
+    while len(done) < 301:
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        longest, before = max(longest, now - before), now
+    assert done.index(2) < 20
+    assert longest < 0.1  # all at once take 0.3 s
