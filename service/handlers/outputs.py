@@ -112,7 +112,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
-        parts = _parts(request, group_id, query, page)
+        parts = _parts(request, group_id, query, page, headers)
         del page  # a slow reader holds what is rendered only
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
@@ -121,8 +121,13 @@ async def get(request: web.Request) -> web.StreamResponse:
     return await bytes_response(request, body, headers)
 
 
-async def _parts(request: web.Request, group_id: str, query: Query, page: Page) -> AsyncGenerator[bytes, None]:
-    """Yield a page of many bytes about a megabyte at a time, beginning with its first part."""
+async def _parts(
+    request: web.Request, group_id: str, query: Query, page: Page, headers: dict[str, str]
+) -> AsyncGenerator[bytes, None]:
+    """Yield a page of many bytes about a megabyte at a time, beginning with its first part.
+
+    A response that is whole before it begins has the checkpoint of its last part, a longer one that of an earlier part.
+    """
     outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
     opening, left, size = PAGE_BEGIN, query.limit, 0
     while True:
@@ -139,6 +144,8 @@ async def _parts(request: web.Request, group_id: str, query: Query, page: Page) 
         limit = min(left, outputs.fitting(organization_id, group_id))
         part = query._replace(cursor=next_cursor, limit=limit, walk=walk)
         page = await outputs.page(organization_id, group_id, part)
+        if "X-Cursor" in headers:
+            headers["X-Cursor"] = str(page.checkpoint)
         if len(page.documents) < part.limit:
             left = len(page.documents)  # it ended early: so does the whole page
     next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)

@@ -238,6 +238,7 @@ FORCED = [
     ("outputs", "page", "GET", OUTPUTS),
     ("outputs", "pages", "GET", f"{OUTPUTS}/export"),
     ("outputs", "one", "GET", OUTPUT),
+    ("outputs", "versions", "GET", f"{OUTPUT}/versions"),
     ("outputs", "delete_some", "DELETE", OUTPUTS),
     ("groups", "listing", "GET", "/v1/groups"),
     ("groups", "settings", "GET", GROUP),

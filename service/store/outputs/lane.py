@@ -373,7 +373,7 @@ class Lane:
         errors: dict[str, StoreError] = {}
         for inserts in (True, False):
             rows = [row for row in plan.rows if (row.known is None) is inserts]
-            for part in _messages(rows):
+            for part in _commands(rows):
                 await self._send(plan, part, lost, errors)
         return lost, errors
 
@@ -448,7 +448,7 @@ def _updates(statements: list[Any]) -> dict[str, Any]:
     return {"update": "outputs", "updates": statements}
 
 
-def _messages(rows: list[Row]) -> Iterator[list[Row]]:
+def _commands(rows: list[Row]) -> Iterator[list[Row]]:
     """Yield the rows in parts that one message can hold."""
     part: list[Row] = []
     size = 0
