@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 
 from service.store.outputs import documents
@@ -179,7 +178,7 @@ class Plan:
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
         done = change_of(put.root_job_id, True, job_before, known["change"])
-        rest = (known["create_date"], newest, approved, done, Int64(known["id"]))
+        rest = (known["create_date"], newest, approved, done, known["id"])
         document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(output_id, known, kind, put.root_job_id, approved, document, put.size)
 
@@ -221,7 +220,7 @@ class Plan:
         unset: dict[str, Any],
         size: int,
     ) -> None:
-        newer = {"id": Int64(self._id), "prev_id": Int64(known["id"]), "update_date": self.batch.date}
+        newer = {"id": self._id, "prev_id": known["id"], "update_date": self.batch.date}
         update = {"$set": {**newer, **changes}}
         if unset:
             update["$unset"] = unset

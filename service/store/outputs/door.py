@@ -202,7 +202,8 @@ class Heads:
     """
 
     _ID = struct.Struct("<5si36sx")
-    _IDS = struct.Struct("<4sq10sq")
+    # As the driver writes integers: in four bytes where they fit, which analysts see as plain numbers.
+    _IDS, _LARGE_IDS = struct.Struct("<4si10si"), struct.Struct("<4sq10sq")
 
     def __init__(self, group: Group, date: datetime) -> None:
         self._owner, self._date = _elements(group.owner), date
@@ -219,7 +220,10 @@ class Heads:
             fields = {"update_date": self._date, **dict(zip(names, rest, strict=False))}
             alike = self._rest[rest] = _elements(fields)
         head = self._ID.pack(b"\x02_id\0", 37, output_id.encode())
-        ids = self._IDS.pack(b"\x12id\0", id, b"\x12first_id\0", first_id)
+        if id < 2**31:
+            ids = self._IDS.pack(b"\x10id\0", id, b"\x10first_id\0", first_id)
+        else:
+            ids = self._LARGE_IDS.pack(b"\x12id\0", id, b"\x12first_id\0", first_id)
         return RawBSONDocument(_document(b"".join((head, self._owner, ids, alike, content))), RAW)
 
 

@@ -42,7 +42,7 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
-from service.store.errors import StoreUnavailable
+from service.store.errors import Misconfigured
 from service.store.outputs.comparing import FIELDS
 from service.store.outputs.counts import Change
 from service.store.outputs.group import Group
@@ -151,7 +151,7 @@ class Ids:
                         "no id was given: the clock of the database is more than a day ahead of the clock of this "
                         "machine; set the clocks, then run `python -m service clock`"
                     )
-                    raise StoreUnavailable("database clock")
+                    raise Misconfigured("database clock")
                 await asyncio.sleep(_PAUSED_SECONDS)
             document = await self._update(group, None, size, token)
         await self.step("allocated")

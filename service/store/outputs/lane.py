@@ -20,7 +20,7 @@ from service.settings import Settings
 from service.store.connection import DURABLE, Database
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
+from service.store.errors import DUPLICATE_KEY, Misconfigured, StoreError, StoreUnavailable, is_passing_code, is_refusal
 from service.store.jobs import Jobs
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
 from service.store.outputs.comparing import Comparing, Comparings
@@ -201,11 +201,11 @@ class Lane:
     async def _fail(self, writes: list[Write], error: Exception, token: str, *, begun: bool = False) -> None:
         """End a batch of which nobody knows what was written, and let its writes go again or fail."""
         await self._recovery.recover(self.group, token, begun=begun)
-        if isinstance(error, StoreUnavailable):
-            await asyncio.sleep(_RETRY_SECONDS)
-        elif len(writes) == 1:
-            writes[0].fail(error)
-        else:
+        await asyncio.sleep(_RETRY_SECONDS)
+        if isinstance(error, Misconfigured) or (len(writes) == 1 and not isinstance(error, StoreUnavailable)):
+            for write in writes:
+                write.fail(error)
+        elif not isinstance(error, StoreUnavailable):
             # One of them may be to blame, and only its own client is to have the error.
             for write in writes:
                 write.alone = True
