@@ -32,7 +32,8 @@ def check_framing(request: web.Request) -> None:
     if codings and (len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11):
         message = "Only chunked is supported, with HTTP/1.1"
         raise ApiError(400, [problem("bad_request", message, "header", "Transfer-Encoding")], _CLOSE)
-    if request.method in _WITHOUT_BODY and request.body_exists:
+    allowed = request.match_info.http_exception is None  # else that is said: a 404 or a 405
+    if allowed and request.method in _WITHOUT_BODY and request.body_exists:
         raise ApiError(400, [problem("bad_request", f"A {request.method} request has no body", "body")], _CLOSE)
 
 

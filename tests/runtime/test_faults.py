@@ -227,7 +227,6 @@ OUTPUT_STEPS = [
     Command("findAndModify", "groups"),
     Command("insert", "outputs"),
     Command("update", "outputs"),
-    Command("update", "groups"),
 ]
 
 
@@ -299,7 +298,7 @@ async def test_the_service_starts_before_its_database_and_works_once_that_is_the
                 assert response.status == 401
         assert await asyncio.to_thread(service.stop) == 0
     direct = Store.connect(Settings(mongo_database=database), mongo_url)
-    assert "key" in await direct.database["outputs"].index_information()
+    assert "id" in await direct.database["outputs"].index_information()
     await direct.client.drop_database(database)
     await direct.close()
 
