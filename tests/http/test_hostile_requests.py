@@ -71,7 +71,7 @@ BODIES = {
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
 async def test_a_body_where_none_belongs_is_400_and_ends_the_connection(api: Api, method: str, body: bytes) -> None:
     async with connect(api) as connection:
-        await connection.send(f"{method} /healthz HTTP/1.1\r\n".encode() + HOST + body)
+        await connection.send(f"{method} /v1/cookies HTTP/1.1\r\n".encode() + HOST + body)
         answer = await connection.answer(head_only=method == "HEAD")
         assert (answer.status, answer.headers["connection"]) == (400, "close")
         if method != "HEAD":
