@@ -36,8 +36,6 @@ KNOWN_FIELDS = dict.fromkeys(
 _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
 # What a patch of tags counts for in a round: those that it is merged with may be 1 MiB, and 50 are looked up at once.
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
-# Touches in one statement, where their dates differ: each item's date is looked for among these.
-_DATES_PER_TOUCH = 100
 
 Known = dict[str, Any]  # the stored document under a key, as far as a round looks at it
 Result = dict[str, Any]  # what became of one change
