@@ -195,12 +195,12 @@ class Metrics(Collector):
     async def watch(self) -> None:
         """Measure how late the event loop runs and take samples, for as long as this runs."""
         while True:
+            self._sample()
             due = time.perf_counter() + _SAMPLE_SECONDS
             await asyncio.sleep(_SAMPLE_SECONDS)
             late = max(0.0, time.perf_counter() - due)
             self._values[self._lag + bisect_left(_SECONDS, late)] += 1
             self._values[self._lag + _SUM] += late
-            self._sample()
 
     def render(self, accept: str, state: InFlight | None) -> tuple[bytes, str]:
         """Return all metrics in the format that a client accepts, and its content type."""
