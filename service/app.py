@@ -8,19 +8,19 @@ from functools import partial
 
 from aiohttp import web
 
-from service.http.access_log import ACCESS_LOG, AccessLog, observe
-from service.http.auth import AUTHENTICATOR, Authenticator, authenticate
-from service.http.cors import add_cors, preflight
 from service.http.errors import errors
+from service.http.input.query import known_parameters, well_formed_target
 from service.http.keys import READINESS, SETTINGS, STOPPING, STORE
-from service.http.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.http.memory import watch_memory
 from service.http.metrics import METRICS, Metrics
+from service.http.middleware.access_log import ACCESS_LOG, AccessLog, observe
+from service.http.middleware.auth import AUTHENTICATOR, Authenticator, authenticate
+from service.http.middleware.cors import add_cors, preflight
+from service.http.middleware.limits import LIMITS, Limits, admit, rate_limit, time_limit
+from service.http.middleware.security_headers import add_headers
 from service.http.openapi import add_document
 from service.http.outgoing import Sender
-from service.http.query import known_parameters, well_formed_target
 from service.http.routing import add_routes
-from service.http.security_headers import add_headers
 from service.routes import ROUTES
 from service.settings import Settings, SettingsError
 from service.store import Readiness, Store
@@ -68,7 +68,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
 def _trace(app: web.Application) -> None:
     """Trace requests and commands; only then is OpenTelemetry imported."""
     try:
-        from service.http.tracing import Tracing, start_provider
+        from service.http.middleware.tracing import Tracing, start_provider
     except ImportError:
         raise SettingsError(
             "TRACING needs OpenTelemetry: pip install '.[otel]' in a clone of the repository."

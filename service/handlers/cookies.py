@@ -5,11 +5,11 @@ from aiohttp import web
 from schemas.cookies import Cookie, CookieInput, CookiesDeletion, Counted, Deleted, StateQuery
 from service.handlers import state_query
 from service.http.endpoint import endpoint
+from service.http.input.query import QueryLoader
+from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, STORE
-from service.http.paging import list_response
-from service.http.query import QueryLoader
-from service.http.records import Records
-from service.http.responses import json_response
+from service.http.output.paging import list_response
+from service.http.output.responses import json_response
 
 INPUT = Records(CookieInput)
 _DELETION = QueryLoader(CookiesDeletion(), refuse_empty=True)

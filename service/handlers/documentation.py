@@ -10,9 +10,9 @@ from aiohttp import web
 
 from service.handlers.page import ASSETS
 from service.http.openapi import DOCUMENT
-from service.http.responses import bytes_response
-from service.http.static import Asset, serve
-from service.http.static import asset as asset_of
+from service.http.output.responses import bytes_response
+from service.http.output.static import Asset, serve
+from service.http.output.static import asset as asset_of
 
 # Swagger UI sets styles from its script and shows pictures from data: URLs.
 _POLICY = {

@@ -9,14 +9,14 @@ from aiohttp import web
 
 from schemas.outputs import ExportQuery, Output
 from service.handlers.outputs import query_of
-from service.http import exports, parquet
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
+from service.http.input.query import QueryLoader, path_id
 from service.http.keys import ORGANIZATION, STOPPING, STORE
-from service.http.limits import ADMISSION, LIMITS, TailGate
 from service.http.metrics import METRICS
-from service.http.query import QueryLoader, path_id
-from service.http.responses import STREAM_BYTES, stream_response
+from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
+from service.http.output import exports, parquet
+from service.http.output.responses import STREAM_BYTES, stream_response
 from service.store import Behind, Page, Query
 
 _QUERY = QueryLoader(ExportQuery())

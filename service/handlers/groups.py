@@ -10,16 +10,16 @@ from aiohttp import web
 
 from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, GroupsQuery, GroupWithSettings, Job
 from schemas.outputs import OutputsDeleted
-from service.http.auth import require_scope
 from service.http.endpoint import endpoint
-from service.http.field_statistics import FieldStatistics
-from service.http.json_input import read_object
+from service.http.input.json_input import read_object
+from service.http.input.query import QueryLoader, path_id
 from service.http.keys import ORGANIZATION, STORE
-from service.http.limits import ADMISSION
+from service.http.middleware.auth import require_scope
+from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
-from service.http.paging import decode_cursor, list_response
-from service.http.query import QueryLoader, path_id
-from service.http.responses import STREAM_BYTES, json_array, json_response, stream_response
+from service.http.output.field_statistics import FieldStatistics
+from service.http.output.paging import decode_cursor, list_response
+from service.http.output.responses import STREAM_BYTES, json_array, json_response, stream_response
 from service.store import Query, Store, now
 
 _LISTED_DAYS = timedelta(days=30)

@@ -6,7 +6,7 @@ from schemas.health import Health
 from service.http.endpoint import endpoint
 from service.http.errors import error_response, unavailable
 from service.http.keys import READINESS, REASON, STOPPING, STORE
-from service.http.responses import json_response
+from service.http.output.responses import json_response
 from service.store import StoreError
 
 

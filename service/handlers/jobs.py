@@ -8,13 +8,13 @@ from aiohttp import web
 
 from schemas.groups import Job, JobInput, JobPut
 from service.handlers.groups import describe_fields
-from service.http.auth import require_scope
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, problem
-from service.http.json_input import read_object
+from service.http.input.json_input import read_object
+from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, STORE
-from service.http.query import path_id
-from service.http.responses import json_response
+from service.http.middleware.auth import require_scope
+from service.http.output.responses import json_response
 
 _INPUT = JobInput()
 _DESCRIBED = 1000

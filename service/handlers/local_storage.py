@@ -6,11 +6,11 @@ from schemas.cookies import Counted, Deleted, StateQuery
 from schemas.local_storage import LocalStorageDeletion, LocalStorageEntry, LocalStorageInput
 from service.handlers import state_query
 from service.http.endpoint import endpoint
+from service.http.input.query import QueryLoader
+from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, STORE
-from service.http.paging import list_response
-from service.http.query import QueryLoader
-from service.http.records import Records
-from service.http.responses import json_response
+from service.http.output.paging import list_response
+from service.http.output.responses import json_response
 
 INPUT = Records(LocalStorageInput)
 _DELETION = QueryLoader(LocalStorageDeletion(), refuse_empty=True)

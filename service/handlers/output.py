@@ -11,14 +11,14 @@ from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult, Ou
 from service.handlers.outputs import CACHING, COPIES
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, problem
-from service.http.etags import is_known, required_tags
-from service.http.json_input import read_object
+from service.http.input.json_input import read_object
+from service.http.input.query import QueryLoader, path_id
 from service.http.keys import ORGANIZATION, STORE
-from service.http.limits import ADMISSION
+from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
-from service.http.paging import url_with_cursor
-from service.http.query import QueryLoader, path_id
-from service.http.responses import bytes_response, json_response
+from service.http.output.etags import is_known, required_tags
+from service.http.output.paging import url_with_cursor
+from service.http.output.responses import bytes_response, json_response
 from service.store import Patch
 
 _PATCH = OutputPatch()

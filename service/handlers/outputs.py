@@ -20,18 +20,18 @@ from schemas.outputs import (
     OutputsQuery,
     OutputsWritten,
 )
-from service.http.body import JSON, NDJSON
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
-from service.http.etags import is_known
+from service.http.input.body import JSON, NDJSON
+from service.http.input.query import QueryLoader, path_id
+from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
-from service.http.limits import ADMISSION, LIMITS, TailGate
 from service.http.metrics import METRICS
+from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
 from service.http.offload import off_loop
-from service.http.paging import url_with_cursor
-from service.http.query import QueryLoader, path_id
-from service.http.records import Records
-from service.http.responses import bytes_response, json_response, stream_response
+from service.http.output.etags import is_known
+from service.http.output.paging import url_with_cursor
+from service.http.output.responses import bytes_response, json_response, stream_response
 from service.store import PAGE_BEGIN, Behind, Form, Page, Part, Patch, Query, Walk, page_end, render_page
 
 INPUT = Records(OutputInput)

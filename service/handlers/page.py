@@ -8,8 +8,8 @@ from importlib.resources.abc import Traversable
 
 from aiohttp import web
 
-from service.http.static import TYPES, Asset, serve
-from service.http.static import asset as asset_of
+from service.http.output.static import TYPES, Asset, serve
+from service.http.output.static import asset as asset_of
 
 _HEADERS = {
     # The page shows scraped data, which is hostile: nothing in it can become a script or a form, and the only

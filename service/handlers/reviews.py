@@ -4,11 +4,11 @@ from aiohttp import web
 
 from schemas.reviews import Review, ReviewInput, ReviewsQuery, ReviewsWritten
 from service.http.endpoint import endpoint
+from service.http.input.query import QueryLoader, path_id
+from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, STORE
-from service.http.paging import decode_cursor, list_response
-from service.http.query import QueryLoader, path_id
-from service.http.records import Records
-from service.http.responses import json_response
+from service.http.output.paging import decode_cursor, list_response
+from service.http.output.responses import json_response
 
 INPUT = Records(ReviewInput)
 _QUERY = QueryLoader(ReviewsQuery())

@@ -6,9 +6,9 @@ from aiohttp import web
 
 from schemas.cookies import StateQuery
 from service.http.errors import invalid
+from service.http.input.query import QueryLoader
 from service.http.keys import ORGANIZATION
-from service.http.paging import decode_cursor
-from service.http.query import QueryLoader
+from service.http.output.paging import decode_cursor
 from service.store import BrowserState, Listing, Selection, now
 
 _QUERY = QueryLoader(StateQuery())

@@ -13,14 +13,14 @@ import orjson
 from aiohttp import web
 
 from schemas.storage_state import StorageState, StorageStateInput, StorageStateQuery, StorageStateWritten
-from service.http.body import read_body
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
-from service.http.json_input import check_storable, load, parse
+from service.http.input.body import read_body
+from service.http.input.json_input import check_storable, load, parse
+from service.http.input.query import QueryLoader
 from service.http.keys import ORGANIZATION, SETTINGS, STORE
 from service.http.offload import off_loop
-from service.http.query import QueryLoader
-from service.http.responses import json_array, json_response, stream_response
+from service.http.output.responses import json_array, json_response, stream_response
 from service.settings import Settings
 from service.store import Batch, Selection, Store
 

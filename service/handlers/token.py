@@ -5,7 +5,7 @@ from aiohttp import web
 from schemas.token import Token
 from service.http.endpoint import endpoint
 from service.http.keys import TOKEN
-from service.http.responses import json_response
+from service.http.output.responses import json_response
 
 
 @endpoint("Describe the token", Token())

@@ -7,12 +7,12 @@ from aiohttp import web
 from schemas.webhooks import Delivery, Webhook, WebhookCreated, WebhookDeleted, WebhookInput
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, http_error, invalid, problem
-from service.http.json_input import read_object
+from service.http.input.json_input import read_object
+from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, SETTINGS, STORE
-from service.http.limits import idle
+from service.http.middleware.limits import idle
 from service.http.outgoing import url_problem
-from service.http.query import path_id
-from service.http.responses import json_response
+from service.http.output.responses import json_response
 from service.store import MAX_WEBHOOKS, TooManyWebhooks
 from service.webhooks import COURIER
 

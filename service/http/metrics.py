@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 
 from service import __version__
 from service.http.cells import Cells, Labels, Row, read_rows
-from service.http.limits import Limits
+from service.http.middleware.limits import Limits
 from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import InFlight, Store

@@ -14,7 +14,7 @@ import service
 from schemas.errors import Error
 from schemas.examples import EXAMPLES
 from service.http.keys import SETTINGS
-from service.http.parquet import PARQUET
+from service.http.output.parquet import PARQUET
 from service.http.routing import TABLE, Route
 
 DOCUMENT = web.AppKey("openapi", bytes)

@@ -15,7 +15,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 import service
-from service.http.body import JSON
+from service.http.input.body import JSON
 from service.store import Outcome
 
 SECONDS = 10.0

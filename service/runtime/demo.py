@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from service.http.field_statistics import FieldStatistics
+from service.http.output.field_statistics import FieldStatistics
 from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
 from service.store import SCOPES, Query, Store, hash_token, now

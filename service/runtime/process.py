@@ -18,10 +18,10 @@ import uvloop
 from aiohttp import web
 
 from service.app import create_app
-from service.http.access_log import ACCESS_LOG
 from service.http.errors import place
 from service.http.keys import STOPPING
 from service.http.metrics import METRICS
+from service.http.middleware.access_log import ACCESS_LOG
 from service.runtime.drain import deliver_responses, finish_requests, stop_listening
 from service.runtime.files import raise_file_limit
 from service.runtime.logging import AccessLines, is_json, set_up

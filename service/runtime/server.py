@@ -20,9 +20,9 @@ from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error
 from service.http.keys import EXPECTS
-from service.http.limits import HEADS, LIMITS, Limits, Pool
-from service.http.security_headers import SECURITY_HEADERS
-from service.http.slow_readers import SlowReader
+from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
+from service.http.middleware.security_headers import SECURITY_HEADERS
+from service.http.output.slow_readers import SlowReader
 from service.settings import Settings
 
 log = logging.getLogger("service")

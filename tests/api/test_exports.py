@@ -139,7 +139,7 @@ async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
 
 
 async def test_parquet_without_pyarrow_is_refused(fifty: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.http.parquet.is_available", lambda: False)
+    monkeypatch.setattr("service.http.output.parquet.is_available", lambda: False)
     answer = await fifty.get("/v1/outputs/shop/export?format=parquet")
     assert answer.status == 422
     assert answer.json["detail"][0]["loc"] == ["query", "format"]

@@ -14,7 +14,7 @@ from aiohttp import ClientResponse, web
 
 from service.handlers import export
 from service.http.keys import STOPPING
-from service.http.limits import LIMITS
+from service.http.middleware.limits import LIMITS
 from service.store import Store
 from tests.support.api import Api, make_output
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.http.limits import LIMITS
+from service.http.middleware.limits import LIMITS
 from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk

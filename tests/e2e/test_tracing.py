@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestClient
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from service.app import create_app
-from service.http import tracing
+from service.http.middleware import tracing
 from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store

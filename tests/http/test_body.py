@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.http import body as bodies
-from service.http.body import inflate
 from service.http.errors import ApiError
+from service.http.input import body as bodies
+from service.http.input.body import inflate
 from service.http.offload import in_thread
 from service.http.turns import TENANT
 from service.settings import Settings

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.http.exports import Table
+from service.http.output.exports import Table
 
 csv.field_size_limit(2**24)  # of `other`, where it holds 19,000 values
 

@@ -92,14 +92,14 @@ def sending(start: bytes, rest: bytes = b"\r\n") -> Failing:
 
 
 async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
-    from service.http.limits import LIMITS
+    from service.http.middleware.limits import LIMITS
 
     monkeypatch.setattr(api.client.app[LIMITS], "wait_for", lambda _: 2.5)
     return await api.get("/v1/cookies")
 
 
 async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
-    from service.http.limits import LIMITS
+    from service.http.middleware.limits import LIMITS
 
     monkeypatch.setattr(api.client.app[LIMITS].working, "used", 10_000)
     return await api.get("/v1/cookies")

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, suppress
 
 import pytest
 
-from service.http.limits import LIMITS, Holder, Pool
-from service.http.responses import STREAM_BYTES
-from service.http.slow_readers import unsent
+from service.http.middleware.limits import LIMITS, Holder, Pool
+from service.http.output.responses import STREAM_BYTES
+from service.http.output.slow_readers import unsent
 from service.http.turns import TENANT, Turns, Waking
 from service.settings import Settings
 from service.store import Store

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from service.handlers import cookies, local_storage, outputs, reviews
 from service.http.errors import ApiError
-from service.http.fast_decoder import FastPathRejected
-from service.http.records import Records
+from service.http.input.fast_decoder import FastPathRejected
+from service.http.input.records import Records
 from service.settings import Settings
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.http.field_statistics import FieldStatistics
+from service.http.output.field_statistics import FieldStatistics
 from tests.http.test_csv import HOSTILE
 
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from service.http.limits import LIMITS
+from service.http.middleware.limits import LIMITS
 from service.settings import Settings
 from tests.support.api import Api, make_cookie
 from tests.support.raw import connect, exchange

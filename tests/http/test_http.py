@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.http.access_log import access
+from service.http.middleware.access_log import access
 from service.runtime.logging import JsonFormatter
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
 from tests.support.routes import API_ROUTES

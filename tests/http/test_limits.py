@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.http import limits
+from service.http.middleware import limits
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi

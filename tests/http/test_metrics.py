@@ -17,8 +17,8 @@ from aiohttp.test_utils import TestClient
 
 from service import __version__
 from service.app import create_app
-from service.http.limits import Limits
 from service.http.metrics import Metrics
+from service.http.middleware.limits import Limits
 from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import Store, new_secret

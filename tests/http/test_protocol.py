@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.http.limits import LIMITS
-from service.http.security_headers import SECURITY_HEADERS
+from service.http.middleware.limits import LIMITS
+from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from service.http.access_log import AccessLog
+from service.http.middleware.access_log import AccessLog
 from service.runtime.logging import AccessLines, JsonFormatter, TextFormatter
 
 REQUEST: dict[str, Any] = {

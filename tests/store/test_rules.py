@@ -8,7 +8,7 @@ import pytest
 from marshmallow import ValidationError
 
 from schemas.rules import Rule
-from service.http.field_statistics import FieldStatistics
+from service.http.output.field_statistics import FieldStatistics
 from service.store.rules import Facts, judge
 
 

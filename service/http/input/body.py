@@ -12,7 +12,7 @@ from isal import isal_zlib
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import EXPECTS, SETTINGS
-from service.http.limits import ADMISSION
+from service.http.middleware.limits import ADMISSION
 from service.http.offload import in_thread
 
 JSON = "application/json"

@@ -10,7 +10,7 @@ from aiohttp import web
 from isal import igzip
 
 from service.http.errors import http_error
-from service.http.responses import accepts_gzip
+from service.http.output.responses import accepts_gzip
 
 TYPES = {
     "html": "text/html",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from service.http.flattening import Room, is_open
+from service.http.output.flattening import Room, is_open
 
 # Objects may have any number of keys: the first so many paths are described, of so many characters in all.
 _MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024

@@ -14,8 +14,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 
 from service import __version__
-from service.http.access_log import route_of
 from service.http.keys import ORGANIZATION, REQUEST_ID
+from service.http.middleware.access_log import route_of
 from service.store import Store
 
 _GROUP = "sds.group"

@@ -10,9 +10,9 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from schemas.base import INT64_MAX
-from service.http.body import read_body
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
-from service.http.fast_decoder import decode
+from service.http.input.body import read_body
+from service.http.input.fast_decoder import decode
 from service.http.keys import SETTINGS
 from service.http.offload import off_loop
 from service.settings import Settings

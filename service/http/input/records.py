@@ -10,12 +10,12 @@ import msgspec
 from aiohttp import web
 from marshmallow import Schema, ValidationError
 
-from service.http.body import JSON, NDJSON, read_body
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
-from service.http.fast_decoder import Decoder, FastPathRejected, lines_of, lists_of
-from service.http.json_input import check_storable, count_values, is_storable, parse
+from service.http.input.body import JSON, NDJSON, read_body
+from service.http.input.fast_decoder import Decoder, FastPathRejected, lines_of, lists_of
+from service.http.input.json_input import check_storable, count_values, is_storable, parse
 from service.http.keys import SETTINGS
-from service.http.limits import ADMISSION, LIMITS
+from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import in_thread
 from service.http.turns import Slice
 from service.settings import Settings

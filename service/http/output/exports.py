@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
-from service.http.flattening import Room, leaves
 from service.http.offload import off_loop
+from service.http.output.flattening import Room, leaves
 from service.store import OUTPUT_FIELDS, Form, Page, render_json
 
 NDJSON = "application/x-ndjson"

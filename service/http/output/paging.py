@@ -12,7 +12,7 @@ from aiohttp import web
 
 from schemas.base import INT64_MAX
 from service.http.keys import SETTINGS
-from service.http.responses import json_array, stream_response
+from service.http.output.responses import json_array, stream_response
 from service.store import CursorInvalid, Key, Listing
 
 

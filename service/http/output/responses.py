@@ -12,7 +12,7 @@ from aiohttp import web
 from isal import igzip, isal_zlib
 
 from service.http.keys import STREAMING
-from service.http.limits import ADMISSION, LIMITS
+from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
 from service.store import Batch, render_json, response_has_begun
 

@@ -1,0 +1,1 @@
+"""What a request brings: its body, its JSON, its parameters."""

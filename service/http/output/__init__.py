@@ -1,0 +1,1 @@
+"""What a response carries: JSON, streams, exports, files."""
