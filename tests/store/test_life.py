@@ -10,6 +10,7 @@ import pytest
 
 from service.store import CursorExpired, Patch, Query, Store
 from tests.support.api import make_output
+from tests.support.commands import Commands
 from tests.support.groups import Group, at, groups_of, look_after, look_after_once, stopped_at, version
 
 OLD = "2020-01-01"
@@ -174,6 +175,33 @@ async def test_a_job_that_moves_under_a_change_is_counted_once(store: Store, oth
     store.outputs.ids.step = at("before write", touch)
     await group.write(store, version(2, root_job_id="job-3"))
     await group.assert_counts_are_exact(store)
+
+
+async def test_unchanged_items_keep_the_newest_of_their_own_dates_and_its_job(
+    listening: Store, group: Group, commands: Commands
+) -> None:
+    """However many dates there are, it takes a few statements."""
+
+    def crawl(job: str, year: int) -> list[dict[str, Any]]:
+        return [
+            make_output(n, root_job_id=job, last_scraped_date=f"{year}-{1 + n % 12:02}-{1 + n % 28:02}")
+            for n in range(250)
+        ]
+
+    await group.write(listening, *crawl("first", 2026)[:125], *crawl("second", 2028)[125:])
+    commands.sent.clear()
+    results = await group.write(listening, *crawl("third", 2027))
+    assert {result["result"] for result in results} == {"unchanged"}
+    assert [len(command.body["updates"]) for command in commands.sent if command.name == "update"] == [4]
+    found = {item["key_hash"]: item for item in await group.read(listening)}
+    for n in range(250):
+        job, year = ("third", 2027) if n < 125 else ("second", 2028)
+        item = found[f"key-{n}"]
+        assert (item["root_job_id"], item["last_scraped_date"].date().isoformat()) == (
+            job,
+            f"{year}-{1 + n % 12:02}-{1 + n % 28:02}",
+        )
+    await group.assert_counts_are_exact(listening)
 
 
 async def test_two_jobs_that_touch_one_item_at_once_are_counted_right(store: Store, other: Store, group: Group) -> None:

@@ -37,6 +37,9 @@ _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_appro
 # What a patch of tags counts for in a round: those that it is merged with may be 1 MiB, and 50 are looked up at once.
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
 
+# Each item of a statement is looked for among its constants, so their number is bounded.
+_TOUCHED_AT_ONCE = 100
+
 Known = dict[str, Any]  # the stored document under a key, as far as a round looks at it
 Result = dict[str, Any]  # what became of one change
 
@@ -239,27 +242,36 @@ class Plan:
         self.touches[output_id] = Touch(known, job, put.root_job_id, scraped, known.get("rehashed"))
 
     def touch_statements(self) -> list[dict[str, Any]]:
-        """Return what stores the touches.
+        """Return what stores the touches, a few statements whatever their dates.
 
         It finds each item as it was looked up: a change gives it another id, a touch another job.
         """
-        alike: dict[tuple[str, str, datetime, str | None], list[int]] = {}
-        for known, job, _, scraped, rehashed in self.touches.values():
-            alike.setdefault((known["root_job_id"], job, scraped, rehashed), []).append(known["id"])
-        statements = []
-        for (before, job, scraped, rehashed), ids in alike.items():
-            changes = {} if before == job else {"root_job_id": job, "change": "unchanged"}
-            if rehashed is not None:
-                changes["content_hash"] = rehashed
-            statements.append(
-                {
-                    "q": {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before},
-                    "u": {"$max": {"last_scraped_date": scraped}, **({"$set": changes} if changes else {})},
-                    "multi": True,
-                    "hint": "id",
-                }
-            )
-        return statements
+        alike: dict[tuple[str, str], list[Touch]] = {}
+        for touch in self.touches.values():
+            alike.setdefault((touch.known["root_job_id"], touch.job), []).append(touch)
+        return [
+            self._touch_statement(before, job, touches[start : start + _TOUCHED_AT_ONCE])
+            for (before, job), touches in alike.items()
+            for start in range(0, len(touches), _TOUCHED_AT_ONCE)
+        ]
+
+    def _touch_statement(self, before: str, job: str, touches: list[Touch]) -> dict[str, Any]:
+        ids = [touch.known["id"] for touch in touches]
+        statement = {"multi": True, "hint": "id"}
+        statement["q"] = {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before}
+        changes: dict[str, Any] = {} if before == job else {"root_job_id": job, "change": "unchanged"}
+        first = touches[0]
+        if all(touch.scraped == first.scraped and touch.content_hash is None for touch in touches):
+            update = {"$max": {"last_scraped_date": first.scraped}, **({"$set": changes} if changes else {})}
+            return {**statement, "u": update}
+        # Each item finds its own among the constants: a statement for each item would cost the database twice as much.
+        dates = [touch.scraped for touch in touches]
+        hashes = [touch.content_hash or touch.known["content_hash"] for touch in touches]
+        place = {"$indexOfArray": ["$$ids", "$id"]}
+        changes = {name: {"$literal": value} for name, value in changes.items()}
+        changes["last_scraped_date"] = {"$max": ["$last_scraped_date", {"$arrayElemAt": ["$$dates", place]}]}
+        changes["content_hash"] = {"$arrayElemAt": ["$$hashes", place]}
+        return {**statement, "u": [{"$set": changes}], "c": {"ids": ids, "dates": dates, "hashes": hashes}}
 
     def count(self, made: list[Row], tombstones: int) -> Change:
         """Return what the rows that were made and the touches change in the counts."""
