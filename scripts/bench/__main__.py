@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from pathlib import Path
 
 from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
@@ -22,8 +23,8 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "capacity": (100_000, 20_000, 0, 0),
     "retention": (100_000, 10_000, 20, 5),
     "deletion": (1_000_000, 20_000, 20, 5),
-    "recrawl": (100_000, 20_000, 0, 0),
 }
+_CASES = ["reads", "writes", "recrawl"]
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
     "deep": "pages at 99 %% of the items against the first, for each filter",
@@ -35,7 +36,6 @@ _HELP = {
     "overload": "up to three times what the service can carry",
     "retention": "8 writers while all old items of their group expire",
     "deletion": "8 writers while another group is deleted and a worker killed",
-    "recrawl": "CPU of a crawl that finds everything unchanged",
 }
 
 
@@ -53,6 +53,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, help="of one run")
     parser.add_argument("--repeats", type=int, default=3, help="runs of which the median counts (compare)")
     parser.add_argument("--servers", nargs="+", choices=names, default=names, help="only these (compare)")
+    parser.add_argument("--cases", nargs="+", choices=_CASES, default=_CASES, help="only these (compare)")
+    parser.add_argument("--before", metavar="FOLDER", type=Path, help="a checkout of an earlier version (compare)")
     parser.add_argument("--save", metavar="FILE", help="for the medians as JSON (compare)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
@@ -61,12 +63,12 @@ def main() -> None:
     items = max(5_000, options.items or (quick_items if options.quick else full_items))
     seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
     if options.measurement == "compare":
-        compare.run(items, seconds, options.repeats, options.servers, options.save)
+        compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before, options.save)
     elif options.measurement == "capacity":
         capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement == "latency":
         latency(items, seconds)
-    elif options.measurement in ("retention", "deletion", "recrawl"):
+    elif options.measurement in ("retention", "deletion"):
         getattr(life, options.measurement)(items, seconds)
     elif options.measurement in ("deep", "compression"):
         getattr(checks, options.measurement)(items)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
 import sys
 import time
 import urllib.request
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
+
+from pymongo import ASCENDING, IndexModel
 
 from scripts.bench import data, load
 from scripts.bench.machine import (
+    ALL_CPUS,
     DATABASE,
+    OTHER_CPUS,
     PATIENT,
     PEERS_PYTHON,
     SERVER_CPUS,
@@ -24,19 +31,47 @@ from scripts.bench.machine import (
     engine,
     service,
 )
-from service.store.indexes import INDEXES
 
 CONNECTIONS = 16
 DEPTH = 0.75
-LIMITS = (10, 100, 1000)
 BATCH = 100
-INGEST, INGEST_GROUPS = "ingest", "ingest, 8 groups"
-# Case -> connections and groups that are written to.
-_INGEST = {INGEST: (8, 1), INGEST_GROUPS: (16, 8)}
 _PEERS = Path("scripts/bench/peers")
 
 OURS, FLOOR, FLOOR_UVLOOP = "this service", "floor", "floor on uvloop"
 FASTAPI, FASTIFY, EVE = "FastAPI + Beanie", "Fastify", "Eve"
+BEFORE = "earlier version"
+FASTEST = "the fastest peer"
+_READ_ONLY = {EVE, FLOOR, FLOOR_UVLOOP}
+
+
+class Case(NamedTuple):
+    """What is asked: pages of `limit` items, or bodies of `batch` items for some groups."""
+
+    name: str
+    connections: int
+    limit: int = 0
+    batch: int = 0
+    groups: int = 1
+
+
+READS = [Case(f"limit {limit}", CONNECTIONS, limit=limit) for limit in (10, 100, 1000)]
+WRITES = [
+    Case("batches of 100", 8, batch=BATCH),
+    Case("batches of 100, 8 groups", 16, batch=BATCH, groups=8),
+    Case("one item, 64 connections", 64, batch=1),
+    Case("one item, 8 connections", 8, batch=1),
+]
+FIRST, ONE_DATE, OWN_DATES = "first crawl", "unchanged, one date", "unchanged, a date each"
+
+# What a team would give a collection that serves the same queries: this service has no more to keep.
+_PEER_INDEXES = [
+    IndexModel([(field, ASCENDING) for field in ("organization_id", "group_id", *fields)], unique=len(fields) == 1)
+    for fields in (
+        ("id",),
+        ("key_hash",),
+        *((field, "id") for field in ("root_job_id", "source_url", "country", "region", "update_date")),
+    )
+]
 
 
 @dataclass
@@ -54,7 +89,7 @@ class Row:
 
 def _peer(name: str, mongo: Engine, command: list[str], token: str) -> Server:
     collection = "ingest_" + "".join(letter for letter in name.lower() if letter.isalnum())
-    mongo.database[collection].create_indexes(INDEXES["outputs"])  # what this service has to keep too
+    mongo.database[collection].create_indexes(_PEER_INDEXES)
     environ = {
         "MONGO_URL": mongo.url,
         "MONGO_DATABASE": DATABASE,
@@ -62,7 +97,7 @@ def _peer(name: str, mongo: Engine, command: list[str], token: str) -> Server:
         "PYTHONPATH": str(_PEERS),
         "NODE_ENV": "production",
     }
-    server = Server(name, command, environ, SERVER_CPUS)
+    server = Server(name, command, environ, ALL_CPUS)
     server.wait(_path(name, 10, 0), {"Authorization": f"Bearer {token}"})
     return server
 
@@ -89,7 +124,17 @@ def _start(name: str, mongo: Engine, token: str) -> Server:
         FASTAPI: [*uvicorn, "--loop", "uvloop", "--http", "httptools", "fastapi_beanie:app"],
         EVE: [*gunicorn, "-b", "127.0.0.1:{port}", "eve_offset"],
     }
-    return service(mongo.url, **PATIENT) if name == OURS else _peer(name, mongo, commands[name], token)
+    return service(mongo.url, ALL_CPUS, **PATIENT) if name == OURS else _peer(name, mongo, commands[name], token)
+
+
+def _start_before(mongo: Engine, folder: Path) -> tuple[Server, str]:
+    """Start an earlier version on a database of its own, and get a token for it."""
+    database = f"{DATABASE}_before"
+    server = service(mongo.url, ALL_CPUS, folder, **PATIENT, mongo_database=database)
+    server.name = BEFORE
+    command = [server.python, "-m", "service", "token", "create", "--organization", "1", "--scopes", "read,write"]
+    made = subprocess.run(command, cwd=folder, env=server.environ, capture_output=True, text=True, check=True)
+    return server, made.stdout.split()[-1]
 
 
 def _path(name: str, limit: int, cursor: int) -> str:
@@ -105,7 +150,7 @@ def _check_peers(names: list[str]) -> None:
 
 def _check_page(server: Server, loaded: data.Loaded) -> None:
     """Stop if a server does not return what is asked for: what is left out costs nothing."""
-    for limit in LIMITS:
+    for _, _, limit, _, _ in READS:
         url = server.url + _path(server.name, limit, loaded.cursor(DEPTH))
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {loaded.token}"})
         with urllib.request.urlopen(request, timeout=60) as response:
@@ -114,59 +159,112 @@ def _check_page(server: Server, loaded: data.Loaded) -> None:
             raise SystemExit(f"{server.name} returned {found} items of {limit}")
 
 
-def run(items: int, seconds: float, repeats: int, names: list[str], save: str | None) -> None:
+def run(
+    items: int,
+    seconds: float,
+    repeats: int,
+    names: list[str],
+    cases: list[str],
+    before: Path | None = None,
+    save: str | None = None,
+) -> None:
     """Measure, print the table and the ratios."""
+    _check_peers(names)
     print(describe())
-    print(
-        f"load from {load.generator()}, {CONNECTIONS} connections, {repeats} runs of {seconds:g} s each, no access logs"
-    )
-    with engine() as mongo, load.template_file(data.templates(1000)) as templates:
+    print(f"load from {load.generator()}, {repeats} runs of {seconds:g} s each, no access logs")
+    with engine() as mongo:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")
-        mongo.step_aside()
         servers = [_start(name, mongo, loaded.token) for name in names]
+        tokens = {server.name: loaded.token for server in servers}
         try:
             for server in servers:
                 _check_page(server, loaded)
-            rows = _measure(mongo, servers, loaded, templates, seconds, repeats)
+            if before is not None:
+                old, tokens[BEFORE] = _start_before(mongo, before)
+                servers.append(old)
+            measured = _Measured(mongo, servers, tokens, loaded, seconds)
+            for turn in range(repeats):
+                measured.turn(turn, cases)
         finally:
             for server in servers:
                 server.stop()
-    medians = {key: _median(runs) for key, runs in rows.items() if runs}
+    medians = {key: _median(runs) for key, runs in measured.rows.items() if runs}
     print(table(medians))
     print(ratios(medians))
     if save:
         Path(save).write_text(json.dumps([{"case": c, "server": s, **vars(r)} for (c, s), r in medians.items()]))
 
 
-def _measure(
-    mongo: Engine, servers: list[Server], loaded: data.Loaded, templates: Path, seconds: float, repeats: int
-) -> dict[tuple[str, str], list[Row]]:
-    """Run all cases, server after server inside each, so that what disturbs the machine hits all alike."""
-    cases = [(f"limit {limit}", limit) for limit in LIMITS] + [(name, BATCH) for name in _INGEST]
-    runs = [
-        (case, size, server) for case, size in cases for server in servers if case not in _INGEST or server.name != EVE
-    ]
-    rows: dict[tuple[str, str], list[Row]] = {}
-    for number, (case, size, server) in enumerate(runs * repeats):
-        headers = {"Authorization": f"Bearer {loaded.token}"}
-        if case in _INGEST:
-            connections, groups = _INGEST[case]
-            what = load.Requests(f"{server.url}/v1/outputs/ingest", headers, connections, templates, BATCH, groups)
-        else:
-            path = _path(server.name, size, loaded.cursor(DEPTH))
-            what = load.Requests(server.url + path, headers, CONNECTIONS)
-        done = rows.setdefault((case, server.name), [])
+class _Measured:
+    """All runs so far, case after case and server after server, so that what disturbs the machine hits all alike."""
+
+    def __init__(
+        self, mongo: Engine, servers: list[Server], tokens: dict[str, str], loaded: data.Loaded, seconds: float
+    ) -> None:
+        self._mongo, self._servers, self._loaded, self._seconds = mongo, servers, loaded, seconds
+        self._headers = {name: {"Authorization": f"Bearer {token}"} for name, token in tokens.items()}
+        self.rows: dict[tuple[str, str], list[Row]] = {}
+
+    def turn(self, turn: int, cases: list[str]) -> None:
+        if "reads" in cases:
+            self._pin(SERVER_CPUS, OTHER_CPUS)
+            for case in READS:
+                for server in self._servers:
+                    if server.name != BEFORE:
+                        path = _path(server.name, case.limit, self._loaded.cursor(DEPTH))
+                        self._one(server, case.name, self._requests(server, path, case.connections), case.limit)
+        self._pin(ALL_CPUS, ALL_CPUS)  # as on a machine that a team has: the cores are shared
+        with load.template_file(data.templates(1000, picture=False)) as templates:
+            for case in WRITES if "writes" in cases else ():
+                for server in self._servers:
+                    if server.name not in _READ_ONLY:
+                        what = self._requests(server, "/v1/outputs/ingest", case.connections)
+                        what.templates, what.batch, what.groups = templates, case.batch, case.groups
+                        self._one(server, case.name, what, case.batch)
+        if "recrawl" in cases:
+            for server in self._servers:
+                if server.name in (OURS, BEFORE):
+                    self._recrawl(server, f"/v1/outputs/crawled-{turn}")
+
+    def _pin(self, cpus: set[int], others: set[int]) -> None:
+        for server in self._servers:
+            server.tree.pin(cpus)
+        self._mongo.tree.pin(others)
+        self._others = others
+
+    def _requests(self, server: Server, path: str, connections: int) -> load.Requests:
+        return load.Requests(server.url + path, self._headers[server.name], connections, cpus=self._others)
+
+    def _recrawl(self, server: Server, path: str) -> None:
+        """Write the same items three times: new, then unchanged with one date for all, then with a date for each."""
+        items = max(5_000, min(self._loaded.items, 100_000))
+        tomorrow = datetime.now(UTC) + timedelta(days=1)
+        dates = [tomorrow + timedelta(milliseconds=n) for n in range(1000)]
+        first = load.next_number()
+        crawls = {
+            FIRST: data.templates(1000, picture=False),
+            ONE_DATE: data.templates(1000, "second", dates[:1] * 1000, picture=False),
+            OWN_DATES: data.templates(1000, "third", [date + timedelta(days=1) for date in dates], picture=False),
+        }
+        for name, made in crawls.items():
+            with load.template_file(made) as templates:
+                what = self._requests(server, path, 8)
+                what.templates, what.batch, what.first = templates, BATCH, first
+                self._one(server, name, what, BATCH, items // BATCH)
+
+    def _one(self, server: Server, case: str, what: load.Requests, size: int, count: int | None = None) -> None:
+        done = self.rows.setdefault((case, server.name), [])
         try:
-            rate = done[-1].rate if done else load.send(what, 4 * CONNECTIONS).rate
-            row = _one(server.tree, mongo.tree, what, size, max(3 * CONNECTIONS, int(rate * seconds)))
+            if count is None:
+                rate = done[-1].rate if done else load.send(what, 4 * what.connections).rate
+                count = max(3 * what.connections, int(rate * self._seconds))
+            row = _one(server.tree, self._mongo.tree, what, size, count)
         except load.Failed as error:
             print(f"{case}, {server.name}, left out: {error}")
-            continue
+            return
         done.append(row)
-        _progress(number + 1, len(runs) * repeats, case, server.name, row)
-    sys.stderr.write("\r" + " " * 100 + "\r")
-    return rows
+        _progress(case, server.name, row)
 
 
 def _one(tree: Tree, database: Tree, what: load.Requests, size: int, count: int) -> Row:
@@ -186,10 +284,13 @@ def _one(tree: Tree, database: Tree, what: load.Requests, size: int, count: int)
     )
 
 
-def _progress(done: int, total: int, case: str, name: str, row: Row) -> None:
-    line = f"[{done}/{total}] {time.strftime('%H:%M:%S')} {case}, {name}: {row.rate:.0f}/s, {row.cpu:.1f} ms"
-    sys.stderr.write(f"\r{line:<100}" if sys.stderr.isatty() else line + "\n")
-    sys.stderr.flush()
+def _progress(case: str, name: str, row: Row) -> None:
+    print(
+        f"{time.strftime('%H:%M:%S')} {case}, {name}: {row.items_rate:,.0f} items/s,"
+        f" {row.cpu:.1f} ms and {row.database_cpu:.1f} ms of the database for each 1000",
+        file=sys.stderr,
+        flush=True,
+    )
 
 
 def _median(rows: list[Row]) -> Row:
@@ -213,23 +314,47 @@ def table(medians: dict[tuple[str, str], Row]) -> str:
     return "\n" + "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
+class Goal(NamedTuple):
+    """How a figure of this service is to stand to that of another server, or to another case of its own."""
+
+    what: str
+    case: str
+    peer: str
+    goal: float
+    peer_case: str = ""
+
+
 def ratios(medians: dict[tuple[str, str], Row]) -> str:
     """Return how this service stands to its peers, beside what was set as the goal."""
-    lines = ["\nThis service against its peers (the floor of the goals is plain aiohttp, without uvloop):\n"]
-    for what, case, peer, goal in _GOALS:
-        if (case, peer) in medians and (case, OURS) in medians:
-            ratio = getattr(medians[case, OURS], what) / getattr(medians[case, peer], what)
-            reached = ratio <= goal if what == "cpu" else ratio >= goal
-            words = f"{'at most' if what == 'cpu' else 'at least'} {goal:g}: {'reached' if reached else 'MISSED'}"
-            name = "CPU" if what == "cpu" else "items/s"
-            lines.append(f"  {case:<16} {name:<8} {ratio:5.2f} x {peer:<17} {words}")
+    for name, *_ in (*WRITES, *READS):
+        peers = [medians[name, peer] for peer in (FASTAPI, FASTIFY) if (name, peer) in medians]
+        if peers:
+            medians = {**medians, (name, FASTEST): max(peers, key=lambda row: row.items_rate)}
+    lines = ["\nThis service against others:\n"]
+    for what, case, peer, goal, peer_case in _GOALS:
+        other = (peer_case or case, peer)
+        if other in medians and (case, OURS) in medians:
+            ratio = getattr(medians[case, OURS], what) / getattr(medians[other], what)
+            reached = ratio >= goal if what == "items_rate" else ratio <= goal
+            words = (
+                f"{'at least' if what == 'items_rate' else 'at most'} {goal:g}: {'reached' if reached else 'MISSED'}"
+            )
+            name = {"cpu": "CPU", "database_cpu": "database CPU", "items_rate": "items/s"}[what]
+            lines.append(f"  {case:<25} {name:<13} {ratio:5.2f} x {peer_case or peer:<17} {words}")
     return "\n".join(lines)
 
 
-_GOALS: list[tuple[str, str, str, float]] = [
-    *(("cpu", case, FLOOR, goal) for case, goal in (("limit 10", 1.15), ("limit 100", 0.95), ("limit 1000", 0.95))),
-    *(("cpu", f"limit {limit}", peer, goal) for limit in LIMITS for peer, goal in ((FASTAPI, 0.6), (EVE, 0.25))),
-    *(("cpu", case, FASTAPI, 0.85) for case in _INGEST),
-    *(("items_rate", case, FASTAPI, 1.15) for case in _INGEST),
-    *(("items_rate", case, FASTIFY, 1.0) for case in _INGEST),
+_GOALS = [
+    *(Goal("cpu", case, FLOOR, goal) for case, goal in (("limit 10", 1.2), ("limit 100", 0.95), ("limit 1000", 0.95))),
+    *(Goal("cpu", case.name, peer, goal) for case in READS for peer, goal in ((FASTAPI, 0.6), (EVE, 0.25))),
+    Goal("items_rate", "batches of 100", FASTEST, 1.2),
+    Goal("cpu", "batches of 100", FASTAPI, 0.7),
+    Goal("database_cpu", "batches of 100", BEFORE, 0.7),
+    Goal("items_rate", "batches of 100, 8 groups", FASTEST, 1),
+    Goal("items_rate", "one item, 64 connections", FASTEST, 3),
+    Goal("items_rate", "one item, 8 connections", BEFORE, 2),
+    Goal("items_rate", ONE_DATE, OURS, 0.7, FIRST),
+    Goal("items_rate", OWN_DATES, OURS, 0.5, FIRST),
+    Goal("items_rate", ONE_DATE, BEFORE, 1.6),
+    Goal("items_rate", OWN_DATES, BEFORE, 1.6),
 ]

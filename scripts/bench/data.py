@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import repeat
 from typing import Any
 
 import bson
@@ -19,7 +21,7 @@ from service.store import Store
 
 ORGANIZATION = 1
 GROUP = "shop"
-JOBS = 10
+JOBS = 7
 BATCH = 1000
 # Every fiftieth item is of one URL, so that a filter by URL has deep pages too.
 LISTING = "https://shop.example/listing"
@@ -42,11 +44,20 @@ class Loaded:
         return int(self.last_id * share)
 
 
-def templates(count: int) -> list[str]:
-    """Return the JSON of items with `@@` where each has its number."""
+def templates(
+    count: int, job: str = "job", dates: Sequence[datetime | None] = (), *, picture: bool = True
+) -> list[str]:
+    """Return the JSON of items with `@@` where each has its number: the same, whatever their jobs and dates."""
     dice = random.Random(7)
-    made = [orjson.dumps(item(dice, _PLACE, f"job-{n % JOBS}")).decode() for n in range(count)]
-    return [text.replace(str(_PLACE), "@@") for text in made]
+    made = []
+    for n, date in zip(range(count), dates or repeat(None), strict=False):
+        output = item(dice, _PLACE, f"{job}-{n % JOBS}")
+        if not picture:
+            del output["data"]["thumbnail"]
+        if date is not None:
+            output["last_scraped_date"] = date
+        made.append(orjson.dumps(output).decode().replace(str(_PLACE), "@@"))
+    return made
 
 
 def load(engine: Engine, items: int) -> Loaded:

@@ -16,7 +16,7 @@ import orjson
 
 from scripts.bench import data
 from scripts.bench.load import percentile
-from scripts.bench.machine import ALL_CPUS, PATIENT, Engine, PeakMemory, Server, describe, engine, service
+from scripts.bench.machine import ALL_CPUS, Engine, PeakMemory, Server, describe, engine, service
 
 WRITERS = 8
 BATCH = 20
@@ -192,52 +192,3 @@ async def _deletion(server: Server, headers: dict[str, str], seconds: float) -> 
         writers.report(f"medians of {len(beside)} periods beside it", *beside)
     writers.report("after a worker was killed" if killed else "to the end of the deletion", last)
     print(f"\n{deleted:,} deletions acknowledged in {calls} calls and {took:.0f} s; workers killed: {int(killed)}")
-
-
-def recrawl(items: int, seconds: float) -> None:
-    """Compare the CPU of a first crawl with that of the same crawl again, unchanged, by a new job."""
-    print(describe())
-    with engine() as mongo:
-        loaded = data.load(mongo, 1000)
-        server = service(mongo.url, ALL_CPUS, **PATIENT)
-        try:
-            first, again, at_end = asyncio.run(_recrawl(server, mongo, _token(mongo, loaded), items))
-        finally:
-            server.stop()
-    for name, (ours, theirs, took) in (("first crawl", first), ("the same again", again)):
-        print(f"{name}: {ours:.1f} s of CPU of the service, {theirs:.1f} s of the database, {took:.1f} s")
-    print(f"CPU of the second {(again[0] + again[1]) / (first[0] + first[1]):.2f} times that of the first")
-    print(f"a consumer at the end of the group got {at_end}")
-
-
-async def _recrawl(
-    server: Server, mongo: Engine, headers: dict[str, str], items: int
-) -> tuple[tuple[float, float, float], tuple[float, float, float], list[int]]:
-    made = data.templates(1000)
-    outputs, figures = f"{server.url}/v1/outputs/crawled", []
-    batches = [
-        [orjson.loads(made[n % 1000].replace("@@", str(n))) for n in range(first, min(first + 100, items))]
-        for first in range(0, items, 100)
-    ]
-    etag = ""
-    async with aiohttp.ClientSession() as session:
-        for job in ("first", "second"):
-            for batch in batches:
-                for item in batch:
-                    item["root_job_id"] = job
-            before, started = (server.tree.cpu_seconds(), mongo.tree.cpu_seconds()), time.monotonic()
-            waiting = iter(batches)
-
-            async def send(waiting: Any = waiting) -> None:
-                for batch in waiting:
-                    await call(session, "POST", outputs, headers, batch)
-
-            await asyncio.gather(*(send() for _ in range(WRITERS)))
-            took = time.monotonic() - started
-            figures.append((server.tree.cpu_seconds() - before[0], mongo.tree.cpu_seconds() - before[1], took))
-            if job == "first":
-                async with session.get(f"{outputs}?limit=1", headers=headers) as response:
-                    etag = response.headers["ETag"]
-        async with session.get(outputs, headers={**headers, "If-None-Match": etag}) as response:
-            at_end = [response.status]
-    return figures[0], figures[1], at_end

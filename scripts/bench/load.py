@@ -39,6 +39,8 @@ class Requests:
     templates: Path | None = None  # of items to post; without it the request is a GET
     batch: int = 100
     groups: int = 1  # with more than one, their numbers go behind the path
+    first: int | None = None  # number of the first item; else none has been sent before
+    cpus: set[int] = field(default_factory=lambda: OTHER_CPUS)
 
 
 @dataclass
@@ -62,6 +64,11 @@ class Failed(Exception):
 
 # Every item that is ever posted has a number of its own.
 _numbers = iter(range(10_000_000, 10**12, 10_000_000))
+
+
+def next_number() -> int:
+    """Return a number from which on no item has been posted."""
+    return next(_numbers)
 
 
 def generator() -> str:
@@ -90,7 +97,7 @@ def _wrk(what: Requests, count: int) -> tuple[Result, int]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    os.sched_setaffinity(process.pid, OTHER_CPUS)
+    os.sched_setaffinity(process.pid, what.cpus)
     assert process.stderr
     started = ended = time.perf_counter()
     report: dict[str, Any] = {}
@@ -119,7 +126,7 @@ def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
         stdout=subprocess.PIPE,
         check=True,
         timeout=_MOST_SECONDS,
-        preexec_fn=lambda: os.sched_setaffinity(0, OTHER_CPUS),
+        preexec_fn=lambda: os.sched_setaffinity(0, what.cpus),
     )
     report = json.loads(done.stdout)
     failed = report.pop("failed")
@@ -127,7 +134,10 @@ def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
 
 
 def _post(what: Requests) -> list[str]:
-    return [str(what.templates), str(what.batch), str(next(_numbers)), str(what.groups)] if what.templates else []
+    if what.templates is None:
+        return []
+    first = next_number() if what.first is None else what.first
+    return [str(what.templates), str(what.batch), str(first), str(what.groups)]
 
 
 def percentile(values: list[float], share: float) -> float:

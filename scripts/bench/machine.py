@@ -127,15 +127,19 @@ class PeakMemory:
 class Server:
     """A server process under measurement."""
 
-    def __init__(self, name: str, command: list[str], environ: dict[str, str], cpus: set[int]) -> None:
+    def __init__(
+        self, name: str, command: list[str], environ: dict[str, str], cpus: set[int], folder: Path = ROOT
+    ) -> None:
         self.name = name
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.python = command[0]
+        self.environ = {**os.environ, **environ, "PORT": str(self.port)}
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         self._process = subprocess.Popen(
             [word.replace("{port}", str(self.port)) for word in command],
-            cwd=ROOT,
-            env={**os.environ, **environ, "PORT": str(self.port)},
+            cwd=folder,
+            env=self.environ,
             stdout=self._log,
             stderr=subprocess.STDOUT,
         )
@@ -178,11 +182,12 @@ class Server:
 PATIENT: dict[str, Any] = {"mongo_timeout": 60, "lease_seconds": 100}
 
 
-def service(mongo_url: str, cpus: set[int] = SERVER_CPUS, **settings: Any) -> Server:
-    """Start this service."""
-    environ = {"LOG_LEVEL": "WARNING"} | {name.upper(): str(value) for name, value in settings.items()}
-    environ |= {"MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE}
-    server = Server("this service", [sys.executable, "-m", "service", "serve"], environ, cpus)
+def service(mongo_url: str, cpus: set[int] = SERVER_CPUS, folder: Path = ROOT, **settings: Any) -> Server:
+    """Start this service, or the version in another checkout that has its own `.venv`."""
+    python = sys.executable if folder == ROOT else str(folder / ".venv/bin/python")
+    environ = {"LOG_LEVEL": "WARNING", "MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE}
+    environ |= {name.upper(): str(value) for name, value in settings.items()}
+    server = Server("this service", [python, "-m", "service", "serve"], environ, cpus, folder)
     server.wait("/readyz", {})
     return server
 

@@ -24,7 +24,7 @@ SCHEMA = {
 }
 application = Eve(
     settings={
-        "MONGO_URI": os.environ["MONGO_URL"].replace("/?", f"/{os.environ['MONGO_DATABASE']}?"),
+        "MONGO_URI": os.environ["MONGO_URL"].replace("/?", f"/{os.environ['MONGO_DATABASE']}?authSource=admin&"),
         "PAGINATION_LIMIT": 1000,
         "OPTIMIZE_PAGINATION_FOR_SPEED": True,
         "HATEOAS": False,

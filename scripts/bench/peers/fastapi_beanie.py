@@ -88,7 +88,7 @@ async def lifespan(app: FastAPI) -> Any:
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(os.environ["MONGO_URL"])
     database = client[os.environ["MONGO_DATABASE"]]
     await init_beanie(database=database, document_models=[Stored])
-    majority = WriteConcern("majority")
+    majority = WriteConcern("majority", j=True)
     app.state.ingest = database.get_collection(os.environ["INGEST"], write_concern=majority)
     app.state.counters = database.get_collection("counters_fastapi", write_concern=majority)
     yield

@@ -33,7 +33,7 @@ const query = {
 
 const client = await new MongoClient(process.env.MONGO_URL).connect();
 const database = client.db(process.env.MONGO_DATABASE);
-const majority = { writeConcern: { w: "majority" } };
+const majority = { writeConcern: { w: "majority", journal: true } };
 const outputs = database.collection("outputs");
 const ingest = database.collection(process.env.INGEST, majority);
 const counters = database.collection("counters_fastify", majority);
