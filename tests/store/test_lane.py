@@ -18,7 +18,8 @@ from service.store.outputs import lane as lane_module
 from service.store.outputs.changes import Plan
 from service.store.outputs.door import Door, Put
 from service.store.outputs.group import Group as StoredGroup
-from service.store.outputs.lane import Lane, Write
+from service.store.outputs.lane import Lane
+from service.store.outputs.rounds import Rounds, Write
 from tests.support.api import make_file, make_output
 from tests.support.commands import Commands
 from tests.support.groups import DATABASE, Group, stopped_at, version
@@ -99,7 +100,7 @@ async def test_more_than_one_message_holds_arrives(store: Store, group: Group, t
 
 def test_a_round_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     async def take() -> list[int]:
-        lane = Lane(SimpleNamespace(ids=None, recovery=None, database=None), (1, "g"))  # type: ignore[arg-type]
+        lane = Lane(SimpleNamespace(ids=None, recovery=None, database=None, max_item_bytes=0), (1, "g"))  # type: ignore[arg-type]
         sizes = ((1, "0"), (1, "a"), (1, "bc"), (1, "d"), (9, "e"), (9, "f"), (1, "f"))
         for size, keys in sizes:
             lane.waiting.append(Write({key: SimpleNamespace(size=size / len(keys)) for key in keys}))  # type: ignore[misc]
@@ -109,7 +110,7 @@ def test_a_round_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> N
         return rounds
 
     monkeypatch.setattr(lane_module, "_MAX_KEYS", 3)
-    monkeypatch.setattr(lane_module, "_MAX_BYTES", 10)
+    monkeypatch.setattr(lane_module, "MAX_BYTES", 10)
     assert asyncio.run(take()) == [2, 2, 1, 1, 1]
 
 
@@ -119,14 +120,14 @@ async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
     """The tags that they are merged with may be a megabyte each."""
     items = await group.write(store, *(make_output(n) for n in range(1, 121)))
     sizes: list[int] = []
-    find = Lane._find
+    find = Rounds._find
 
-    async def counted(self: Lane, keys: list[str], fields: dict[str, Any], **options: Any) -> Any:
+    async def counted(self: Rounds, keys: list[str], fields: dict[str, Any], **options: Any) -> Any:
         sizes.append(len(keys))
         return await find(self, keys, fields, **options)
 
     async with stopped_at(store, "before write", group.write(store, make_output(0))):
-        monkeypatch.setattr(Lane, "_find", counted)
+        monkeypatch.setattr(Rounds, "_find", counted)
         patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
         clients = [
             asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)

@@ -1,0 +1,279 @@
+"""One round: what is stored of its items is looked up, each change is decided, and all is written.
+
+One `insert` command for new items, one `update` command for known ones, one for those that were seen again unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from service.store.connection import DURABLE, Database
+from service.store.contract import stored
+from service.store.decoding import NAIVE, RAW, decode, encoded
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
+from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
+from service.store.outputs.comparing import Comparing
+from service.store.outputs.counts import Change
+from service.store.outputs.door import Put, mark_of, rehash, rehashed
+from service.store.outputs.group import Group
+from service.store.outputs.ids import Batch, Ids
+from service.store.outputs.recovery import Recovery
+
+log = logging.getLogger("service.store")
+
+# One message of the database holds three times as much.
+MAX_BYTES = 16 * 1024 * 1024
+# Planning and encoding on the event loop, before others run.
+_SLICE_SECONDS = 0.005
+# Items whose data are hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
+_HASHED_AT_ONCE = 10
+# Items whose files are looked up at once: each may have 1000.
+_FILES_AT_ONCE = 50
+
+
+class Write:
+    """One request's changes by output_id, the last of each, and the future of their results."""
+
+    __slots__ = ("alone", "changes", "done", "losses", "results", "size", "tried")
+
+    def __init__(self, changes: dict[str, Pending]) -> None:
+        self.changes = changes
+        self.size = sum(change.size for change in changes.values())
+        self.results: dict[str, Result] = {}
+        self.tried: dict[str, Result] = {}  # what an attempt of unknown outcome meant to do
+        self.alone = False  # whether it may be to blame for the failure of a round
+        self.losses = 0
+        self.done: asyncio.Future[dict[str, Result]] = asyncio.get_running_loop().create_future()
+
+    def fail(self, error: Exception) -> None:
+        """Let the caller have an error, unless it has gone."""
+        if not self.done.done():
+            self.done.set_exception(error)
+
+    def succeed(self) -> None:
+        """Let the caller have the results, unless it has gone."""
+        if not self.done.done():
+            self.done.set_result(self.results)
+
+
+class Outcome(NamedTuple):
+    """What a round changed, what became of each item, and which the database refused."""
+
+    change: Change
+    results: dict[str, Result]
+    errors: dict[str, StoreError]
+
+
+class Rounds:
+    """Writes the items of one group, a round at a time."""
+
+    def __init__(self, database: Database, ids: Ids, recovery: Recovery, group: Group, max_item_bytes: int) -> None:
+        self._database, self._ids, self._recovery = database, ids, recovery
+        self.group, self._max_item_bytes = group, max_item_bytes
+
+    @stored
+    async def look_up(self, changes: dict[str, Pending]) -> dict[str, Known]:
+        """Return what is stored of some items.
+
+        Read as the primary has it now, committed or not: the write that follows is guarded by what
+        was read here, and is answered only when it is committed, and with it what it was built on.
+        """
+        if not changes:
+            return {}
+        # Tags are up to a megabyte each.
+        tagged = {key for key, change in changes.items() if isinstance(change, Patch) and change.tags is not None}
+        others = [key for key in changes if key not in tagged]
+        known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
+        if tagged:
+            raw = await self._find(list(tagged), {**KNOWN_FIELDS, "tags": 1}, codec_options=RAW)
+            decoded = await asyncio.to_thread(lambda: [decode(encoded(document)) for document in raw])
+            known |= {found["_id"]: found for found in decoded}
+        undated = [
+            key
+            for key, change in changes.items()
+            if isinstance(change, Put) and change.undated and key in known and is_changed(change, known[key])
+        ]
+        for start in range(0, len(undated), _FILES_AT_ONCE):
+            some = undated[start : start + _FILES_AT_ONCE]
+            for document in await self._find(some, {"files.id": 1, "files.create_date": 1}):
+                known[document["_id"]]["files"] = document.get("files", [])
+        return known
+
+    async def _find(self, keys: list[str], fields: dict[str, Any], **options: Any) -> list[Any]:
+        command = {
+            "find": "outputs",
+            "filter": {**self.group.owner, "_id": {"$in": keys}},
+            "projection": fields,
+            "hint": "_id_",
+            "batchSize": len(keys) + 1,
+        }
+        reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
+        found: list[Any] = list(reply["cursor"]["firstBatch"])
+        return found
+
+    @stored
+    async def write(self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> Outcome:
+        """Write a round durably; return what became of it, to be finished by the next turn."""
+        await self._compare(writes, known, comparing)
+        plan = await self._plan(batch, writes, known)
+        await self._ids.step("before write")
+        if comparing.history_days:
+            await self._keep_versions(plan)
+        lost, errors = await self._write_rows(plan)
+        await self._touch(plan)
+        await self._ids.step("written")
+        # Behind `mongos` a refused write may still land: not after the fence.
+        tombstones = await self._recovery.fence(batch) if errors else 0
+        made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
+        plan.results |= {row.output_id: row.result for row in made}
+        return Outcome(plan.count(made, tombstones), plan.results, errors)
+
+    async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
+        """Hash again what was hashed before the settings of the group were changed, on either side."""
+        stale = []
+        for write in writes:
+            for key, change in write.changes.items():
+                if not isinstance(change, Put):
+                    continue
+                if mark_of(change.content_hash) != comparing.mark:
+                    write.changes[key] = change = rehashed(change, comparing)
+                there = known.get(key)
+                if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
+                    stale.append(key)
+        for start in range(0, len(stale), _HASHED_AT_ONCE):
+            for raw in await self._find(stale[start : start + _HASHED_AT_ONCE], {"data": 1}, codec_options=RAW):
+                found = decode(encoded(raw))
+                there = known[found["_id"]]
+                there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
+
+    async def _keep_versions(self, plan: Plan) -> None:
+        """Let the database copy the versions that this round replaces; one that is kept already stays as it is."""
+        ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
+        if not ids:
+            return
+        version = {"_id": {"$concat": ["$_id", ":", {"$toString": "$id"}]}, "replaced_date": plan.batch.date}
+        pipeline: list[dict[str, Any]] = [
+            {"$match": {**self.group.owner, "id": {"$in": ids}}},
+            {"$set": version},
+            {"$merge": {"into": "versions", "whenMatched": "keepExisting", "whenNotMatched": "insert"}},
+        ]
+        durable = {"writeConcern": DURABLE.document, "hint": "id", "cursor": {}}
+        await self._database.command({"aggregate": "outputs", "pipeline": pipeline, **durable})
+
+    async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
+        """Decide what becomes of each change."""
+        plan = Plan(batch, self._max_item_bytes)
+        slice_end = time.perf_counter() + _SLICE_SECONDS
+        for write in writes:
+            for key, change in write.changes.items():
+                there = known.get(key)
+                tried = write.tried.get(key)
+                if tried is not None and there is not None and there["id"] == tried["id"]:
+                    plan.results[key] = tried  # an attempt that failed had come so far
+                elif key not in write.results:
+                    plan.add(key, change, there)
+                if time.perf_counter() > slice_end:
+                    await asyncio.sleep(0)
+                    slice_end = time.perf_counter() + _SLICE_SECONDS
+        rows = {row.output_id: row.result for row in plan.rows}
+        for write in writes:
+            write.tried = {key: rows[key] for key in write.changes if key in rows}
+        return plan
+
+    async def _write_rows(self, plan: Plan) -> tuple[set[str], dict[str, StoreError]]:
+        """Write the rows; return which were lost to another process, and which the database refused."""
+        lost: set[str] = set()
+        errors: dict[str, StoreError] = {}
+        for inserts in (True, False):
+            rows = [row for row in plan.rows if (row.known is None) is inserts]
+            for part in _commands(rows):
+                await self._send(plan, part, lost, errors)
+        return lost, errors
+
+    async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
+        """Send inserts or updates as one command. Raises when the outcome is unknown."""
+        inserts = part[0].known is None
+        stored = [row.stored for row in part]
+        try:
+            reply = await self._command({"insert": "outputs", "documents": stored} if inserts else _updates(stored))
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            if len(part) > 1:  # find the row that no message can hold: its error is for its own client
+                await self._send(plan, part[: len(part) // 2], lost, errors)
+                await self._send(plan, part[len(part) // 2 :], lost, errors)
+                return
+            log.error("an item cannot be sent to the database", extra={"error": type(error).__name__})
+            errors[part[0].output_id] = StoreError(type(error).__name__)
+            return
+        failed = {part[error["index"]].output_id: error["code"] for error in reply.get("writeErrors", ())}
+        for output_id, code in failed.items():
+            if code == DUPLICATE_KEY:
+                lost.add(output_id)
+            else:
+                log.error("the database refused an item", extra={"code": code})
+                errors[output_id] = StoreError(f"write error {code}")
+        missing = len(part) - len(failed) - reply["n"]
+        if missing:
+            lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
+
+    async def _command(self, command: dict[str, Any]) -> Any:
+        """Run a write that is durable when this returns; the order of what is in it does not matter."""
+        durable = {"ordered": False, "writeConcern": DURABLE.document}
+        reply = await self._database.command({**command, **durable}, codec_options=NAIVE)
+        errors = reply.get("writeErrors", ())
+        if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
+            raise StoreUnavailable("write concern")
+        return reply
+
+    async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
+        """Return which updates, `count` of them, found another version than the one looked up."""
+        now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
+        lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
+        # Changed again since, by somebody who saw this row or by somebody who was faster.
+        unsure = {row.output_id for row in rows if now.get(row.output_id, 0) > row.id}
+        if len(lost) < count:
+            plan.recount |= len(lost) + len(unsure) > count
+            lost |= unsure
+        return lost
+
+    async def _touch(self, plan: Plan) -> None:
+        """Say that unchanged items were seen again, all in one command; leave those that changed to another round."""
+        if not plan.touches:
+            return
+        matched = (await self._command(_updates(plan.touch_statements())))["n"]
+        if matched < len(plan.touches):
+            fields = {"id": 1, "root_job_id": 1}
+            now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
+            plan.touches = {
+                key: touch
+                for key, touch in plan.touches.items()
+                if key in now and (now[key]["id"], now[key]["root_job_id"]) == (touch.known["id"], touch.job)
+            }
+            # Another process may have moved an item to the same job, or have changed one after its touch.
+            moved = any(touch.job != touch.known["root_job_id"] for touch in plan.touches.values())
+            plan.recount |= moved or len(plan.touches) != matched
+        for key, touch in plan.touches.items():
+            plan.leave(key, touch.known, "unchanged")
+
+
+def _updates(statements: list[Any]) -> dict[str, Any]:
+    return {"update": "outputs", "updates": statements}
+
+
+def _commands(rows: list[Row]) -> Iterator[list[Row]]:
+    """Yield the rows in parts that one message can hold."""
+    part: list[Row] = []
+    size = 0
+    for row in rows:
+        if part and size + row.size > MAX_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(row)
+        size += row.size
+    if part:
+        yield part
