@@ -17,7 +17,7 @@ import orjson
 from scripts.bench.machine import DATABASE, Engine
 from service.runtime.demo_items import item
 from service.settings import Settings
-from service.store import Store
+from service.store import Group, Store
 
 ORGANIZATION = 1
 GROUP = "shop"
@@ -73,10 +73,10 @@ async def _load(engine: Engine, items: int) -> Loaded:
     for first in range(0, items, BATCH):
         batch = [_item(made, number) for number in range(first, min(first + BATCH, items))]
         # A second group lies between, as in a real collection: one item in fifty.
-        await store.outputs.write(ORGANIZATION, GROUP, list(map(await store.outputs.door(ORGANIZATION, GROUP), batch)))
         beside = [_item(made, items + first + n) for n in range(len(batch) // 50)]
-        encode = await store.outputs.door(ORGANIZATION, "beside")
-        await store.outputs.write(ORGANIZATION, "beside", list(map(encode, beside)))
+        for group_id, some in ((GROUP, batch), ("beside", beside)):
+            group = Group(ORGANIZATION, group_id)
+            await store.outputs.write(group, list(map(await store.outputs.door(group), some)))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
     token = await store.tokens.create(ORGANIZATION, ["read", "write", "state"], "bench")

@@ -16,8 +16,7 @@ import sys
 from typing import Any
 
 from service.cli import main
-from service.store import StoreUnavailable
-from service.store.outputs.group import Group
+from service.store import Group, StoreUnavailable
 from service.store.outputs.ids import Ids, Watermark
 
 LONGEST_DELAY = 0.3

@@ -16,9 +16,9 @@ from typing import Any
 
 from scripts.checker.services import mongo
 from service.settings import Settings
-from service.store import Query, Store
+from service.store import Group, Query, Store
 
-ORGANIZATION, GROUP = 1, "lamps"
+GROUP = Group(1, "lamps")
 
 
 def make(number: int, version: int = 0) -> dict[str, Any]:
@@ -35,8 +35,8 @@ def make(number: int, version: int = 0) -> dict[str, Any]:
 
 async def write(store: Store, items: list[dict[str, Any]]) -> None:
     for start in range(0, len(items), 1000):
-        encode = await store.outputs.door(ORGANIZATION, GROUP)
-        await store.outputs.write(ORGANIZATION, GROUP, list(map(encode, items[start : start + 1000])))
+        encode = await store.outputs.door(GROUP)
+        await store.outputs.write(GROUP, list(map(encode, items[start : start + 1000])))
 
 
 async def examined(store: Store) -> tuple[int, int]:
@@ -48,7 +48,7 @@ async def examined(store: Store) -> tuple[int, int]:
 
 async def measure(store: Store, name: str, query: Query) -> list[dict[str, Any]]:
     before, started = await examined(store), time.perf_counter()
-    page = await store.outputs.page(ORGANIZATION, GROUP, query)
+    page = await store.outputs.page(GROUP, query)
     seconds = time.perf_counter() - started
     after = await examined(store)
     keys, documents = (b - a for a, b in zip(before, after, strict=True))
@@ -64,7 +64,7 @@ async def run(url: str, items: int, changed: int) -> int:
     for start in range(0, items, 10_000):
         await write(store, [make(number) for number in range(start, min(items, start + 10_000))])
     print(f"{items} items written in {time.perf_counter() - started:.0f} s", flush=True)
-    last = await store.outputs.version(ORGANIZATION, GROUP)
+    last = await store.outputs.version(GROUP)
     await asyncio.sleep(0.01)
     chosen = random.sample(range(items), changed)
     await write(store, [make(number, version=1) for number in chosen])

@@ -11,13 +11,13 @@ from schemas.outputs import ExportQuery, Output
 from service.handlers.outputs import query_of
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
-from service.http.input.query import QueryLoader, path_id
-from service.http.keys import ORGANIZATION, STOPPING, STORE
+from service.http.input.query import QueryLoader, path_group
+from service.http.keys import STOPPING, STORE
 from service.http.metrics import METRICS
 from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
 from service.http.output import exports, parquet
 from service.http.output.responses import STREAM_BYTES, stream_response
-from service.store import Behind, Page, Query
+from service.store import Behind, Group, Page, Query
 
 _QUERY = QueryLoader(ExportQuery())
 _HEARTBEAT_SECONDS = 15.0
@@ -37,20 +37,20 @@ async def get(request: web.Request) -> web.StreamResponse:
     `follow=true` keeps an NDJSON export open and sends what comes, with an empty line every 15 seconds.
     `format=sse` always does; a client that comes back sends `Last-Event-ID`.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     loaded = _QUERY.load(request)
     format, follow = loaded.pop("format"), loaded.pop("follow")
     limit, safe = loaded.pop("limit"), loaded.pop("safe")
-    query = await query_of(request, group_id, loaded)
+    query = await query_of(request, group, loaded)
     if format == "sse":
         follow, query = True, query._replace(cursor=_last_event(request) or query.cursor)
     if follow and (format in ("csv", "json", "parquet") or query.newest_first):
         raise invalid("value_error", "follow=true needs format=ndjson or sse, and order=asc", "query", "follow")
     if follow:
         live = exports.LIVE[format]
-        pieces = _follow(request, group_id, query, limit, live)
+        pieces = _follow(request, group, query, limit, live)
         return await stream_response(request, pieces, live.content_type, at_once=True)
-    pages = _counted(request, request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit))
+    pages = _counted(request, request.app[STORE].outputs.pages(group, query, limit))
     match format:
         case "ndjson":
             return await stream_response(request, exports.ndjson(pages), exports.NDJSON)
@@ -71,19 +71,19 @@ def _last_event(request: web.Request) -> int:
 
 
 async def _follow(
-    request: web.Request, group_id: str, query: Query, left: int | None, live: exports.Live
+    request: web.Request, group: Group, query: Query, left: int | None, live: exports.Live
 ) -> AsyncGenerator[bytes, None]:
     """Yield what is there, read as an export is, and then what the query's tail hands on.
 
     The first piece comes at once, even if it is empty: a cursor that has expired is an error, not a broken stream.
     """
-    app, organization_id, admission = request.app, request[ORGANIZATION], request[ADMISSION]
+    app, admission = request.app, request[ADMISSION]
     outputs, items_out, stopping = app[STORE].outputs, app[METRICS].items_out, app[STOPPING]
-    gate, begun = TailGate(app[LIMITS], organization_id), False
-    with outputs.tail(organization_id, group_id, query._replace(limit=0), live.form, gate) as reader:
+    gate, begun = TailGate(app[LIMITS], group.organization_id), False
+    with outputs.tail(group, query._replace(limit=0), live.form, gate) as reader:
         while True:
             query = query._replace(cursor=reader.position)
-            async for page in outputs.pages(organization_id, group_id, query, left):
+            async for page in outputs.pages(group, query, left):
                 reached, count = page.checkpoint, len(page.documents)
                 text = await live.form.render(page)
                 del page  # a slow reader holds the text only

@@ -8,11 +8,12 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.groups import FieldsQuery, Group, GroupFields, GroupSettings, GroupsQuery, GroupWithSettings, Job
+from schemas.groups import FieldsQuery, GroupFields, GroupSettings, GroupsQuery, GroupWithSettings, Job
+from schemas.groups import Group as GroupCounts
 from schemas.outputs import OutputsDeleted
 from service.http.endpoint import endpoint
 from service.http.input.json_input import read_object
-from service.http.input.query import QueryLoader, path_id
+from service.http.input.query import QueryLoader, path_group
 from service.http.keys import ORGANIZATION, STORE
 from service.http.middleware.auth import require_scope
 from service.http.middleware.limits import ADMISSION
@@ -20,7 +21,7 @@ from service.http.offload import off_loop
 from service.http.output.field_statistics import FieldStatistics
 from service.http.output.paging import decode_cursor, list_response
 from service.http.output.responses import STREAM_BYTES, json_array, json_response, stream_response
-from service.store import Query, Store, now
+from service.store import Group, Query, Store, now
 
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(GroupsQuery())
@@ -34,7 +35,7 @@ def _since() -> str:
     return (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
 
 
-@endpoint("List groups", Group(many=True), query=GroupsQuery)
+@endpoint("List groups", GroupCounts(many=True), query=GroupsQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the organization's groups, newest change first, each with its last 30 days.
 
@@ -45,17 +46,17 @@ async def get(request: web.Request) -> web.StreamResponse:
     return await list_response(request, await groups.listing(request[ORGANIZATION], _since(), query["limit"], cursor))
 
 
-@endpoint("Get the counts of a group", Group())
+@endpoint("Get the counts of a group", GroupCounts())
 async def stats(request: web.Request) -> web.StreamResponse:
     """Return what a group holds, and its items created and changed by day (UTC)."""
-    group_id = path_id(request, "group_id")
-    return await json_response(request, await request.app[STORE].groups.one(request[ORGANIZATION], group_id))
+    group = path_group(request)
+    return await json_response(request, await request.app[STORE].groups.one(group))
 
 
 @endpoint("Get a group", GroupWithSettings())
 async def one(request: web.Request) -> web.StreamResponse:
     """Return the settings of a group, and what it holds; one that does not exist has the defaults and nothing."""
-    return await json_response(request, await _group(request, path_id(request, "group_id")))
+    return await json_response(request, await _group(request, path_group(request)))
 
 
 @endpoint("Set up a group", GroupWithSettings(), body=GroupSettings())
@@ -65,17 +66,17 @@ async def put(request: web.Request) -> web.StreamResponse:
     `retention_days` lets the service delete items that were not scraped for so long, and needs the scope `delete`.
     `history_days` keeps earlier versions. `ignore` names paths that are not content. `rules` judge finished jobs.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     settings = await read_object(request, _SETTINGS)
     if "retention_days" in settings:
         require_scope(request, "delete")
-    await request.app[STORE].groups.set(request[ORGANIZATION], group_id, settings)
-    return await json_response(request, await _group(request, group_id))
+    await request.app[STORE].groups.set(group, settings)
+    return await json_response(request, await _group(request, group))
 
 
-async def _group(request: web.Request, group_id: str) -> dict[str, Any]:
-    groups, organization_id = request.app[STORE].groups, request[ORGANIZATION]
-    return {**await groups.one(organization_id, group_id), **await groups.settings(organization_id, group_id)}
+async def _group(request: web.Request, group: Group) -> dict[str, Any]:
+    groups = request.app[STORE].groups
+    return {**await groups.one(group), **await groups.settings(group)}
 
 
 @endpoint("Delete a group", OutputsDeleted())
@@ -84,12 +85,12 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
     A large deletion ends after some seconds with `more`: send the same request again.
     """
-    group_id = path_id(request, "group_id")
-    store, organization_id = request.app[STORE], request[ORGANIZATION]
-    deleted, more = await store.outputs.delete_matching(organization_id, group_id, Query())
+    group = path_group(request)
+    store = request.app[STORE]
+    deleted, more = await store.outputs.delete_matching(group, Query())
     if not more:
-        await store.reviews.remove(organization_id, group_id)
-        await store.groups.remove(organization_id, group_id)
+        await store.reviews.remove(group)
+        await store.groups.remove(group)
     return await json_response(request, {"deleted": deleted, "more": more})
 
 
@@ -99,17 +100,17 @@ async def jobs(request: web.Request) -> web.StreamResponse:
 
     The comment of a review is cut after 1000 characters; `/v1/reviews/{group_id}` has all of it.
     """
-    group_id = path_id(request, "group_id")
-    store, organization_id = request.app[STORE], request[ORGANIZATION]
-    found = await store.jobs.list(organization_id, group_id, _MAX_JOBS)
-    return await stream_response(request, json_array(_reviewed(store, organization_id, group_id, found)))
+    group = path_group(request)
+    store = request.app[STORE]
+    found = await store.jobs.list(group, _MAX_JOBS)
+    return await stream_response(request, json_array(_reviewed(store, group, found)))
 
 
-async def _reviewed(store: Store, organization_id: int, group_id: str, jobs: list[Any]) -> AsyncIterator[list[Any]]:
+async def _reviewed(store: Store, group: Group, jobs: list[Any]) -> AsyncIterator[list[Any]]:
     """Yield the jobs with their latest reviews, some at a time."""
     for start in range(0, len(jobs), _JOBS_AT_ONCE):
         some = jobs[start : start + _JOBS_AT_ONCE]
-        reviews = await store.reviews.latest_of(organization_id, group_id, [job["job_id"] for job in some])
+        reviews = await store.reviews.latest_of(group, [job["job_id"] for job in some])
         yield [{**job, "review": reviews.get(job["job_id"])} for job in some]
 
 
@@ -119,16 +120,16 @@ async def fields(request: web.Request) -> web.StreamResponse:
 
     Looks at the newest `limit` items that match.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     loaded = _FIELDS.load(request)
-    return await json_response(request, await describe_fields(request, group_id, loaded["job_id"], loaded["limit"]))
+    return await json_response(request, await describe_fields(request, group, loaded["job_id"], loaded["limit"]))
 
 
-async def describe_fields(request: web.Request, group_id: str, job_id: str | None, limit: int) -> dict[str, Any]:
+async def describe_fields(request: web.Request, group: Group, job_id: str | None, limit: int) -> dict[str, Any]:
     """Return what the fields of a group, or of one job, hold: of its newest items, `limit` of them."""
     query = Query(job_id=job_id, newest_first=True, fields=("data",))
     statistics = FieldStatistics()
     request[ADMISSION].hold(STREAM_BYTES)
-    async for page in request.app[STORE].outputs.pages(request[ORGANIZATION], group_id, query, limit):
+    async for page in request.app[STORE].outputs.pages(group, query, limit):
         await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
     return statistics.result()

@@ -11,10 +11,11 @@ from service.handlers.groups import describe_fields
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, problem
 from service.http.input.json_input import read_object
-from service.http.input.query import path_id
-from service.http.keys import ORGANIZATION, STORE
+from service.http.input.query import path_group, path_id
+from service.http.keys import STORE
 from service.http.middleware.auth import require_scope
 from service.http.output.responses import json_response
+from service.store import Group
 
 _INPUT = JobInput()
 _DESCRIBED = 1000
@@ -23,7 +24,7 @@ _DESCRIBED = 1000
 @endpoint("Get a job", Job(), not_found=True)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one job, as in the list of jobs."""
-    job = await _job(request, path_id(request, "group_id"), path_id(request, "job_id"))
+    job = await _job(request, path_group(request), path_id(request, "job_id"))
     if job is None:
         raise ApiError(404, [problem("not_found", "There is no such job", "path", "job_id")])
     return await json_response(request, job)
@@ -37,25 +38,25 @@ async def put(request: web.Request) -> web.StreamResponse:
     fill rates of up to 1000 of its items, and the rules of the group give the `verdict`. `"missing": "delete"` deletes
     what it did not see, unless the verdict is `failed`; where that takes long, `more` asks for the same again.
     """
-    group_id, job_id, organization_id = path_id(request, "group_id"), path_id(request, "job_id"), request[ORGANIZATION]
+    group, job_id = path_group(request), path_id(request, "job_id")
     said = await read_object(request, _INPUT)
     if said["missing"] == "delete":
         require_scope(request, "delete")
     crawls, more = request.app[STORE].crawls, False
-    job = await crawls.declare(organization_id, group_id, job_id, said)
+    job = await crawls.declare(group, job_id, said)
     if said["state"] == "finished" and job.get("state") != "finished":
-        described = await describe_fields(request, group_id, job_id, _DESCRIBED)
-        job = await crawls.finish(organization_id, group_id, job_id, described["fields"])
-    await crawls.tell(organization_id, group_id, job)
+        described = await describe_fields(request, group, job_id, _DESCRIBED)
+        job = await crawls.finish(group, job_id, described["fields"])
+    await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
-        more = await crawls.delete_missing(organization_id, group_id, job)
-    return await json_response(request, {**(await _job(request, group_id, job_id) or {}), "more": more})
+        more = await crawls.delete_missing(group, job)
+    return await json_response(request, {**(await _job(request, group, job_id) or {}), "more": more})
 
 
-async def _job(request: web.Request, group_id: str, job_id: str) -> dict[str, Any] | None:
-    store, organization_id = request.app[STORE], request[ORGANIZATION]
-    job = await store.crawls.one(organization_id, group_id, job_id)
+async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any] | None:
+    store = request.app[STORE]
+    job = await store.crawls.one(group, job_id)
     if job is None:
         return None
-    reviews = await store.reviews.latest_of(organization_id, group_id, [job_id])
+    reviews = await store.reviews.latest_of(group, [job_id])
     return {**job, "review": reviews.get(job_id)}

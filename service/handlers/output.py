@@ -12,8 +12,8 @@ from service.handlers.outputs import CACHING, COPIES
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, problem
 from service.http.input.json_input import read_object
-from service.http.input.query import QueryLoader, path_id
-from service.http.keys import ORGANIZATION, STORE
+from service.http.input.query import QueryLoader, path_group, path_id
+from service.http.keys import STORE
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
 from service.http.output.etags import is_known, required_tags
@@ -61,8 +61,8 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
 )
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one output; its ETag is its id."""
-    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
-    page = await request.app[STORE].outputs.one(request[ORGANIZATION], group_id, output_id)
+    group, output_id = path_group(request), path_id(request, "output_id")
+    page = await request.app[STORE].outputs.one(group, output_id)
     if page is None:
         raise _not_found()
     headers = {"ETag": f'"{page.version}"', **CACHING}
@@ -77,11 +77,11 @@ async def versions(request: web.Request) -> web.StreamResponse:
 
     A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`.
     """
-    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    group, output_id = path_group(request), path_id(request, "output_id")
     query = _VERSIONS.load(request)
     outputs = request.app[STORE].outputs
-    request[ADMISSION].hold(COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, query["limit"]))
-    page = await outputs.versions(request[ORGANIZATION], group_id, output_id, query["limit"], query["cursor"])
+    request[ADMISSION].hold(COPIES * outputs.expected_bytes(group, query["limit"]))
+    page = await outputs.versions(group, output_id, query["limit"], query["cursor"])
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
     return await bytes_response(request, await off_loop(page.work, lambda: page.body(next_url)), CACHING)
 
@@ -100,10 +100,10 @@ async def patch(request: web.Request) -> web.StreamResponse:
 
     Merged tags larger than `MAX_ITEM_BYTES` are refused as `too_large` and change nothing.
     """
-    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    group, output_id = path_group(request), path_id(request, "output_id")
     loaded = await read_object(request, _PATCH)
     change = Patch("output_id", output_id, loaded.get("is_approved"), loaded.get("tags"), _if_match(request))
-    (result,) = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, [change])
+    (result,) = await request.app[STORE].outputs.patch(group, [change])
     result = _checked(result)
     return await json_response(request, result, {"ETag": f'"{result["id"]}"'})
 
@@ -111,7 +111,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
 @endpoint("Delete an output", OutputDeleted(), headers=_IF_MATCH, not_found=True, responses=_PRECONDITION)
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete one output; its record stays in the change order for those who ask with deleted=true."""
-    group_id, output_id = path_id(request, "group_id"), path_id(request, "output_id")
+    group, output_id = path_group(request), path_id(request, "output_id")
     outputs = request.app[STORE].outputs
-    _checked(await outputs.delete(request[ORGANIZATION], group_id, output_id, _if_match(request)))
+    _checked(await outputs.delete(group, output_id, _if_match(request)))
     return await json_response(request, {"deleted": 1})

@@ -23,7 +23,7 @@ from schemas.outputs import (
 from service.http.endpoint import endpoint
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
 from service.http.input.body import JSON, NDJSON
-from service.http.input.query import QueryLoader, path_id
+from service.http.input.query import QueryLoader, path_group
 from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
 from service.http.metrics import METRICS
@@ -32,7 +32,7 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import bytes_response, json_response, stream_response
-from service.store import PAGE_BEGIN, Behind, Form, Page, Part, Patch, Query, Walk, page_end, render_page
+from service.store import PAGE_BEGIN, Behind, Form, Group, Page, Part, Patch, Query, Walk, page_end, render_page
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -46,15 +46,15 @@ _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
 
-async def query_of(request: web.Request, group_id: str, loaded: dict[str, Any]) -> Query:
+async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -> Query:
     """Return the store's query for loaded parameters."""
     newest_first, kept = loaded.pop("order") == "desc", loaded.pop("kept")
     if loaded.get("walk") is not None:
         loaded["walk"] = Walk(*loaded["walk"])
-    return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group_id, loaded))
+    return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group, loaded))
 
 
-async def select_jobs(request: web.Request, group_id: str, loaded: dict[str, Any]) -> dict[str, Any]:
+async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]) -> dict[str, Any]:
     """Return loaded filters with `change` as the store knows it: what a job did not see is what others hold."""
     if loaded["change"] is None:
         return loaded
@@ -62,7 +62,7 @@ async def select_jobs(request: web.Request, group_id: str, loaded: dict[str, Any
         raise invalid("missing", "change needs job_id", "query", "job_id")
     if loaded["change"] != "missing":
         return loaded
-    others = await request.app[STORE].crawls.unseen(request[ORGANIZATION], group_id, loaded["job_id"])
+    others = await request.app[STORE].crawls.unseen(group, loaded["job_id"])
     held = {"not_of_job": loaded["job_id"]} if others is None else {"of_jobs": tuple(others)}
     return {**loaded, "job_id": None, "change": None, **held}
 
@@ -85,24 +85,24 @@ async def get(request: web.Request) -> web.StreamResponse:
     is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
     or changed since. A page may be shorter than `limit`, even empty, and still have a next one.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     loaded = _QUERY.load(request)
     wait = loaded.pop("wait")
     # What a newer job scraped again unchanged moves to that job, and no version tells.
     has_version = loaded["job_id"] is None
-    query = await query_of(request, group_id, loaded)
+    query = await query_of(request, group, loaded)
     outputs = request.app[STORE].outputs
     if "If-None-Match" in request.headers and has_version and not wait:
-        current = _etag(request, await outputs.version(request[ORGANIZATION], group_id))
+        current = _etag(request, await outputs.version(group))
         if is_known(request, current):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
-    part = query._replace(limit=min(query.limit, outputs.fitting(request[ORGANIZATION], group_id)))
-    held = COPIES * outputs.expected_bytes(request[ORGANIZATION], group_id, part.limit)
+    part = query._replace(limit=min(query.limit, outputs.fitting(group)))
+    held = COPIES * outputs.expected_bytes(group, part.limit)
     request[ADMISSION].hold(held)
-    page = await outputs.page(request[ORGANIZATION], group_id, part)
+    page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
-        found = await _wait(request, group_id, query, page, held, wait)
+        found = await _wait(request, group, query, page, held, wait)
     request[ADMISSION].release(held)
     if isinstance(found, Part):
         return await _shared(request, found, has_version)
@@ -112,7 +112,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
-        parts = _parts(request, group_id, query, page, headers)
+        parts = _parts(request, group, query, page, headers)
         del page  # a slow reader holds what is rendered only
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
@@ -122,13 +122,13 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 
 async def _parts(
-    request: web.Request, group_id: str, query: Query, page: Page, headers: dict[str, str]
+    request: web.Request, group: Group, query: Query, page: Page, headers: dict[str, str]
 ) -> AsyncGenerator[bytes, None]:
     """Yield a page of many bytes about a megabyte at a time, beginning with its first part.
 
     A response that is whole before it begins has the checkpoint of its last part, a longer one that of an earlier part.
     """
-    outputs, organization_id = request.app[STORE].outputs, request[ORGANIZATION]
+    outputs = request.app[STORE].outputs
     opening, left, size = PAGE_BEGIN, query.limit, 0
     while True:
         left, size, next_cursor, walk = left - len(page.documents), size + page.size, page.next_cursor, page.walk
@@ -141,9 +141,9 @@ async def _parts(
             del text
         if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
             break
-        limit = min(left, outputs.fitting(organization_id, group_id))
+        limit = min(left, outputs.fitting(group))
         part = query._replace(cursor=next_cursor, limit=limit, walk=walk)
-        page = await outputs.page(organization_id, group_id, part)
+        page = await outputs.page(group, part)
         if "X-Cursor" in headers:
             headers["X-Cursor"] = str(page.checkpoint)
         if len(page.documents) < part.limit:
@@ -159,15 +159,13 @@ async def _array(page: Page) -> bytes:
 _ITEMS = Form(_array)
 
 
-async def _wait(
-    request: web.Request, group_id: str, query: Query, page: Page, held: int, seconds: float
-) -> Page | Part:
+async def _wait(request: web.Request, group: Group, query: Query, page: Page, held: int, seconds: float) -> Page | Part:
     """Return what the query's tail has rendered for all who wait, or the empty page after some seconds."""
-    outputs, organization_id, admission = request.app[STORE].outputs, request[ORGANIZATION], request[ADMISSION]
-    gate, deadline = TailGate(request.app[LIMITS], organization_id), time.monotonic() + seconds
+    outputs, admission = request.app[STORE].outputs, request[ADMISSION]
+    gate, deadline = TailGate(request.app[LIMITS], group.organization_id), time.monotonic() + seconds
     query = query._replace(cursor=max(query.cursor, page.checkpoint))
     admission.stay()
-    with outputs.tail(organization_id, group_id, query, _ITEMS, gate) as reader:
+    with outputs.tail(group, query, _ITEMS, gate) as reader:
         while True:
             admission.pause()  # what waits holds no memory
             with suppress(Behind):
@@ -175,8 +173,8 @@ async def _wait(
                 await admission.resume(held)
                 return part or page._replace(version=reader.position, checkpoint=reader.position)
             await admission.resume(held)
-            limit = min(query.limit, outputs.fitting(organization_id, group_id))
-            page = await outputs.page(organization_id, group_id, query._replace(cursor=reader.position, limit=limit))
+            limit = min(query.limit, outputs.fitting(group))
+            page = await outputs.page(group, query._replace(cursor=reader.position, limit=limit))
             if page.documents or page.next_cursor is not None:
                 return page
             reader.position = page.checkpoint
@@ -197,11 +195,11 @@ async def post(request: web.Request) -> web.StreamResponse:
 
     Also takes `application/x-ndjson`, one output per line.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     outputs = request.app[STORE].outputs
-    encode = await outputs.door(request[ORGANIZATION], group_id)
+    encode = await outputs.door(group)
     items = await INPUT.read(request, (JSON, NDJSON), encode)
-    results = await outputs.write(request[ORGANIZATION], group_id, items)
+    results = await outputs.write(group, items)
     # One of several items with one key counts once: what became of the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
     for kind in _KINDS:
@@ -217,10 +215,10 @@ async def patch(request: web.Request) -> web.StreamResponse:
     several patches with one name the last wins. The others are made even where one is a `conflict`,
     `not_found`, or `too_large`: its merged tags would be larger than `MAX_ITEM_BYTES`, and it is left as it is.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     loaded = await PATCHES.read(request)
     patches = _patches(loaded)
-    results = await request.app[STORE].outputs.patch(request[ORGANIZATION], group_id, patches)
+    results = await request.app[STORE].outputs.patch(group, patches)
     items = [
         {"id": None, "output_id": entry.get("output_id"), "key_hash": entry.get("key_hash"), **result}
         for entry, result in zip(loaded, results, strict=True)
@@ -252,15 +250,13 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
     A large deletion ends after some seconds with `more`: send the same request again.
     """
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     loaded = _DELETE.load(request)
     everything = loaded.pop("all")
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    query = Query(**await select_jobs(request, group_id, loaded))
-    deleted, more = await request.app[STORE].outputs.delete_matching(
-        request[ORGANIZATION], group_id, query, request[TOKEN].id
-    )
+    query = Query(**await select_jobs(request, group, loaded))
+    deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id)
     return await json_response(request, {"deleted": deleted, "more": more})
 
 

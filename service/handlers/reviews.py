@@ -4,9 +4,9 @@ from aiohttp import web
 
 from schemas.reviews import Review, ReviewInput, ReviewsQuery, ReviewsWritten
 from service.http.endpoint import endpoint
-from service.http.input.query import QueryLoader, path_id
+from service.http.input.query import QueryLoader, path_group
 from service.http.input.records import Records
-from service.http.keys import ORGANIZATION, STORE
+from service.http.keys import STORE
 from service.http.output.paging import decode_cursor, list_response
 from service.http.output.responses import json_response
 
@@ -20,16 +20,16 @@ async def get(request: web.Request) -> web.StreamResponse:
 
     With `limit`, return so many and a `Link` header to the next page.
     """
-    group_id, query = path_id(request, "group_id"), _QUERY.load(request)
+    group, query = path_group(request), _QUERY.load(request)
     latest = request.app[STORE].reviews.latest
-    listing = await latest(request[ORGANIZATION], group_id, query["limit"], decode_cursor(query["cursor"]))
+    listing = await latest(group, query["limit"], decode_cursor(query["cursor"]))
     return await list_response(request, listing)
 
 
 @endpoint("Add reviews", ReviewsWritten(), body=ReviewInput(many=True))
 async def post(request: web.Request) -> web.StreamResponse:
     """Add a review to each named job of the group."""
-    group_id = path_id(request, "group_id")
+    group = path_group(request)
     reviews = await INPUT.read(request)
-    added = await request.app[STORE].reviews.add(request[ORGANIZATION], group_id, reviews)
+    added = await request.app[STORE].reviews.add(group, reviews)
     return await json_response(request, {"created": len(added), "items": added})

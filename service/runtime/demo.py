@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from service.http.output.field_statistics import FieldStatistics
 from service.runtime.demo_items import item, job_offer
 from service.settings import Settings
-from service.store import SCOPES, Query, Store, hash_token, now
+from service.store import SCOPES, Group, Query, Store, hash_token, now
 
 ORGANIZATION = 1
-GROUP = "demo-shop"
-OFFERS = "demo-jobs"
+GROUP = Group(ORGANIZATION, "demo-shop")
+OFFERS = Group(ORGANIZATION, "demo-jobs")
 ANALYST = "analyst"
 DAYS = 35
 
@@ -120,7 +120,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
     for name, size in _SECTIONS.items():
         first = sum(len(products) for products in sections.values())
         sections[name] = [item(dice, first + n, "") | {"key_hash": f"SKU-{first + n:07d}"} for n in range(size)]
-    await store.groups.set(ORGANIZATION, GROUP, {"history_days": 30, "rules": _RULES})
+    await store.groups.set(GROUP, {"history_days": 30, "rules": _RULES})
     reviews = []
     for crawl in range(_CRAWLS):
         date = today - timedelta(days=DAYS * (1 - (crawl + 1) / _CRAWLS), hours=2)
@@ -138,7 +138,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
         if crawl == _CRAWLS - 5:
             await _delete(store, products[:_GONE])
             del products[:_GONE], sections[name][:_GONE]
-    await store.reviews.add(ORGANIZATION, GROUP, reviews)
+    await store.reviews.add(GROUP, reviews)
 
 
 def _change(dice: random.Random, products: list[dict[str, Any]], broken: bool) -> None:
@@ -162,23 +162,23 @@ async def _write_offers(store: Store, dice: random.Random, today: datetime) -> N
 
 
 async def _crawl(
-    store: Store, group: str, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
+    store: Store, group: Group, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
 ) -> None:
     """Write what a crawl found, and finish it."""
     store.outputs.set_clock(date)
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
-    encode = await store.outputs.door(ORGANIZATION, group)
-    await store.outputs.write(ORGANIZATION, group, list(map(encode, items)))
+    encode = await store.outputs.door(group)
+    await store.outputs.write(group, list(map(encode, items)))
     statistics = FieldStatistics()
     statistics.add(found)
-    await store.crawls.declare(ORGANIZATION, group, job, {"state": "finished", "series": series})
-    await store.crawls.finish(ORGANIZATION, group, job, statistics.result()["fields"])
+    await store.crawls.declare(group, job, {"state": "finished", "series": series})
+    await store.crawls.finish(group, job, statistics.result()["fields"])
 
 
 async def _delete(store: Store, products: list[dict[str, Any]]) -> None:
     for product in products:
         query = Query(key_hash=product["key_hash"])
-        await store.outputs.delete_some(ORGANIZATION, GROUP, query)
+        await store.outputs.delete_some(GROUP, query)
 
 
 def _review(job: str, status: str, comment: str, date: datetime) -> dict[str, Any]:
@@ -209,8 +209,8 @@ def welcome(address: str, access: Access) -> str:
             f"Token of organization {ORGANIZATION}: {token}",
             "",
             "Try:",
-            f"  curl {header} '{address}/v1/outputs/{GROUP}?limit=1'",
-            f"  curl {header} {address}/v1/reviews/{GROUP}",
+            f"  curl {header} '{address}/v1/outputs/{GROUP.group_id}?limit=1'",
+            f"  curl {header} {address}/v1/reviews/{GROUP.group_id}",
             "",
         ]
     else:

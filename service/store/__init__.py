@@ -21,6 +21,7 @@ from service.store.counters import Counters
 from service.store.crawls import Crawls
 from service.store.deliveries import TEST, Deliveries, Lane, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
+from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
@@ -62,6 +63,7 @@ __all__ = [
     "CursorInvalid",
     "Deliveries",
     "Form",
+    "Group",
     "InFlight",
     "ItemTooLarge",
     "Key",
@@ -119,7 +121,7 @@ class InFlight(NamedTuple):
 
 
 class Store:
-    """All resources on one database. Every method takes the organization it works for."""
+    """All resources on one database. Every method takes the organization or the group it works for."""
 
     def __init__(self, settings: Settings, client: Client, pool: PoolUse | None = None, url: str = "") -> None:
         database = client[settings.mongo_database]

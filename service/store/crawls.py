@@ -15,6 +15,7 @@ from pymongo import ReturnDocument
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
+from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs, served
@@ -47,14 +48,14 @@ class Crawls:
         self._indexes = indexes
 
     @stored
-    async def declare(self, organization_id: int, group_id: str, job_id: str, said: Record) -> Record:
+    async def declare(self, group: Group, job_id: str, said: Record) -> Record:
         """Set the series of a job, let it run, or end it as failed; return it. One that is new is made.
 
         Of a job that is said to be finished only the series is set: see `finish`.
         """
         self._indexes.require("groups", "jobs")
-        job = _owner(organization_id, group_id) | {"job_id": job_id}
-        await self._ensure(job)
+        job = group.owner | {"job_id": job_id}
+        await self._ensure(group, job)
         changes: Record = {name: said[name] for name in ("series",) if name in said}
         if said["state"] == "running":
             running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
@@ -68,10 +69,10 @@ class Crawls:
         found: Record = await self._jobs.find_one(job) or {}
         return found
 
-    async def _ensure(self, job: Record) -> None:
+    async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
         if await self._jobs.find_one(job, ["_id"]) is None:
-            await self._counts.declare(job["organization_id"], job["group_id"], job["job_id"])
+            await self._counts.declare(group, job["job_id"])
         moment = now()
         await self._jobs.update_one(
             {**job, "start_date": {"$exists": False}, "last_write": {"$exists": False}},
@@ -79,20 +80,20 @@ class Crawls:
         )
 
     @stored
-    async def one(self, organization_id: int, group_id: str, job_id: str) -> Record | None:
+    async def one(self, group: Group, job_id: str) -> Record | None:
         """Return a job as it is served; None if there is none."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(organization_id, group_id)
-        found = await self._jobs.find_one(_owner(organization_id, group_id) | {"job_id": job_id})
+        await self._counts.gather(group)
+        found = await self._jobs.find_one(group.owner | {"job_id": job_id})
         return None if found is None else served(found)
 
     @stored
-    async def finish(self, organization_id: int, group_id: str, job_id: str, fields: list[Field]) -> Record:
+    async def finish(self, group: Group, job_id: str, fields: list[Field]) -> Record:
         """Take stock of a job whose fields were described, judge it and return it; only the first call changes it."""
-        owner = _owner(organization_id, group_id)
-        await self._counts.gather(organization_id, group_id)
+        owner = group.owner
+        await self._counts.gather(group)
         job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
-        rules = (await self._settings.settings(organization_id, group_id))["rules"]
+        rules = (await self._settings.settings(group))["rules"]
         missing = await self._missing(owner, job)
         before = await self._before(owner, job)
         facts = Facts(
@@ -125,11 +126,11 @@ class Crawls:
         return ended
 
     @stored
-    async def tell(self, organization_id: int, group_id: str, job: Record) -> None:
+    async def tell(self, group: Group, job: Record) -> None:
         """Tell the webhooks that a job has ended, if nobody has yet."""
         if job.get("untold"):
-            await self._webhooks.job_finished(organization_id, group_id, served(job))
-            told = {**_owner(organization_id, group_id), "job_id": job["job_id"], "finish_date": job["finish_date"]}
+            await self._webhooks.job_finished(group, served(job))
+            told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
             await self._jobs.update_one(told, {"$unset": {"untold": ""}})
 
     async def _note_verdict(self, owner: Record, job: Record, verdict: Verdict) -> None:
@@ -155,11 +156,11 @@ class Crawls:
         return found[0] if found else None
 
     @stored
-    async def unseen(self, organization_id: int, group_id: str, job_id: str) -> list[str] | None:
+    async def unseen(self, group: Group, job_id: str) -> list[str] | None:
         """Return the jobs that hold what a job did not see; None where they are all others of the group."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(organization_id, group_id)
-        owner = _owner(organization_id, group_id)
+        await self._counts.gather(group)
+        owner = group.owner
         job = await self._jobs.find_one({**owner, "job_id": job_id}, ["job_id", "series"]) or {"job_id": job_id}
         elsewhere = {**owner, "items": {"$gt": 0}, "series": {"$ne": job.get("series")}}
         if await self._jobs.find_one(elsewhere, ["_id"]) is None:
@@ -168,15 +169,15 @@ class Crawls:
         return [other["job_id"] for other in await found.limit(_MAX_JOBS).to_list(None)]
 
     @stored
-    async def delete_missing(self, organization_id: int, group_id: str, job: Record) -> bool:
+    async def delete_missing(self, group: Group, job: Record) -> bool:
         """Delete what a job did not see, for a limited time; return whether there is more.
 
         Not what a job that began later has seen: it is there. And nothing for a job that failed, or saw nothing.
         """
         if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
             return False
-        await self._counts.gather(organization_id, group_id)
-        owner, begun = _owner(organization_id, group_id), _begun(job)
+        await self._counts.gather(group)
+        owner, begun = group.owner, _begun(job)
         found = self._jobs.find({**owner, **_others(job)}, ["job_id", "first_write", "start_date"])
         others = [other for other in await found.limit(_MAX_JOBS).to_list(None) if _begun(other) <= begun]
         deadline, deleted, more = time.monotonic() + _DELETE_SECONDS, 0, False
@@ -184,16 +185,12 @@ class Crawls:
             cursor: int | None = 0
             while cursor is not None and not more:
                 query = Query(job_id=other["job_id"], cursor=cursor, limit=_DELETED_AT_ONCE)
-                count, cursor = await self._delete(organization_id, group_id, query)
+                count, cursor = await self._delete(group, query)
                 deleted += count
                 more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
         if deleted:
             await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": deleted}})
         return more or len(others) == _MAX_JOBS
-
-
-def _owner(organization_id: int, group_id: str) -> Record:
-    return {"organization_id": organization_id, "group_id": group_id}
 
 
 def _others(job: Record) -> Record:

@@ -23,6 +23,7 @@ from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record, after
 from service.store.outputs.documents import dump
@@ -107,16 +108,15 @@ class Deliveries:
         return self._indexes.have("webhooks", "deliveries", "groups")
 
     @stored
-    async def add(
-        self, organization_id: int, webhooks: list[str], type: str, group_id: str, version: str, data: dict[str, Any]
-    ) -> None:
+    async def add(self, group: Group, webhooks: list[str], type: str, version: str, data: dict[str, Any]) -> None:
         """Store a message for each webhook and let it be sent; `version` tells it from others of its type and group."""
+        group_id = group.group_id
         records = [
-            _record(organization_id, id, new_message(type, data, _name(id, type, group_id, version)), group_id)
+            _record(group.organization_id, id, new_message(type, data, _name(id, type, group_id, version)), group_id)
             for id in webhooks
         ]
         await self._insert(records)
-        where = {"organization_id": organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
+        where = {"organization_id": group.organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
         await self._webhooks.update_many(where, {"$min": {"due": now()}})
         self.added.set()
 

@@ -13,11 +13,11 @@ from pymongo.errors import DuplicateKeyError
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.errors import CursorInvalid
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Batch, Key, Listing, after
 from service.store.outputs.comparing import Comparings
-from service.store.outputs.group import Group
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
 _BATCH = 500
@@ -74,38 +74,35 @@ class Groups:
         while groups := await found.to_list(_BATCH):
             for start in range(0, len(groups), _GATHERED_AT_ONCE):
                 some = groups[start : start + _GATHERED_AT_ONCE]
-                await asyncio.gather(*(self._gather(organization_id, group) for group in some))
+                await asyncio.gather(*(self._gather(Group(organization_id, one["group_id"]), one) for one in some))
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
             served = [_served(group, days.get(group["group_id"], [])) for group in groups]
             yield Batch(_GROUP_BYTES * len(served), lambda served=served: served)  # type: ignore[misc]
 
     @stored
-    async def one(self, organization_id: int, group_id: str) -> dict[str, Any]:
+    async def one(self, group: Group) -> dict[str, Any]:
         """Return one group with all its days; one that does not exist has nothing in it."""
         self._indexes.require(*_COLLECTIONS)
-        where = {"organization_id": organization_id, "group_id": group_id}
-        group = await self._groups.find_one(where, _FIELDS)
-        if group is None:
-            return _served({"group_id": group_id}, [])
-        await self._gather(organization_id, group)
-        days = await self._days_of(organization_id, [group_id], "")
-        return _served(group, days.get(group_id, []))
+        found = await self._groups.find_one(group.owner, _FIELDS)
+        if found is None:
+            return _served({"group_id": group.group_id}, [])
+        await self._gather(group, found)
+        days = await self._days_of(group.organization_id, [group.group_id], "")
+        return _served(found, days.get(group.group_id, []))
 
     @stored
-    async def settings(self, organization_id: int, group_id: str) -> dict[str, Any]:
+    async def settings(self, group: Group) -> dict[str, Any]:
         """Return the settings of a group: those that nobody has set have their defaults."""
         self._indexes.require(*_COLLECTIONS)
-        where = {"organization_id": organization_id, "group_id": group_id}
-        group = await self._groups.find_one(where, list(_SETTINGS)) or {}
-        return {name: group.get(name, default) for name, default in _SETTINGS.items()}
+        found = await self._groups.find_one(group.owner, list(_SETTINGS)) or {}
+        return {name: found.get(name, default) for name, default in _SETTINGS.items()}
 
     @stored
-    async def set(self, organization_id: int, group_id: str, settings: dict[str, Any]) -> None:
+    async def set(self, group: Group, settings: dict[str, Any]) -> None:
         """Change some settings of a group, which may have no items yet."""
         self._indexes.require(*_COLLECTIONS)
         if not settings:
             return
-        where = {"organization_id": organization_id, "group_id": group_id}
         changes: dict[str, Any] = {name: {"$literal": value} for name, value in settings.items()}
         update: list[dict[str, Any]] = [{"$set": changes}]
         if "retention_days" in settings or "history_days" in settings:
@@ -114,19 +111,19 @@ class Groups:
             update.append({"$unset": ["retention_at", "retention_id"]})
         for last_try in (False, True):
             try:
-                await self._groups.update_one(where, update, upsert=True)
-                self._comparings.forget(Group(organization_id, group_id))
+                await self._groups.update_one(group.owner, update, upsert=True)
+                self._comparings.forget(group)
                 return
             except DuplicateKeyError:  # somebody else made the group's document
                 if last_try:
                     raise
 
     @stored
-    async def remove(self, organization_id: int, group_id: str) -> None:
+    async def remove(self, group: Group) -> None:
         """Forget the jobs and the days of a group whose outputs are deleted; its ids go on where they were."""
         self._indexes.require(*_COLLECTIONS)
-        owner = {"organization_id": organization_id, "group_id": group_id}
-        await self._jobs.remove(organization_id, group_id)
+        owner = group.owner
+        await self._jobs.remove(group)
         await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
         # Unless somebody has written to it meanwhile.
@@ -143,13 +140,12 @@ class Groups:
             days.setdefault(day.pop("group_id"), []).append(day)
         return days
 
-    async def _gather(self, organization_id: int, group: dict[str, Any]) -> None:
-        """Bring the days and the number of the jobs of a group up to date."""
-        if group["waits"]:
-            await self._jobs.gather(organization_id, group["group_id"])
-            where = {"organization_id": organization_id, "group_id": group["group_id"]}
-            found = await self._groups.find_one(where, ["jobs"]) or {}
-            group["jobs"] = found.get("jobs", 0)
+    async def _gather(self, group: Group, found: dict[str, Any]) -> None:
+        """Bring the days and the number of the jobs of a group that was found up to date."""
+        if found["waits"]:
+            await self._jobs.gather(group)
+            now = await self._groups.find_one(group.owner, ["jobs"]) or {}
+            found["jobs"] = now.get("jobs", 0)
 
 
 def _key(cursor: Key) -> Key:

@@ -17,6 +17,7 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY
+from service.store.group import Group
 from service.store.indexes import Indexes
 
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
@@ -52,31 +53,31 @@ class Jobs:
         self._indexes = indexes
 
     @stored
-    async def list(self, organization_id: int, group_id: str, limit: int) -> list[dict[str, Any]]:
+    async def list(self, group: Group, limit: int) -> list[dict[str, Any]]:
         """Return up to `limit` jobs of a group, newest first."""
-        await self.gather(organization_id, group_id)
-        where = {"organization_id": organization_id, "group_id": group_id, "first_move": {"$exists": True}}
+        await self.gather(group)
+        where = {**group.owner, "first_move": {"$exists": True}}
         found = self._jobs.find(where).sort([("last_write", -1), ("_id", -1)]).limit(limit)
         return [served(job) for job in await found.to_list(None)]
 
     @stored
-    async def declare(self, organization_id: int, group_id: str, job_id: str) -> None:
+    async def declare(self, group: Group, job_id: str) -> None:
         """Make a job that has written nothing: counted as one that wrote, but with nothing."""
         self._indexes.require("groups", "jobs")
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        owner = group.owner
         entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
         nothing = {"$push": {"pending": entry}}
         try:
             await self._groups.update_one(owner, nothing, upsert=True)
         except DuplicateKeyError:  # somebody else made the group's document
             await self._groups.update_one(owner, nothing)
-        await self.gather(organization_id, group_id)
+        await self.gather(group)
 
     @stored
-    async def gather(self, organization_id: int, group_id: str) -> None:
+    async def gather(self, group: Group) -> None:
         """Move the counts that wait in the group's document now to the jobs' documents."""
         self._indexes.require("groups", "jobs")
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        owner = group.owner
         before = await self._begun(owner)
         if before is not None:
             await self._move(owner, before)
@@ -113,10 +114,10 @@ class Jobs:
         return group["moving"] if group else None
 
     @stored
-    async def remove(self, organization_id: int, group_id: str) -> None:
+    async def remove(self, group: Group) -> None:
         """Forget the jobs and the days of a group, and the counts that wait for them."""
-        await self.gather(organization_id, group_id)  # whoever else moves these counts finds that done
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        await self.gather(group)  # whoever else moves these counts finds that done
+        owner = group.owner
         await self._groups.update_one(owner, {"$unset": {"pending": ""}, "$set": {"jobs": 0}})
         await self._jobs.update_many(owner, [{"$project": _REMOVED}])
         await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0}})

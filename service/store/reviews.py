@@ -13,6 +13,7 @@ from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.counters import Counters
 from service.store.errors import CursorInvalid
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import BATCH_BYTES, Batch, Key, Listing, Record, after
 
@@ -35,13 +36,13 @@ class Reviews:
         self._counters, self._indexes = counters, indexes
 
     @stored
-    async def add(self, organization_id: int, group_id: str, reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    async def add(self, group: Group, reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Store the reviews and return them as they are served."""
         self._indexes.require("reviews")
         if not reviews:
             return []
         # Of two reviews of one job at one date, the one stored later is the latest.
-        first = await self._counters.take(organization_id, "reviews", len(reviews))
+        first = await self._counters.take(group.organization_id, "reviews", len(reviews))
         moment = now()
         served = [
             {
@@ -53,17 +54,17 @@ class Reviews:
             }
             for review in reviews
         ]
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        owner = group.owner
         await self._reviews.insert_many(
             {**owner, **review, "order": first + offset} for offset, review in enumerate(served)
         )
         return served
 
     @stored
-    async def latest(self, organization_id: int, group_id: str, limit: int | None, cursor: Key | None) -> Listing:
+    async def latest(self, group: Group, limit: int | None, cursor: Key | None) -> Listing:
         """Return the latest review of each reviewed job of a group, newest first: `limit` of them after a cursor."""
         self._indexes.require("reviews")
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        owner = group.owner
         pipeline = _latest(owner)
         if cursor is not None:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
@@ -76,19 +77,19 @@ class Reviews:
         return Listing(self._batches(owner, [*pipeline, {"$limit": limit}]), next_key)
 
     @stored
-    async def latest_of(self, organization_id: int, group_id: str, jobs: list[str]) -> dict[str, Record]:
+    async def latest_of(self, group: Group, jobs: list[str]) -> dict[str, Record]:
         """Return the latest review of each of some jobs, its comment cut to MAX_SHOWN characters."""
         self._indexes.require("reviews")
-        owner = {"organization_id": organization_id, "group_id": group_id}
+        owner = group.owner
         keys = await self._reviews.aggregate(_latest({**owner, "job_id": {"$in": jobs}}), hint=_INDEX).to_list(None)
         shown = {**_SERVED, "comment": {"$substrCP": ["$comment", 0, MAX_SHOWN]}}
         return {review["job_id"]: review for review in await self._read(owner, keys, shown)}
 
     @stored
-    async def remove(self, organization_id: int, group_id: str) -> None:
+    async def remove(self, group: Group) -> None:
         """Delete every review of a group."""
         self._indexes.require("reviews")
-        await self._reviews.delete_many({"organization_id": organization_id, "group_id": group_id})
+        await self._reviews.delete_many(group.owner)
 
     @streamed
     async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Batch]:

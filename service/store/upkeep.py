@@ -19,6 +19,7 @@ from service.settings import Settings
 from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
+from service.store.group import Group
 from service.store.jobs import Jobs
 from service.store.outputs.counts import Change
 from service.store.outputs.reading import Query
@@ -42,7 +43,7 @@ _RECOUNT_AGAIN = timedelta(seconds=5)
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
-Expire = Callable[[int, str, Query], Awaitable[tuple[int, int | None]]]
+Expire = Callable[[Group, Query], Awaitable[tuple[int, int | None]]]
 
 
 class Upkeep:
@@ -87,7 +88,7 @@ class Upkeep:
     @stored
     @without_time_limit
     async def _look_at(self, group: dict[str, Any]) -> None:
-        owner = {"organization_id": group["organization_id"], "group_id": group["group_id"]}
+        owner = Group.of(group).owner
         now = await self._now()
         claim = now + _CLAIM
         # As it is now: its retention may have been changed since it was found due.
@@ -97,7 +98,7 @@ class Upkeep:
         if claimed is None:
             return
         group = claimed
-        await self._jobs.gather(**owner)
+        await self._jobs.gather(Group.of(group))
         next_due = [
             await self._remove_tombstones(owner, group, now),
             await self._remove_deletions(owner, group, now),
@@ -160,7 +161,7 @@ class Upkeep:
         )
         end = time.monotonic() + _EXPIRING_SECONDS
         while (started := time.monotonic()) < end:
-            _, cursor = await self._expire(owner["organization_id"], owner["group_id"], query)
+            _, cursor = await self._expire(Group.of(group), query)
             if cursor is None:
                 rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}
                 await self._groups.update_one(owner, rest)

@@ -18,12 +18,11 @@ from pymongo.errors import PyMongoError
 
 from service.bounded import Bounded
 from service.store.connection import MAJORITY, Collection, Database
+from service.store.group import Group
 
 log = logging.getLogger("service.store")
 
-GroupKey = tuple[int, str]
-
-_MAX_KEYS = 100_000
+_MAX_KNOWN = 100_000
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 # How long the stream is kept after the last reader has gone.
@@ -49,17 +48,17 @@ class Watch:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
-        self._waiting: dict[GroupKey, set[asyncio.Event]] = {}
-        self._keys: Bounded[Any, GroupKey] = Bounded(_MAX_KEYS)  # the group of a document's _id
+        self._waiting: dict[Group, set[asyncio.Event]] = {}
+        self._known: Bounded[Any, Group] = Bounded(_MAX_KNOWN)  # the group of a document's _id
         self.stopped = False
         self._task: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
     @contextmanager
-    def waiting(self, organization_id: int, group_id: str) -> Iterator[asyncio.Event]:
+    def waiting(self, group: Group) -> Iterator[asyncio.Event]:
         """Yield an event that is set whenever something may have become readable in a group."""
-        key, event = (organization_id, group_id), asyncio.Event()
-        self._waiting.setdefault(key, set()).add(event)
+        event = asyncio.Event()
+        self._waiting.setdefault(group, set()).add(event)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow())
         if self._idle is not None:
@@ -68,9 +67,9 @@ class Watch:
         try:
             yield event
         finally:
-            self._waiting[key].discard(event)
-            if not self._waiting[key]:
-                del self._waiting[key]
+            self._waiting[group].discard(event)
+            if not self._waiting[group]:
+                del self._waiting[group]
             if not self._waiting:
                 self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop)
 
@@ -95,56 +94,55 @@ class Watch:
             self._task.cancel()
             self._task = None  # whoever comes while it ends starts another one
 
-    def _wake(self, key: GroupKey) -> None:
-        for event in self._waiting.get(key, ()):
+    def _wake(self, group: Group) -> None:
+        for event in self._waiting.get(group, ()):
             event.set()
 
     def _wake_all(self) -> None:
-        for key in list(self._waiting):
-            self._wake(key)
+        for group in list(self._waiting):
+            self._wake(group)
 
     async def _follow(self) -> None:
         while True:
             try:
-                async for key in self._changes():
-                    self._wake(key)
+                async for group in self._changes():
+                    self._wake(group)
             except PyMongoError as error:
                 log.warning("following the groups was interrupted", extra={"error": type(error).__name__})
             await asyncio.sleep(_RETRY_SECONDS)
 
-    async def _changes(self) -> AsyncIterator[GroupKey]:
+    async def _changes(self) -> AsyncIterator[Group]:
         start = (await self._database.command("ping")).get("operationTime")
         self._wake_all()  # what came before is not in the stream
         if start is None:
             await self._poll()
         async with self._groups.watch(_PIPELINE, start_at_operation_time=start) as stream:
             async for event in stream:
-                key = await self._key_of(event)
-                if key is not None:
-                    yield key
+                group = await self._group_of(event)
+                if group is not None:
+                    yield group
 
-    async def _key_of(self, event: dict[str, Any]) -> GroupKey | None:
+    async def _group_of(self, event: dict[str, Any]) -> Group | None:
         """Return the group of an event; an update carries only the document's id."""
         id, whole = event["documentKey"]["_id"], event.get("fullDocument") or event["documentKey"]
         if "group_id" in whole:  # always, where the collection is sharded
-            self._keys[id] = whole["organization_id"], whole["group_id"]
-        elif id not in self._keys:
+            self._known[id] = Group.of(whole)
+        elif id not in self._known:
             found = await self._groups.find_one({"_id": id}, ["organization_id", "group_id"])
             if found is None:
                 return None
-            self._keys[id] = found["organization_id"], found["group_id"]
-        return self._keys.get(id)
+            self._known[id] = Group.of(found)
+        return self._known.get(id)
 
     async def _poll(self) -> None:
         """Look at the groups that somebody waits for, again and again."""
-        seen: dict[GroupKey, int] = {}
+        seen: dict[Group, int] = {}
         while True:
             await asyncio.sleep(_POLL_SECONDS)
-            for key in list(self._waiting):
-                where = {"organization_id": key[0], "group_id": key[1]}
-                found = await self._groups.find_one(where, {"rounds": 1}) or {}
+            for group in list(self._waiting):
+                found = await self._groups.find_one(group.owner, {"rounds": 1}) or {}
                 rounds = found.get("rounds", 0)
-                if seen.get(key) != rounds:
-                    seen[key] = rounds
-                    self._wake(key)
-            seen = {key: rounds for key, rounds in seen.items() if key in self._waiting}
+                if seen.get(group) != rounds:
+                    seen[group] = rounds
+                    self._wake(group)
+            seen = {group: rounds for group, rounds in seen.items() if group in self._waiting}

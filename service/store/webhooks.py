@@ -12,6 +12,7 @@ from service.store.connection import Database
 from service.store.contract import stored
 from service.store.deliveries import Deliveries
 from service.store.errors import StoreError
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sealing import SealedRecords
@@ -109,25 +110,25 @@ class Webhooks(SealedRecords):
         return bool(done.deleted_count)
 
     @stored
-    async def job_finished(self, organization_id: int, group_id: str, job: dict[str, Any]) -> None:
+    async def job_finished(self, group: Group, job: dict[str, Any]) -> None:
         """Tell the webhooks of a group that a job has finished; telling the same again changes nothing.
 
         `job` is as the API serves it, with `job_id` and `finish_date`.
         """
         self._indexes.require(self.name, "deliveries")
         where = {
-            "organization_id": organization_id,
+            "organization_id": group.organization_id,
             "events": JOB_FINISHED,
             "switched_off": None,
-            "group_id": {"$in": [None, group_id]},
+            "group_id": {"$in": [None, group.group_id]},
         }
         found = await self._records.find(where, ["webhook_id"]).to_list(MAX_WEBHOOKS)
         if not found:
             return
         names = [record["webhook_id"] for record in found]
-        data = {"group_id": group_id, "job": job}
+        data = {"group_id": group.group_id, "job": job}
         version = f"{job['job_id']} {job['finish_date']}"
-        await self.deliveries.add(organization_id, names, JOB_FINISHED, group_id, version, data)
+        await self.deliveries.add(group, names, JOB_FINISHED, version, data)
 
 
 def _served(record: Record) -> Record:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.store import Store
+from service.store import Group, Store
 from tests.support.api import Api, make_output
 
 GROUP, OUTPUTS = "/v1/groups/shop", "/v1/outputs/shop"
@@ -68,7 +68,7 @@ async def test_an_item_that_came_through_the_door_of_another_process_is_compared
     assert await write(admin, scraped(1, "monday")) == ["created"]
     other = Store.connect(settings, mongo_url)
     await other.ensure_indexes()
-    await other.groups.set(admin.organization_id, "shop", {"ignore": ["scraped_at", "offers.seen"]})
+    await other.groups.set(Group(admin.organization_id, "shop"), {"ignore": ["scraped_at", "offers.seen"]})
     await other.close()
     assert await write(admin, scraped(1, "tuesday")) == ["unchanged"]
 

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from service.settings import Settings
-from service.store import Store
+from service.store import Group, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
 from tests.support.contract import HeldApi
@@ -53,8 +53,9 @@ class Loaded:
         await store.ensure_indexes()
         for start in range(0, MANY, 1000):
             batch = [{"is_approved": False, **output} for output in self.outputs[start : start + 1000]]
-            door = await store.outputs.door(self.organization_id, "group-1")
-            await store.outputs.write(self.organization_id, "group-1", list(map(door, batch)))
+            group = Group(self.organization_id, "group-1")
+            door = await store.outputs.door(group)
+            await store.outputs.write(group, list(map(door, batch)))
         found = store.database["outputs"].find({"organization_id": self.organization_id})
         async for document in found:
             self.dates[document["key_hash"]] = document["update_date"].isoformat(timespec="milliseconds")

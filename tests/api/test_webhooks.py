@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.store import MAX_WEBHOOKS, Store
+from service.store import MAX_WEBHOOKS, Group, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.contract import HeldApi
@@ -203,7 +203,7 @@ async def test_a_finished_job_is_told_to_the_webhooks_of_its_group(
     await api.ok(PATH, make_webhook(receiver.url, events=["job.finished"], group_id="other"))
     await api.ok(PATH, make_webhook(receiver.url, events=["group.changed"]))
     for _ in range(2):  # telling it again changes nothing
-        await store.webhooks.job_finished(organization, "shop", JOB)
+        await store.webhooks.job_finished(Group(organization, "shop"), JOB)
     received = await receiver.wait_for(2)
     await asyncio.sleep(1.5)  # longer than a look at what is due
     assert len(received) == 2 and len({one.id for one in received}) == 2
@@ -249,7 +249,7 @@ async def test_an_event_is_told_to_its_own_organization_only(
     async with receiving() as mine:
         await api.ok(PATH, make_webhook(mine.url))
         await api.ok("/v1/outputs/shop", [make_output()])
-        await store.webhooks.job_finished(api.organization_id, "shop", JOB)
+        await store.webhooks.job_finished(Group(api.organization_id, "shop"), JOB)
         await mine.wait_for(2)
     assert receiver.received == []
 
@@ -259,7 +259,7 @@ async def test_a_message_that_failed_is_sent_again_with_the_same_id_and_body(
 ) -> None:
     receiver.status = 503
     webhook = await api.ok(PATH, make_webhook(receiver.url, events=["job.finished"]))
-    await store.webhooks.job_finished(organization, "shop", JOB)
+    await store.webhooks.job_finished(Group(organization, "shop"), JOB)
     await receiver.wait_for(1)
     receiver.status = 204
     first, second = await receiver.wait_for(2)

@@ -12,7 +12,7 @@ import pytest
 
 from scripts.attack.probe import Probe
 from service.settings import Settings
-from service.store import Store, Vault
+from service.store import Group, Store, Vault
 from tests.support.processes import ServiceProcess, make_token
 
 # The probe comes late itself where others compete for the cores.
@@ -56,7 +56,7 @@ async def fill(mongo_url: str) -> None:
         for n in range(REVIEWS)
     ]
     for start in range(0, REVIEWS, 5000):
-        await store.reviews.add(ORGANIZATION, "g", reviews[start : start + 5000])
+        await store.reviews.add(Group(ORGANIZATION, "g"), reviews[start : start + 5000])
     await store.close()
 
 

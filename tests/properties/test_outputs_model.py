@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from schemas.outputs import OutputInput
 from service.settings import Settings
+from service.store import Group as StoredGroup
 from service.store import Query, Store
 from tests.support.api import make_file
 
@@ -153,16 +154,17 @@ class Group:
 
     def __init__(self, store: Store) -> None:
         self.store, self.name = store, f"group-{next(_groups)}"
+        self.key = StoredGroup(1, self.name)
 
     async def write(self, body: list[dict[str, Any]]) -> list[dict[str, Any]]:
         loaded = OutputInput(many=True).load(copy.deepcopy(body))
-        encode = await self.store.outputs.door(1, self.name)
-        return await self.store.outputs.write(1, self.name, list(map(encode, loaded)))
+        encode = await self.store.outputs.door(self.key)
+        return await self.store.outputs.write(self.key, list(map(encode, loaded)))
 
     async def walk(self, limit: int = 1000, cursor: int = 0, **query: Any) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while True:
-            page = await self.store.outputs.page(1, self.name, Query(cursor=cursor, limit=limit, **query))
+            page = await self.store.outputs.page(self.key, Query(cursor=cursor, limit=limit, **query))
             found += page.items()
             assert len(page.documents) <= limit
             if page.next_cursor is None:

@@ -20,19 +20,19 @@ async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_bro
     await store.client.drop_database("demo_data")
     await store.ensure_indexes()
     await demo._write(store)
-    group = await store.groups.one(demo.ORGANIZATION, demo.GROUP)
+    group = await store.groups.one(demo.GROUP)
     assert group["items"] == 1000
     assert 0 < group["approved"] < 1000
     assert group["days"][0]["date"] <= (now() - timedelta(days=32)).strftime("%Y-%m-%d")
     assert len(group["days"]) >= 15 and sum(day["changed"] for day in group["days"]) > 100
     assert group["last_change"] < now()
 
-    jobs = await store.jobs.list(demo.ORGANIZATION, demo.GROUP, 100)
-    reviews = await store.reviews.latest_of(demo.ORGANIZATION, demo.GROUP, [job["job_id"] for job in jobs])
+    jobs = await store.jobs.list(demo.GROUP, 100)
+    reviews = await store.reviews.latest_of(demo.GROUP, [job["job_id"] for job in jobs])
     assert len(jobs) == 20 and set(reviews) == {job["job_id"] for job in jobs[2:]}
 
     every = Query(newest_first=True, limit=1000, deleted=True)
-    page = await store.outputs.page(demo.ORGANIZATION, demo.GROUP, every)
+    page = await store.outputs.page(demo.GROUP, every)
     items = page.items()
     assert sum("deleted" in item for item in items) >= 1
     newest = [item for item in items if item["root_job_id"] == jobs[0]["job_id"]]

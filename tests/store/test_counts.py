@@ -225,7 +225,7 @@ async def test_a_writer_that_dies_during_a_recount_is_recounted_too(
 async def test_counts_are_gathered_once_by_however_many(store: Store, other: Store, group: Group) -> None:
     for number in range(5):
         await group.write(store, make_output(number, root_job_id=f"job-{number % 2}"))
-    await asyncio.gather(*(each.jobs.gather(**group.owner) for each in (store, other, store, other)))
+    await asyncio.gather(*(each.jobs.gather(group.key) for each in (store, other, store, other)))
     await group.assert_counts_are_exact(store)
     assert (await group.stats(store))["jobs"] == 2
 
@@ -249,8 +249,8 @@ async def test_a_move_that_comes_late_leaves_no_job_of_a_deleted_group(
     await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
     move = await store.jobs._begin(group.owner)
     assert move is not None
-    await other.outputs.delete_matching(*group.key, Query())
-    await other.groups.remove(*group.key)
+    await other.outputs.delete_matching(group.key, Query())
+    await other.groups.remove(group.key)
     await store.jobs._move(group.owner, move)
     assert await group.jobs(other) == {}
     stats = await group.stats(other)
@@ -326,7 +326,7 @@ async def test_a_batch_ends_even_when_the_counts_of_jobs_cannot_be_moved(
 
 async def test_a_recount_corrects_every_job(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(8)))
-    await store.jobs.gather(**group.owner)
+    await store.jobs.gather(group.key)
     await store.database["jobs"].update_many(group.owner, {"$set": {"items": 7}})
     await group.set(store, recount=1)
     await look_after(store, group)

@@ -43,8 +43,8 @@ class Model:
 
 
 async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str, Any]:
-    await store.crawls.declare(*group.key, job, {"state": "finished", **said})
-    return await store.crawls.finish(*group.key, job, [])
+    await store.crawls.declare(group.key, job, {"state": "finished", **said})
+    return await store.crawls.finish(group.key, job, [])
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -57,7 +57,7 @@ async def test_counts_and_missing_items_are_those_of_a_model(
         job = f"job-{number}"
         series[job] = dice.choice(["chairs", "tables", None])
         said = {"state": "running"} | ({} if series[job] is None else {"series": series[job]})
-        await store.crawls.declare(*group.key, job, said)
+        await store.crawls.declare(group.key, job, said)
         for _ in range(dice.randrange(1, 5)):
             keys = dice.sample(range(30), dice.randrange(1, 15))
             content = dice.randrange(2)
@@ -71,7 +71,7 @@ async def test_counts_and_missing_items_are_those_of_a_model(
         assert found["missing"] == len(missing)
         assert found["items"] == sum(held == job for held, _ in model.items.values())
         if dice.random() < 0.4:
-            assert await store.crawls.delete_missing(*group.key, found) is False
+            assert await store.crawls.delete_missing(group.key, found) is False
             for key in missing:
                 del model.items[key]
         left = {int(item["key_hash"].removeprefix("key-")) for item in await group.read(other)}
@@ -95,8 +95,8 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(300)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(10)))
     found = await finish(store, group, "b")
-    await asyncio.gather(*(one.crawls.delete_missing(*group.key, dict(found)) for one in (store, other)))
-    job = await store.crawls.one(*group.key, "b")
+    await asyncio.gather(*(one.crawls.delete_missing(group.key, dict(found)) for one in (store, other)))
+    job = await store.crawls.one(group.key, "b")
     assert job is not None
     assert (job["missing"], job["deleted"], job["items"]) == (290, 290, 10)
     assert len(await group.read(store)) == 10
@@ -110,7 +110,7 @@ async def test_an_item_that_another_job_sees_during_the_deletion_stays(
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
     found = await finish(store, group, "b")
     await group.write(other, make_output(9, root_job_id="c"))
-    await store.crawls.delete_missing(*group.key, found)
+    await store.crawls.delete_missing(group.key, found)
     assert [item["key_hash"] for item in await group.read(store)] == [*(f"key-{n}" for n in range(5)), "key-9"]
 
 
@@ -122,7 +122,7 @@ async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_
     await group.write(store, make_output(1, root_job_id="a"))
     await finish(store, group, "a")  # and is killed
     job = await finish(other, group, "a")
-    await other.crawls.tell(*group.key, job)
+    await other.crawls.tell(group.key, job)
     assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
     again = await finish(other, group, "a")
     assert "untold" not in again
@@ -134,9 +134,9 @@ async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_tha
     nothing: dict[str, Any] = {"fill_rate": 1.0, "types": {}, "min": None, "max": None}
     fields: list[Mapping[str, Any]] = [{"path": f"{n}-" + "x" * 900, **nothing} for n in range(500)]
     named = str(fields[-1]["path"])
-    await store.groups.set(*group.key, {"rules": [{"path": named, "max_drop": 0.5}]})
-    await store.crawls.declare(*group.key, "a", {"state": "finished"})
-    kept = (await store.crawls.finish(*group.key, "a", fields))["fields"]
+    await store.groups.set(group.key, {"rules": [{"path": named, "max_drop": 0.5}]})
+    await store.crawls.declare(group.key, "a", {"state": "finished"})
+    kept = (await store.crawls.finish(group.key, "a", fields))["fields"]
     assert named in [field["path"] for field in kept]
     assert sum(len(field["path"]) for field in kept) <= 8 * 1024
 

@@ -42,7 +42,7 @@ async def test_a_deletion_pauses_between_its_rounds_while_others_write(
 
     if others_write:
         store.outputs.ids.step = at("before write", write)
-    deleting = asyncio.ensure_future(store.outputs.delete_matching(*group.key, Query()))
+    deleting = asyncio.ensure_future(store.outputs.delete_matching(group.key, Query()))
     if not others_write:
         assert await asyncio.wait_for(deleting, 60) == (3, False)
         return

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import pytest
 
 from service.settings import Settings
-from service.store import Store
+from service.store import Group, Store
 from service.store.outputs import reading
 from tests.support.api import Api, make_output
 from tests.support.commands import Commands
@@ -79,10 +79,11 @@ def filled(mongo_url: str) -> Filled:
         items = [_output(number) for number in range(ITEMS)]
         ids: list[int] = []
         for first in range(0, ITEMS, BATCH):
-            for group, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
-                door = await store.outputs.door(ORGANIZATION, group)
-                written = await store.outputs.write(ORGANIZATION, group, list(map(door, items[first : first + size])))
-                ids += [result["id"] for result in written] if group == GROUP else []
+            for group_id, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
+                group = Group(ORGANIZATION, group_id)
+                door = await store.outputs.door(group)
+                written = await store.outputs.write(group, list(map(door, items[first : first + size])))
+                ids += [result["id"] for result in written] if group_id == GROUP else []
         firsts = store.database["outputs"].find(
             {"organization_id": ORGANIZATION, "group_id": GROUP, "id": {"$in": ids[::BATCH]}}, sort=[("id", 1)]
         )

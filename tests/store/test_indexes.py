@@ -187,26 +187,26 @@ Call = Callable[[Store, int], Awaitable[Any]]
 ENTRY = {"domain": "d", "path": "/", "value": "v", "expires": None}
 CALLS: dict[str, Call] = {
     "write outputs": lambda store, org: Group(org).write(store, make_output(1)),
-    "patch outputs": lambda store, org: store.outputs.patch(org, "g", [Patch("key_hash", "k", True)]),
-    "delete an output": lambda store, org: store.outputs.delete(org, "g", "id"),
-    "delete outputs": lambda store, org: store.outputs.delete_matching(org, "g", Query()),
-    "read outputs": lambda store, org: store.outputs.page(org, "g", Query()),
-    "read an output": lambda store, org: store.outputs.one(org, "g", "id"),
-    "the version of a group": lambda store, org: store.outputs.version(org, "g"),
-    "wait for outputs": lambda store, org: store.outputs.wait(org, "g", 0, 0.1),
+    "patch outputs": lambda store, org: store.outputs.patch(Group(org).key, [Patch("key_hash", "k", True)]),
+    "delete an output": lambda store, org: store.outputs.delete(Group(org).key, "id"),
+    "delete outputs": lambda store, org: store.outputs.delete_matching(Group(org).key, Query()),
+    "read outputs": lambda store, org: store.outputs.page(Group(org).key, Query()),
+    "read an output": lambda store, org: store.outputs.one(Group(org).key, "id"),
+    "the version of a group": lambda store, org: store.outputs.version(Group(org).key),
+    "wait for outputs": lambda store, org: store.outputs.wait(Group(org).key, 0, 0.1),
     "list groups": lambda store, org: store.groups.listing(org, "", None, None),
-    "a group": lambda store, org: store.groups.one(org, "g"),
-    "set the retention": lambda store, org: store.groups.set(org, "g", {"retention_days": 1}),
-    "remove a group": lambda store, org: store.groups.remove(org, "g"),
-    "list jobs": lambda store, org: store.jobs.list(org, "g", 10),
-    "gather jobs": lambda store, org: store.jobs.gather(org, "g"),
-    "remove jobs": lambda store, org: store.jobs.remove(org, "g"),
+    "a group": lambda store, org: store.groups.one(Group(org).key),
+    "set the retention": lambda store, org: store.groups.set(Group(org).key, {"retention_days": 1}),
+    "remove a group": lambda store, org: store.groups.remove(Group(org).key),
+    "list jobs": lambda store, org: store.jobs.list(Group(org).key, 10),
+    "gather jobs": lambda store, org: store.jobs.gather(Group(org).key),
+    "remove jobs": lambda store, org: store.jobs.remove(Group(org).key),
     "add reviews": lambda store, org: store.reviews.add(
-        org, "g", [{"job_id": "j", "status": "ok", "comment": "", "review_date": None}]
+        Group(org).key, [{"job_id": "j", "status": "ok", "comment": "", "review_date": None}]
     ),
-    "read reviews": lambda store, org: store.reviews.latest(org, "g", None, None),
-    "reviews of jobs": lambda store, org: store.reviews.latest_of(org, "g", ["j"]),
-    "remove reviews": lambda store, org: store.reviews.remove(org, "g"),
+    "read reviews": lambda store, org: store.reviews.latest(Group(org).key, None, None),
+    "reviews of jobs": lambda store, org: store.reviews.latest_of(Group(org).key, ["j"]),
+    "remove reviews": lambda store, org: store.reviews.remove(Group(org).key),
     "set cookies": lambda store, org: store.cookies.set(
         org, [{**ENTRY, "name": "n", "secure": False, "http_only": False}]
     ),

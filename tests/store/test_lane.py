@@ -17,7 +17,6 @@ from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailab
 from service.store.outputs import lane as lane_module
 from service.store.outputs.changes import Plan
 from service.store.outputs.door import Door, Put
-from service.store.outputs.group import Group as StoredGroup
 from service.store.outputs.lane import Lane
 from service.store.outputs.rounds import Rounds, Write
 from tests.support.api import make_file, make_output
@@ -30,7 +29,7 @@ Results = list[dict[str, Any]]
 async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
     """Write several bodies of encoded items in one round, each for a client of its own; return results or errors."""
     async with stopped_at(store, "before write", group.write(store, make_output(0))):
-        writes = [asyncio.ensure_future(store.outputs.write(*group.key, items)) for items in bodies]
+        writes = [asyncio.ensure_future(store.outputs.write(group.key, items)) for items in bodies]
         await asyncio.sleep(0)
     return await asyncio.gather(*writes, return_exceptions=True)
 
@@ -63,7 +62,7 @@ async def test_a_round_finishes_the_one_before_it_and_takes_its_ids_in_one_comma
 
 async def test_writes_of_one_key_that_come_together_are_all_done_in_order(store: Store, group: Group) -> None:
     bodies = [await group.encoded(store, version(n), make_output(n + 10)) for n in range(4)]
-    results = await asyncio.gather(*(store.outputs.write(*group.key, body) for body in bodies))
+    results = await asyncio.gather(*(store.outputs.write(group.key, body) for body in bodies))
     assert [r[0]["result"] for r in results] == ["created", "updated", "updated", "updated"]
     items = {item["key_hash"]: item for item in await group.read(store)}
     assert items["key-1"]["data"] == {"version": 3} and items["key-1"]["id"] == results[3][0]["id"]
@@ -275,7 +274,7 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
 
 
 def encode(item: dict[str, Any], max_item_bytes: int = 2**20) -> Put:
-    return Door(StoredGroup(1, "lamps"), max_item_bytes).encode(OutputInput().load(item))
+    return Door(Group(1).key, max_item_bytes).encode(OutputInput().load(item))
 
 
 def test_an_item_that_would_be_too_large_in_the_database_is_refused_before() -> None:

@@ -139,10 +139,10 @@ async def test_what_a_filter_selects_is_deleted_and_nothing_else(
     selected = {item["key_hash"] for item in await group.walk(store, **query)}
     everything = {item["key_hash"] for item in await group.walk(store)}
     assert selected
-    done = await store.outputs.delete_matching(*group.key, Query(**query))
+    done = await store.outputs.delete_matching(group.key, Query(**query))
     assert done == (len(selected), False)
     assert {item["key_hash"] for item in await group.walk(store)} == everything - selected
-    assert await store.outputs.delete_matching(*group.key, Query(**query)) == (0, False)
+    assert await store.outputs.delete_matching(group.key, Query(**query)) == (0, False)
     await group.assert_counts_are_exact(store)
 
 
@@ -161,7 +161,7 @@ async def test_an_item_that_is_scraped_again_meanwhile_is_not_deleted(
         await group.write(other, dict(old[1], root_job_id="job-2", last_scraped_date="2026-01-01"))
 
     store.outputs.ids.step = at(step, scrape_again)
-    assert (await store.outputs.delete_matching(*group.key, Query(**query)))[0] == 2
+    assert (await store.outputs.delete_matching(group.key, Query(**query)))[0] == 2
     assert [item["key_hash"] for item in await group.read(store)] == ["key-1"]
     await group.assert_counts_are_exact(store)
 
@@ -224,7 +224,7 @@ async def test_two_jobs_that_touch_one_item_at_once_are_counted_right(store: Sto
 
 async def test_items_that_were_not_scraped_for_the_retention_are_deleted(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, **({"last_scraped_date": OLD} if n % 2 else {})) for n in range(10)))
-    await store.groups.set(*group.key, {"retention_days": 30})
+    await store.groups.set(group.key, {"retention_days": 30})
     await look_after(store, group)
     assert [item["key_hash"] for item in await group.read(store)] == [f"key-{n}" for n in range(0, 10, 2)]
     assert len(await group.read(store, deleted=True, cursor=10)) == 5
@@ -237,7 +237,7 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
     monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
     monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
-    await store.groups.set(*group.key, {"retention_days": 1})
+    await store.groups.set(group.key, {"retention_days": 1})
     left = []
     for _ in range(3):
         await look_after_once(store, group)
@@ -247,17 +247,17 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
 
 async def test_a_retention_that_was_just_changed_is_the_one_that_counts(store: Store, group: Group) -> None:
     await group.write(store, make_output(1, last_scraped_date=OLD))
-    await store.groups.set(*group.key, {"retention_days": 30})
+    await store.groups.set(group.key, {"retention_days": 30})
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     found_due = await group.document(store)
-    await store.groups.set(*group.key, {"retention_days": None})
+    await store.groups.set(group.key, {"retention_days": None})
     await store.upkeep._look_at(found_due)
     assert len(await group.read(store)) == 1
 
 
 async def test_two_processes_do_not_look_after_one_group_at_once(store: Store, other: Store, group: Group) -> None:
     await group.write(store, make_output(1, last_scraped_date=OLD))
-    await store.groups.set(*group.key, {"retention_days": 30})
+    await store.groups.set(group.key, {"retention_days": 30})
     document = await group.document(store)
     await asyncio.gather(store.upkeep._look_at(document), other.upkeep._look_at(document))
     await group.assert_counts_are_exact(store)
@@ -298,8 +298,8 @@ async def test_a_key_whose_record_is_removed_under_a_writer_is_written_anew(
 
 async def test_a_deleted_group_is_gone_and_its_ids_are_never_given_again(store: Store, group: Group) -> None:
     written = await group.write(store, *(make_output(n) for n in range(3)))
-    await store.outputs.delete_matching(*group.key, Query())
-    await store.groups.remove(*group.key)
+    await store.outputs.delete_matching(group.key, Query())
+    await store.groups.remove(group.key)
     assert await groups_of(store, group.organization) == []
     assert (await group.stats(store))["items"] == 0 and await group.jobs(store) == {}
     (new,) = await group.write(store, make_output(0))

@@ -119,7 +119,7 @@ async def test_a_page_in_windows_passes_nothing_while_items_move_away(
     seen: dict[str, int] = {}
     cursor = 0
     while cursor < (await group.document(other))["last_id"]:
-        page = await store.outputs.page(*group.key, Query(cursor=cursor, limit=5, is_approved=False))
+        page = await store.outputs.page(group.key, Query(cursor=cursor, limit=5, is_approved=False))
         seen |= {item["key_hash"]: item["id"] for item in page.items()}
         cursor = page.next_cursor or max([cursor, *(item["id"] for item in page.items())])
     assert left == 0
@@ -134,7 +134,7 @@ async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
     pages, keys = 0, []
     query = Query(scraped_before=datetime(2200, 1, 1, tzinfo=UTC), is_approved=True, limit=5, job_id="job-1")
     while True:
-        page = await store.outputs.page(*group.key, query)
+        page = await store.outputs.page(group.key, query)
         pages += 1
         keys += [item["key_hash"] for item in page.items()]
         if page.next_cursor is None:
@@ -150,7 +150,7 @@ async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
 ) -> None:
     await group.write(store, *(make_output(n, data={"text": "x" * 100_000}) for n in range(12)))
     store.outputs._reading._page_bytes = 250_000
-    page = await store.outputs.page(*group.key, Query(limit=1000, is_approved=False))
+    page = await store.outputs.page(group.key, Query(limit=1000, is_approved=False))
     assert 0 < len(page.documents) < 12 and page.next_cursor is not None
     assert len(await group.walk(store, is_approved=False)) == 12
 
@@ -172,7 +172,7 @@ async def test_a_long_run_of_deletions_is_read_in_windows(
 async def test_newest_first_goes_down_from_a_cursor(store: Store, group: Group) -> None:
     written = await group.write(store, *(make_output(n) for n in range(5)))
     ids = [r["id"] for r in written]
-    page = await store.outputs.page(*group.key, Query(limit=2, newest_first=True))
+    page = await store.outputs.page(group.key, Query(limit=2, newest_first=True))
     assert [item["id"] for item in page.items()] == ids[:2:-1] and page.next_cursor == ids[3]
     assert [item["id"] for item in await group.read(store, newest_first=True, cursor=ids[2])] == ids[1::-1]
     assert await group.read(store, newest_first=True, cursor=ids[0]) == []
@@ -197,11 +197,11 @@ async def test_created_after_is_a_lower_bound_with_every_filter_cursor_and_order
 
 async def test_one_item_is_found_by_its_output_id_while_it_is_there(store: Store, group: Group) -> None:
     (written,) = await group.write(store, version(1))
-    page = await store.outputs.one(*group.key, written["output_id"])
+    page = await store.outputs.one(group.key, written["output_id"])
     assert page is not None and page.items()[0]["data"] == {"version": 1} and page.version == written["id"]
-    assert await store.outputs.one(group.organization, "chairs", written["output_id"]) is None
+    assert await store.outputs.one(Group(group.organization, "chairs").key, written["output_id"]) is None
     await group.delete(store, written)
-    assert await store.outputs.one(*group.key, written["output_id"]) is None
+    assert await store.outputs.one(group.key, written["output_id"]) is None
 
 
 # -- deletions ------------------------------------------------------------------------------------
@@ -223,7 +223,7 @@ async def test_a_reader_of_deletions_who_comes_too_late_is_told(store: Store, gr
 
 
 async def everything(store: Store, group: Group, **query: Any) -> list[str]:
-    pages = store.outputs.pages(*group.key, Query(**query))
+    pages = store.outputs.pages(group.key, Query(**query))
     return [item["key_hash"] async for page in pages for item in page.items()]
 
 
@@ -247,22 +247,22 @@ async def test_a_page_says_that_a_walk_goes_on_and_what_its_next_page_has_to_kno
 ) -> None:
     await group.write(store, *(make_output(n) for n in range(6)))
     async with stopped_at(store, "written", group.write(store, make_output(4, data={"moved": True}))):
-        page = await other.outputs.page(*group.key, Query(limit=3))
+        page = await other.outputs.page(group.key, Query(limit=3))
         assert page.next_cursor == 3
         # It has left its place on this page: not the end, and the cursor stands before the batch in flight.
-        page = await other.outputs.page(*group.key, Query(limit=3, cursor=3, walk=page.walk))
+        page = await other.outputs.page(group.key, Query(limit=3, cursor=3, walk=page.walk))
         assert ([item["id"] for item in page.items()], page.next_cursor) == ([4, 6], 6)
         # A cursor that comes alone belongs to a reader who comes back.
-        assert (await other.outputs.page(*group.key, Query(cursor=6))).next_cursor is None
-    page = await other.outputs.page(*group.key, Query(limit=3, cursor=6, walk=page.walk))
+        assert (await other.outputs.page(group.key, Query(cursor=6))).next_cursor is None
+    page = await other.outputs.page(group.key, Query(limit=3, cursor=6, walk=page.walk))
     assert ([item["key_hash"] for item in page.items()], page.next_cursor) == (["key-4"], None)
 
 
 async def test_a_walk_ends_while_items_that_it_has_offered_change(store: Store, other: Store, group: Group) -> None:
     await group.write(store, *(make_output(n) for n in range(6)))
-    page = await other.outputs.page(*group.key, Query(limit=3))
+    page = await other.outputs.page(group.key, Query(limit=3))
     async with stopped_at(store, "written", group.write(store, make_output(0, data={"moved": True}))):
-        page = await other.outputs.page(*group.key, Query(limit=3, cursor=3, walk=page.walk))
+        page = await other.outputs.page(group.key, Query(limit=3, cursor=3, walk=page.walk))
         assert page.next_cursor is None
 
 
@@ -276,16 +276,16 @@ async def test_every_page_has_the_id_up_to_which_its_filters_were_applied(store:
     await group.write(store, *(make_output(n, root_job_id="b" if n == 3 else "a") for n in range(10)))
     checkpoints = []
     for query in (Query(job_id="b", limit=5), Query(limit=4), Query(cursor=4, limit=100), Query(job_id="c")):
-        checkpoints.append((await store.outputs.page(*group.key, query)).checkpoint)
+        checkpoints.append((await store.outputs.page(group.key, query)).checkpoint)
     assert checkpoints == [10, 4, 10, 10]
 
 
 async def test_parts_of_items_say_nothing_about_the_size_of_whole_ones(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, data={"text": "x" * 10_000}) for n in range(5)))
     await group.read(store)
-    expected = store.outputs.expected_bytes(*group.key, 10)
+    expected = store.outputs.expected_bytes(group.key, 10)
     await group.read(store, fields=("id",))
-    assert store.outputs.expected_bytes(*group.key, 10) == expected > 100_000
+    assert store.outputs.expected_bytes(group.key, 10) == expected > 100_000
 
 
 async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store, other: Store, group: Group) -> None:
@@ -294,7 +294,7 @@ async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store
     go_on = asyncio.Event()
     store.outputs.ids.step = at("written", go_on.wait)
     keys = []
-    async for page in other.outputs.pages(*group.key, Query()):
+    async for page in other.outputs.pages(group.key, Query()):
         keys += [item["key_hash"] for item in page.items()]
         if not slow:
             slow.append(asyncio.ensure_future(group.write(store, make_output(2))))
@@ -307,7 +307,7 @@ async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store
 
 async def test_an_export_ends_after_as_many_items_as_wanted(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n) for n in range(120)))
-    pages = store.outputs.pages(*group.key, Query(newest_first=True), 70)
+    pages = store.outputs.pages(group.key, Query(newest_first=True), 70)
     keys = [item["key_hash"] async for page in pages for item in page.items()]
     assert keys == [f"key-{n}" for n in range(119, 49, -1)]
 

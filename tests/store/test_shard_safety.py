@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from service.store import Group as StoredGroup
 from service.store import Outcome, Patch, Query, Store, new_message
 from service.store.browser_state import Selection
 from service.store.deliveries import RETRIES
@@ -62,7 +63,7 @@ def without_shard_key(commands: Commands) -> list[Any]:
 
 async def exercise(store: Store, other: Store, group: Group) -> None:
     """Use every method of the store, on every way it can go."""
-    owner = (group.organization, group.group_id)
+    owner = group.key
     items = [make_output(n, root_job_id=f"job-{n % 2}") for n in range(20)]
     written = await group.write(store, *items)
     await group.write(store, *items)
@@ -84,11 +85,11 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         {"limit": 1000, "key_hash": "key-1"},
     ):
         await group.walk(store, **query)
-    await store.outputs.one(*owner, written[0]["output_id"])
-    await store.outputs.version(*owner)
-    async for _ in store.outputs.pages(*owner, Query()):
+    await store.outputs.one(owner, written[0]["output_id"])
+    await store.outputs.version(owner)
+    async for _ in store.outputs.pages(owner, Query()):
         pass
-    waiting = asyncio.ensure_future(store.outputs.wait(*owner, (await store.outputs.version(*owner)), 5))
+    waiting = asyncio.ensure_future(store.outputs.wait(owner, await store.outputs.version(owner), 5))
     while not store.watch.readers:
         await asyncio.sleep(0.005)
     await group.write(store, make_output(50))
@@ -97,18 +98,18 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await group.write(store, make_output(51))
     await open_batch(store, group, 2)
     await reap(store, group)
-    await store.groups.set(*owner, {"retention_days": 30})
-    await store.outputs.delete_matching(*owner, Query(job_id="job-1"))
+    await store.groups.set(owner, {"retention_days": 30})
+    await store.outputs.delete_matching(owner, Query(job_id="job-1"))
     await group.write(store, make_output(52))
     await look_after(store, group)
     await store.upkeep.run()
     await store.in_flight()
-    await store.reviews.add(*owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])
+    await store.reviews.add(owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])
     for limit in (None, 1):
-        reviews = await store.reviews.latest(*owner, limit, None)
+        reviews = await store.reviews.latest(owner, limit, None)
         assert [batch async for batch in reviews.batches]
-    await store.reviews.latest_of(*owner, ["job-1"])
-    await store.groups.one(*owner)
+    await store.reviews.latest_of(owner, ["job-1"])
+    await store.groups.one(owner)
     await group.jobs(store)
     assert await groups_of(store, group.organization)
     cookie = {
@@ -131,26 +132,27 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         async for _ in (await state.page(group.organization, some, 1, None)).batches:
             pass
         await state.delete(group.organization, Selection("d"))
-    await tell(store, *owner)
-    await store.groups.set(*owner, {"rules": [{"min_items": 1}], "retention_days": 30})
-    await store.groups.settings(*owner)
+    await tell(store, owner)
+    await store.groups.set(owner, {"rules": [{"min_items": 1}], "retention_days": 30})
+    await store.groups.settings(owner)
     for said in ("running", "failed", "running", "finished"):
-        await store.crawls.declare(*owner, "job-9", {"state": said, "series": None})
+        await store.crawls.declare(owner, "job-9", {"state": said, "series": None})
     await group.write(store, make_output(60, root_job_id="job-9"))
-    finished = await store.crawls.finish(*owner, "job-9", [])
-    await store.crawls.tell(*owner, finished)
-    await store.crawls.unseen(*owner, "job-9")
-    await store.crawls.delete_missing(*owner, finished)
-    await store.crawls.one(*owner, "job-9")
+    finished = await store.crawls.finish(owner, "job-9", [])
+    await store.crawls.tell(owner, finished)
+    await store.crawls.unseen(owner, "job-9")
+    await store.crawls.delete_missing(owner, finished)
+    await store.crawls.one(owner, "job-9")
     for more in ({"missing": "a.b"}, {"where": ("a", "1")}, {"rejected": True}, {"not_of_job": "job-9"}):
         await group.read(store, **more)
-    await store.outputs.delete_matching(*owner, Query())
-    await store.reviews.remove(*owner)
-    await store.groups.remove(*owner)
+    await store.outputs.delete_matching(owner, Query())
+    await store.reviews.remove(owner)
+    await store.groups.remove(owner)
 
 
-async def tell(store: Store, organization_id: int, group_id: str) -> None:
+async def tell(store: Store, group: StoredGroup) -> None:
     """Use every method of the webhooks."""
+    organization_id = group.organization_id
     events = ["job.finished", "group.changed"]
     webhook = {"url": "https://hooks.example/", "events": events, "group_id": None, "label": ""}
     webhook_id = (await store.webhooks.create(organization_id, webhook))["webhook_id"]
@@ -159,8 +161,8 @@ async def tell(store: Store, organization_id: int, group_id: str) -> None:
     await store.webhooks.exists(organization_id, webhook_id)
     deliveries = store.webhooks.deliveries
     for last, outcome in ((0, Outcome(204)), (0, Outcome(500, "", "no")), (len(RETRIES), Outcome(500, "", "no"))):
-        await store.outputs.patch(organization_id, group_id, [Patch("key_hash", "key-3", is_approved=not last)])
-        await store.webhooks.job_finished(organization_id, group_id, {"job_id": f"job-{last}", "finish_date": last})
+        await store.outputs.patch(group, [Patch("key_hash", "key-3", is_approved=not last)])
+        await store.webhooks.job_finished(group, {"job_id": f"job-{last}", "finish_date": last})
         await deliveries.due([1, 2], 10)
         where = {"organization_id": organization_id, "webhook_id": webhook_id}
         await store.database["webhooks"].update_one(where, {"$unset": {"look": ""}})

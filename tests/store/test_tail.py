@@ -56,7 +56,7 @@ def gate() -> OpenGate:
 def reading(
     store: Store, group: Group, gate: OpenGate, cursor: int = 0, form: Form = LINES
 ) -> AbstractContextManager[Reader]:
-    return store.outputs.tail(*group.key, Query(cursor=cursor, limit=0), form, gate)
+    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form, gate)
 
 
 def keys(part: Part | None) -> list[str]:

@@ -20,7 +20,7 @@ SOON = 30  # seconds: well before a reader who is not woken gives up, also on a 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:
     """Wait for something after a cursor; return how long it took."""
     started = time.monotonic()
-    await store.outputs.wait(*group.key, cursor, seconds)
+    await store.outputs.wait(group.key, cursor, seconds)
     return time.monotonic() - started
 
 
@@ -97,16 +97,16 @@ async def test_a_stream_that_breaks_is_opened_again(
 ) -> None:
     monkeypatch.setattr(watching, "_RETRY_SECONDS", 0.01)
     breaks = 0
-    real = store.watch._key_of
+    real = store.watch._group_of
 
-    async def key_of(event: dict[str, Any]) -> Any:
+    async def group_of(event: dict[str, Any]) -> Any:
         nonlocal breaks
         if not breaks:
             breaks += 1
             raise PyMongoError("injected")
         return await real(event)
 
-    monkeypatch.setattr(store.watch, "_key_of", key_of)
+    monkeypatch.setattr(store.watch, "_group_of", group_of)
     async with stopped_at(other, "written", group.write(other, make_output(1))):
         waiting = asyncio.ensure_future(wait(store, group, 0))
         await until_waiting(store)

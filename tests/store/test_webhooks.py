@@ -115,7 +115,7 @@ async def test_a_message_is_retried_by_the_schedule_then_the_webhook_is_switched
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
-    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.job_finished(Group(organization).key, job())
     assert await attempt(store, organization, webhook_id, FAILED)
     waits = [5, 30, 120, 600, 3600, 21600, 86400]
     for seconds in waits:
@@ -138,7 +138,7 @@ async def test_a_webhook_that_is_switched_off_is_told_nothing_until_a_test_succe
 ) -> None:
     webhook_id = await make(store, organization)
     for name in ("crawl-1", "crawl-2"):
-        await store.webhooks.job_finished(organization, "lamps", job(name))
+        await store.webhooks.job_finished(Group(organization).key, job(name))
         clock.advance(timedelta(milliseconds=2))
     await attempt(store, organization, webhook_id, FAILED)
     where = {"organization_id": organization, "webhook_id": webhook_id, "attempts": 1}
@@ -147,7 +147,7 @@ async def test_a_webhook_that_is_switched_off_is_told_nothing_until_a_test_succe
     while await attempt(store, organization, webhook_id, FAILED):
         clock.advance(LEASE)
     assert [d["state"] for d in await store.webhooks.deliveries.recent(organization, webhook_id)] == ["failed"] * 2
-    await store.webhooks.job_finished(organization, "lamps", job("crawl-3"))
+    await store.webhooks.job_finished(Group(organization).key, job("crawl-3"))
     assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 2
 
     message = deliveries.new_message("webhook.test", {})
@@ -156,7 +156,7 @@ async def test_a_webhook_that_is_switched_off_is_told_nothing_until_a_test_succe
     message = deliveries.new_message("webhook.test", {})
     await store.webhooks.deliveries.record_test(organization, webhook_id, message, DONE)
     assert (await store.webhooks.list(organization))[0]["active"]
-    await store.webhooks.job_finished(organization, "lamps", job("crawl-3"))
+    await store.webhooks.job_finished(Group(organization).key, job("crawl-3"))
     assert await attempt(store, organization, webhook_id, DONE)
 
 
@@ -164,9 +164,9 @@ async def test_one_message_that_always_fails_does_not_hold_up_the_others(
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
-    await store.webhooks.job_finished(organization, "lamps", job("broken"))
+    await store.webhooks.job_finished(Group(organization).key, job("broken"))
     assert await attempt(store, organization, webhook_id, FAILED)
-    await store.webhooks.job_finished(organization, "lamps", job("fine"))
+    await store.webhooks.job_finished(Group(organization).key, job("fine"))
     assert await attempt(store, organization, webhook_id, DONE)
     states = {d["state"] for d in await store.webhooks.deliveries.recent(organization, webhook_id)}
     assert states == {"pending", "delivered"}
@@ -176,7 +176,7 @@ async def test_the_last_50_messages_are_kept(store: Store, organization: int, cl
     webhook_id = await make(store, organization)
     for number in range(60):
         clock.advance(timedelta(seconds=1))
-        await store.webhooks.job_finished(organization, "lamps", job(f"crawl-{number}"))
+        await store.webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
         assert await attempt(store, organization, webhook_id, DONE)
     assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 50
     where = {"organization_id": organization, "webhook_id": webhook_id}
@@ -188,11 +188,11 @@ async def test_the_last_50_messages_are_kept(store: Store, organization: int, cl
 
 async def test_a_webhook_is_leased_by_one_of_two_processes(store: Store, other: Store, organization: int) -> None:
     webhook_id = await make(store, organization)
-    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.job_finished(Group(organization).key, job())
     stores = [store, other] * 5
     lanes = await asyncio.gather(*(one.webhooks.deliveries.lease(organization, webhook_id) for one in stores))
     assert sum(lane is not None for lane in lanes) == 1
-    await store.webhooks.job_finished(organization, "lamps", job("crawl-2"))  # which makes it due again
+    await store.webhooks.job_finished(Group(organization).key, job("crawl-2"))  # which makes it due again
     assert await mine(other, organization) == []
     assert await other.webhooks.deliveries.lease(organization, webhook_id) is None
 
@@ -203,7 +203,7 @@ async def test_what_is_added_during_a_lease_is_looked_at_as_soon_as_it_ends(
     webhook_id = await make(store, organization)
     lane = await store.webhooks.deliveries.lease(organization, webhook_id)
     assert lane is not None
-    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.job_finished(Group(organization).key, job())
     await store.webhooks.deliveries.release(lane)
     assert await mine(store, organization) == [webhook_id]
 
@@ -212,7 +212,7 @@ async def test_the_lease_of_a_process_that_died_ends_by_itself(
     store: Store, other: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
-    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.job_finished(Group(organization).key, job())
     assert await store.webhooks.deliveries.lease(organization, webhook_id)
     clock.advance(LEASE - timedelta(seconds=1))
     assert not await attempt(other, organization, webhook_id, DONE)
@@ -335,11 +335,11 @@ async def test_a_dead_receiver_costs_the_others_nothing(
         await make(store, organization + 1_000_000, receiver.url)
         courier = Courier(store.webhooks, Sender(private=True, seconds=3.0))
         running = asyncio.create_task(courier.run())
-        await store.webhooks.job_finished(organization, "lamps", job())
+        await store.webhooks.job_finished(Group(organization).key, job())
         await dead.wait_for(4)
         await asyncio.sleep(0.5)
         assert len(dead.received) == 4, "an organization has four places"
-        await store.webhooks.job_finished(organization + 1_000_000, "lamps", job())
+        await store.webhooks.job_finished(Group(organization + 1_000_000).key, job())
         await receiver.wait_for(1, 2.0)
         running.cancel()
         await courier.close()
@@ -352,7 +352,7 @@ async def test_couriers_of_two_processes_send_each_message_once(
     couriers = [Courier(one.webhooks, Sender(private=True)) for one in (store, other)]
     running = [asyncio.create_task(courier.run()) for courier in couriers]
     for number in range(10):
-        await (store, other)[number % 2].webhooks.job_finished(organization, "lamps", job(f"crawl-{number}"))
+        await (store, other)[number % 2].webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
     await receiver.wait_for(50)
     for task in running:
         task.cancel()
@@ -370,7 +370,7 @@ async def test_a_courier_that_stops_lets_what_it_sends_come_to_its_end(
     webhook_id = await make(store, organization, receiver.url)
     courier = Courier(store.webhooks, Sender(private=True))
     running = asyncio.create_task(courier.run())
-    await store.webhooks.job_finished(organization, "lamps", job())
+    await store.webhooks.job_finished(Group(organization).key, job())
     await receiver.wait_for(1)
     running.cancel()
     await courier.close()

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from schemas.outputs import OutputInput
+from service.store import Group as StoredGroup
 from service.store import Patch, Query, Store, StoreUnavailable
 from service.store.connection import server_time
-from service.store.outputs.group import Group as StoredGroup
 from service.store.outputs.ids import Batch, new_token
 from tests.support.api import make_output
 
@@ -29,33 +29,31 @@ class Group:
 
     def __init__(self, organization: int, group_id: str = "lamps") -> None:
         self.organization, self.group_id = organization, group_id
-        self.key = organization, group_id
-        self.owner: dict[str, Any] = {"organization_id": organization, "group_id": group_id}
+        self.key = StoredGroup(organization, group_id)
+        self.owner = self.key.owner
 
     # -- what a client does -------------------------------------------------------------------
 
     async def write(self, store: Store, *items: dict[str, Any]) -> list[dict[str, Any]]:
-        return await store.outputs.write(*self.key, await self.encoded(store, *items))
+        return await store.outputs.write(self.key, await self.encoded(store, *items))
 
     async def encoded(self, store: Store, *items: dict[str, Any]) -> list[Any]:
         """Return items as a handler hands them on."""
-        encode = await store.outputs.door(*self.key)
+        encode = await store.outputs.door(self.key)
         return list(map(encode, OutputInput(many=True).load(copy.deepcopy(list(items)))))
 
     async def patch(self, store: Store, *patches: Patch) -> list[dict[str, Any]]:
-        return await store.outputs.patch(self.organization, self.group_id, list(patches))
+        return await store.outputs.patch(self.key, list(patches))
 
     async def delete(self, store: Store, *items: dict[str, Any], if_id: int | None = None) -> list[str]:
         """Delete items by their output_id; return the results."""
         if_ids = None if if_id is None else frozenset([if_id])
-        done = [
-            await store.outputs.delete(self.organization, self.group_id, item["output_id"], if_ids) for item in items
-        ]
+        done = [await store.outputs.delete(self.key, item["output_id"], if_ids) for item in items]
         return [result["result"] for result in done]
 
     async def read(self, store: Store, **query: Any) -> list[dict[str, Any]]:
         """Return the items of one page."""
-        page = await store.outputs.page(self.organization, self.group_id, Query(**{"limit": 1000, **query}))
+        page = await store.outputs.page(self.key, Query(**{"limit": 1000, **query}))
         return page.items()
 
     async def walk(self, store: Store, **query: Any) -> list[dict[str, Any]]:
@@ -63,7 +61,7 @@ class Group:
         found: list[dict[str, Any]] = []
         wanted = Query(**{"limit": 1000, **query})
         while True:
-            page = await store.outputs.page(self.organization, self.group_id, wanted)
+            page = await store.outputs.page(self.key, wanted)
             assert len(page.documents) <= wanted.limit
             found += page.items()
             if page.next_cursor is None:
@@ -72,10 +70,10 @@ class Group:
             wanted = wanted._replace(cursor=page.next_cursor)
 
     async def stats(self, store: Store) -> dict[str, Any]:
-        return await store.groups.one(self.organization, self.group_id)
+        return await store.groups.one(self.key)
 
     async def jobs(self, store: Store) -> dict[str, dict[str, Any]]:
-        return {job["job_id"]: job for job in await store.jobs.list(self.organization, self.group_id, 1000)}
+        return {job["job_id"]: job for job in await store.jobs.list(self.key, 1000)}
 
     # -- what is in the database --------------------------------------------------------------
 
@@ -165,7 +163,7 @@ async def killed_at(store: Store, step: str, work: Awaitable[Any]) -> None:
 
 async def open_batch(store: Store, group: Group, size: int) -> Batch:
     """Take ids that nobody will use, as a writer does that dies at once."""
-    batch = (await store.outputs.ids.turn(StoredGroup(*group.key), None, size, new_token())).batch
+    batch = (await store.outputs.ids.turn(group.key, None, size, new_token())).batch
     assert batch is not None
     return batch
 

@@ -11,7 +11,9 @@ from aiohttp import HttpVersion10, HttpVersion11, web
 from marshmallow import Schema, ValidationError
 
 from service.http.errors import MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
+from service.http.keys import ORGANIZATION
 from service.http.routing import parameters_of
+from service.store import Group
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_ID = 256
@@ -88,6 +90,11 @@ def path_id(request: web.Request, name: str) -> str:
     if not 0 < len(value) <= _MAX_ID:
         raise invalid("string_too_long", f"Must be at most {_MAX_ID} characters", "path", name)
     return value
+
+
+def path_group(request: web.Request) -> Group:
+    """Return the group of the path, of the organization that asks."""
+    return Group(request[ORGANIZATION], path_id(request, "group_id"))
 
 
 class QueryLoader:

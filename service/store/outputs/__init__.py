@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs.changes import Delete, Patch, Result
 from service.store.outputs.comparing import Comparings
 from service.store.outputs.documents import Page
 from service.store.outputs.door import Door, Put
-from service.store.outputs.group import Group
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.lane import Lanes
 from service.store.outputs.reading import Query, Reading
@@ -79,52 +79,48 @@ class Outputs:
 
     # -- reading ------------------------------------------------------------------------------
 
-    async def page(self, organization_id: int, group_id: str, query: Query) -> Page:
+    async def page(self, group: Group, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.page(Group(organization_id, group_id), query)
+        return await self._reading.page(group, query)
 
-    def pages(
-        self, organization_id: int, group_id: str, query: Query, max_items: int | None = None
-    ) -> AsyncIterator[Page]:
+    def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncIterator[Page]:
         """Yield pages from the cursor to the present end, or `max_items` items of them."""
         self._indexes.require("outputs", "groups")
-        return self._reading.pages(Group(organization_id, group_id), query, max_items)
+        return self._reading.pages(group, query, max_items)
 
-    def fitting(self, organization_id: int, group_id: str) -> int:
+    def fitting(self, group: Group) -> int:
         """Return how many items of a group make about a megabyte, as far as it is known."""
-        return self._reading.fitting(Group(organization_id, group_id))
+        return self._reading.fitting(group)
 
-    def expected_bytes(self, organization_id: int, group_id: str, limit: int) -> int:
+    def expected_bytes(self, group: Group, limit: int) -> int:
         """Return about how many bytes some items of a group are, as far as it is known."""
-        return self._reading.expected_bytes(Group(organization_id, group_id), limit)
+        return self._reading.expected_bytes(group, limit)
 
-    async def one(self, organization_id: int, group_id: str, output_id: str) -> Page | None:
+    async def one(self, group: Group, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.one(Group(organization_id, group_id), output_id)
+        return await self._reading.one(group, output_id)
 
-    async def versions(self, organization_id: int, group_id: str, output_id: str, limit: int, cursor: int) -> Page:
+    async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
         """Return earlier versions of an item, newest first, before the id `cursor`; 0 begins with the newest."""
         self._indexes.require("outputs", "groups", "versions")
-        return await self._reading.versions(Group(organization_id, group_id), output_id, limit, cursor)
+        return await self._reading.versions(group, output_id, limit, cursor)
 
-    async def version(self, organization_id: int, group_id: str) -> int:
+    async def version(self, group: Group) -> int:
         """Return the version that a page read now would show."""
         self._indexes.require("outputs", "groups")
-        return await self._reading.version(Group(organization_id, group_id))
+        return await self._reading.version(group)
 
-    async def wait(self, organization_id: int, group_id: str, cursor: int, seconds: float) -> None:
+    async def wait(self, group: Group, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         self._indexes.require("outputs", "groups")
-        await self._reading.wait(Group(organization_id, group_id), cursor, seconds)
+        await self._reading.wait(group, cursor, seconds)
 
-    def tail(
-        self, organization_id: int, group_id: str, query: Query, form: Form, gate: Gate
-    ) -> AbstractContextManager[Reader]:
+    def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
         """Return a reader at the end of a query, where all who wait share what is read and rendered."""
         self._indexes.require("outputs", "groups")
-        return self._tails.reader(Group(organization_id, group_id), query, form, gate)
+        return self._tails.reader(group, query, form, gate)
 
     @property
     def waiting_readers(self) -> int:
@@ -134,25 +130,23 @@ class Outputs:
     # -- writing ------------------------------------------------------------------------------
 
     @stored
-    async def door(self, organization_id: int, group_id: str) -> Callable[[dict[str, Any]], Put]:
+    async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:
         """Return what turns one validated item of a group into what `write` takes. Raises ItemTooLarge."""
-        group = Group(organization_id, group_id)
         return Door(group, self._max_item_bytes, await self._comparings.of(group)).encode
 
-    async def write(self, organization_id: int, group_id: str, items: list[Put]) -> list[Result]:
+    async def write(self, group: Group, items: list[Put]) -> list[Result]:
         """Create, update or leave each item by its key; return the results in order.
 
         Returns when all of it is durable. The last of several items with one key wins.
         """
-        return await self._apply(Group(organization_id, group_id), [(item.output_id, item) for item in items])
+        return await self._apply(group, [(item.output_id, item) for item in items])
 
-    async def patch(self, organization_id: int, group_id: str, patches: list[Patch]) -> list[Result]:
+    async def patch(self, group: Group, patches: list[Patch]) -> list[Result]:
         """Change approvals and tags; return the results in order.
 
         A result is `updated`, `unchanged`, `not_found`, `conflict` (an id not in `if_ids`) or
         `too_large`. The last of several patches of one item wins.
         """
-        group = Group(organization_id, group_id)
         results: dict[tuple[str, str], Result] = {}
         last = {(patch.by, patch.value): patch for patch in patches}.values()
         # An item that is named in both ways gets both patches, one after the other.
@@ -165,11 +159,9 @@ class Outputs:
                 results |= {(by, patch.value): result for patch, result in zip(some, done, strict=True)}
         return [results[patch.by, patch.value] for patch in patches]
 
-    async def delete(
-        self, organization_id: int, group_id: str, output_id: str, if_ids: frozenset[int] | None = None
-    ) -> Result:
+    async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""
-        (result,) = await self._apply(Group(organization_id, group_id), [(output_id, Delete(output_id, if_ids))])
+        (result,) = await self._apply(group, [(output_id, Delete(output_id, if_ids))])
         return result
 
     async def _apply(self, group: Group, changes: list[tuple[str, Any]]) -> list[Result]:
@@ -177,22 +169,20 @@ class Outputs:
         results = await self._lanes.apply(group, dict(changes))
         return [results[output_id] for output_id, _ in changes]
 
-    async def delete_matching(
-        self, organization_id: int, group_id: str, query: Query, caller: str = ""
-    ) -> tuple[int, bool]:
+    async def delete_matching(self, group: Group, query: Query, caller: str = "") -> tuple[int, bool]:
         """Delete what a query selects, for a limited time; return how many, and whether there may be more.
 
         There is no more when one pass over the whole group finds nothing: what a crawl sees again meanwhile may come to
         match behind the place that a pass has reached. The place is remembered for the next call of the same caller.
         """
-        place = (Group(organization_id, group_id), query, caller)
+        place = (group, query, caller)
         cursor, found = self._deleting.pop(place, _Pass(0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
             rounds = self._lanes.rounds
             some = query._replace(cursor=cursor, limit=at_once)
-            count, next_cursor = await self.delete_some(organization_id, group_id, some)
+            count, next_cursor = await self.delete_some(group, some)
             deleted, found = deleted + count, found or count > 0
             if next_cursor is None:
                 if not found:
@@ -208,10 +198,9 @@ class Outputs:
         self._deleting[place] = _Pass(cursor, found)
         return deleted, True
 
-    async def delete_some(self, organization_id: int, group_id: str, query: Query) -> tuple[int, int | None]:
+    async def delete_some(self, group: Group, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         self._indexes.require("outputs", "groups")
-        group = Group(organization_id, group_id)
         selected, next_cursor = await self._reading.selected(group, query)
         deletes = [
             (output_id, Delete(output_id, frozenset([id]), query.job_id, query.scraped_before))
@@ -243,7 +232,7 @@ class Outputs:
         groups = 0
         ahead = {"now": {"$gt": present + timedelta(minutes=1)}}
         async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
-            owner = Group(found["organization_id"], found["group_id"]).owner
+            owner = Group.of(found).owner
             # Not beside a batch in flight, which has its date. Then what comes is dated now, above what is corrected.
             set_back = {"$set": {"now": present}, "$min": {"last_change": present}}
             while True:

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from service.bounded import Bounded
 from service.store.connection import MAJORITY, Collection, Database
+from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.fields import Ignored, ignored, without
-from service.store.outputs.group import Group
 
 FIELDS = {"ignore": 1, "history_days": 1}
 _MAX_REMEMBERED = 10_000

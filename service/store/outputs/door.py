@@ -15,9 +15,9 @@ import msgspec
 from bson.raw_bson import RawBSONDocument
 
 from service.store.decoding import RAW, decode, encoded
+from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.comparing import PLAIN, Comparing
-from service.store.outputs.group import Group
 
 # Tags that are filters have a copy outside of `tags`: an array there would be indexed element by element.
 FILTER_TAGS = ("country", "region")

@@ -21,7 +21,7 @@ counts.
    A watermark that is remembered from earlier is as safe as a new one, only lower.
 5. `recovery.py` ends batches whose writer has failed: it puts tombstones on their ids and then
    finishes them. A late write of the dead batch meets a tombstone in the unique index on
-   (organization_id, group_id, id) and fails, instead of landing behind readers. Clocks decide only
+   (group, id) and fails, instead of landing behind readers. Clocks decide only
    when this happens, never whether it is safe.
 
 Every step is a majority write, so no failover takes back what a reader or writer has built on.
@@ -43,9 +43,9 @@ from pymongo.errors import AutoReconnect, DuplicateKeyError
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import Misconfigured
+from service.store.group import Group
 from service.store.outputs.comparing import FIELDS
 from service.store.outputs.counts import Change
-from service.store.outputs.group import Group
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")

@@ -17,10 +17,10 @@ from service.settings import Settings
 from service.store.connection import Database
 from service.store.contract import stored
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
+from service.store.group import Group
 from service.store.jobs import Jobs
 from service.store.outputs.changes import Known, Pending, Result
 from service.store.outputs.comparing import Comparings
-from service.store.outputs.group import Group
 from service.store.outputs.ids import Finished, Ids, Turn, new_token
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
@@ -194,7 +194,7 @@ class Lane:
             self._written = None
         if turn.waiting > _MAX_WAITING_BYTES:
             with contextlib.suppress(StoreError):  # nothing but the database may hold up a lane
-                await self._lanes.jobs.gather(*self.group)
+                await self._lanes.jobs.gather(self.group)
         return turn, await looking
 
     def _settle(self, writes: list[Write], results: dict[str, Result], errors: dict[str, StoreError]) -> list[Write]:

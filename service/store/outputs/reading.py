@@ -16,10 +16,10 @@ from service.store.connection import Database
 from service.store.contract import patient, stored
 from service.store.decoding import RAW, Document, decode
 from service.store.errors import CursorExpired
+from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.fields import has_value, is_missing
-from service.store.outputs.group import Group
 from service.store.outputs.ids import Ids, Watermark
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
@@ -196,7 +196,7 @@ class Reading:
     async def wait(self, group: Group, cursor: int, seconds: float) -> None:
         """Return as soon as something after a cursor may be readable, or after some seconds."""
         deadline = time.monotonic() + seconds
-        with self._watch.waiting(*group) as waiting:
+        with self._watch.waiting(group) as waiting:
             while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
                 waiting.clear()
                 if (await self._ids.watermark(group)).end > cursor + 1:

@@ -12,9 +12,9 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.errors import DUPLICATE_KEY, StoreError
+from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs.counts import Change
-from service.store.outputs.group import Group
 from service.store.outputs.ids import Batch, Finished, Ids
 from service.store.time_budget import time_budget
 
@@ -79,7 +79,7 @@ class Recovery:
         now = await server_time(self._database)
         fields = ["organization_id", "group_id", "open"]
         return [
-            _batch(Group(found["organization_id"], found["group_id"]), entry)
+            _batch(Group.of(found), entry)
             async for found in self._groups.find({"open.deadline": {"$lt": now}}, fields, hint="deadline")
             for entry in found["open"]
             if entry["deadline"] < now

@@ -15,11 +15,11 @@ from service.store.connection import DURABLE, Database
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
 from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
+from service.store.group import Group
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
 from service.store.outputs.comparing import Comparing
 from service.store.outputs.counts import Change
 from service.store.outputs.door import Put, mark_of, rehash, rehashed
-from service.store.outputs.group import Group
 from service.store.outputs.ids import Batch, Ids
 from service.store.outputs.recovery import Recovery
 

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from service.store.group import Group
 from service.store.outputs.documents import Page, id_of
-from service.store.outputs.group import Group
 from service.store.outputs.reading import Query, Reading
 from service.store.time_budget import response_has_begun, time_budget
 from service.store.watch import Watch
@@ -153,7 +153,7 @@ class Tail:
         return reader.handed
 
     async def _follow(self) -> None:
-        with self._watch.waiting(*self._group) as changed:
+        with self._watch.waiting(self._group) as changed:
             changed.set()  # what came before it was watched
             while not self._watch.stopped:
                 try:

@@ -12,6 +12,11 @@ class Group(NamedTuple):
     organization_id: int
     group_id: str
 
+    @classmethod
+    def of(cls, document: dict[str, Any]) -> Group:
+        """Return the group that a stored document belongs to."""
+        return cls(document["organization_id"], document["group_id"])
+
     @property
     def owner(self) -> dict[str, Any]:
         """The filter that every command on the group carries."""
