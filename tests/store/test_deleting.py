@@ -25,6 +25,25 @@ async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_i
     assert deleted.json["deleted"] == 1 or deleted.json["more"], deleted.json
 
 
+@pytest.mark.parametrize("same_caller", [True, False])
+async def test_a_deletion_of_a_job_finds_what_a_crawl_moves_into_it_behind_the_place_it_has_reached(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, same_caller: bool
+) -> None:
+    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 2)
+    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.001)  # a round for each call
+    early = [make_output(n) for n in range(5)]
+    await group.write(store, *early)
+    await group.write(store, *(make_output(n, root_job_id="gone") for n in range(5, 9)))
+    query = Query(job_id="gone")
+    assert await store.outputs.delete_matching(*group.key, query, "one") == (2, True)
+    await group.write(store, *(dict(item, root_job_id="gone") for item in early))  # unchanged: they keep their low ids
+    calls = 0
+    while (await store.outputs.delete_matching(*group.key, query, "one" if same_caller else "another"))[1]:
+        calls += 1
+        assert calls < 20
+    assert await group.read(store) == []
+
+
 @pytest.mark.parametrize("others_write", [True, False])
 async def test_a_deletion_pauses_between_its_rounds_while_others_write(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, others_write: bool

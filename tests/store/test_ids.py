@@ -179,6 +179,33 @@ async def test_after_a_restored_backup_new_ids_are_above_all_that_were_seen(stor
     assert [item["id"] for item in await group.read(store, cursor=seen["id"])] == [new["id"]]
 
 
+async def test_dates_are_brought_back_in_order_while_others_write_without_pause(store: Store, group: Group) -> None:
+    await group.write(store, make_output(99_999))
+    await group.set(store, now=datetime.now(UTC) + timedelta(hours=2))
+    stop = asyncio.Event()
+
+    async def write(number: int) -> None:
+        await asyncio.sleep(number / 100)  # so that there is always one that waits while another is written
+        for n in range(10_000):
+            if stop.is_set():
+                break
+            await group.write(store, make_output(number * 10_000 + n))
+
+    store.outputs.ids.step = at("before write", lambda: asyncio.sleep(0.05), times=10**6)
+    writers = [asyncio.create_task(write(number)) for number in range(4)]
+    try:
+        await asyncio.sleep(0.3)
+        async with asyncio.timeout(20):
+            assert await store.outputs.set_clocks_back() >= 1
+        await asyncio.sleep(0.3)
+    finally:
+        stop.set()
+        await asyncio.gather(*writers)
+    dates = [item["update_date"] for item in await group.read(store)]
+    assert dates == sorted(dates) and dates[0] < dates[-1]
+    assert dates[-1].replace(tzinfo=UTC) < datetime.now(UTC) + timedelta(minutes=1)
+
+
 async def test_ids_are_refused_while_the_database_clock_is_a_day_ahead(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

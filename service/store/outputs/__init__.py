@@ -44,6 +44,7 @@ RESTORED_GAP = 1_000_000_000
 
 # How often `clock` asks whether a group's batches are over.
 _CLOCK_SECONDS = 0.02
+_PAUSED_MS = 1000
 
 
 class _Pass(NamedTuple):
@@ -234,11 +235,9 @@ class Outputs:
         async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
             owner = Group.of(found).owner
             # Not beside a batch in flight, which has its date. Then what comes is dated now, above what is corrected.
-            set_back = {"$set": {"now": present}, "$min": {"last_change": present}}
-            while True:
-                group = await self._groups.find_one_and_update({**owner, "open": []}, set_back)
-                if group is not None:
-                    break
+            set_back = {"$set": {"now": present}, "$min": {"last_change": present}, "$unset": {"paused": ""}}
+            while (group := await self._groups.find_one_and_update({**owner, "open": []}, set_back)) is None:
+                await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", _PAUSED_MS]}}}])
                 await asyncio.sleep(_CLOCK_SECONDS)
             late = {**owner, "update_date": {"$gt": present}, "id": {"$lt": group["next"]}}
             await self._outputs.update_many(late, {"$set": {"update_date": present}}, hint="updated")
