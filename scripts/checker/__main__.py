@@ -28,6 +28,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from scripts.checker import options as arguments
+from scripts.checker.crawler import CRAWLERS, Crawler
 from scripts.checker.failovers import Failovers
 from scripts.checker.plan import Plan, load, mix_of
 from scripts.checker.reader import Reader
@@ -108,6 +109,11 @@ class Run:
             fork.Process(target=lambda n=number: Writer(plan, n, total, stop).run(), daemon=True)
             for number in range(options.writers)
         ]
+        if "crawls" in plan.mix:
+            writers += [
+                fork.Process(target=lambda n=number: Crawler(plan, n, total, stop).run(), daemon=True)
+                for number in range(CRAWLERS)
+            ]
         clients += readers + writers
         for client in clients:
             client.start()
@@ -158,7 +164,7 @@ class Run:
                 mix = mix_of(json.load(response))
         else:
             mix = frozenset(options.mix.split(",")) - {"none"}
-        scopes = ["read", "write", *(["delete"] if "delete" in mix else [])]
+        scopes = ["read", "write", *(["delete"] if mix & {"delete", "crawls"} else [])]
         token = new_token(self.environ, scopes)
         return Plan(services.ports, token, self.folder, options.largest, cut=0.03, seed=options.seed, mix=mix)
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from aiohttp import web
 
+from scripts.checker.crawler import MAX_MISSING, Crawler
 from scripts.checker.plan import MIX, Plan, load
 from scripts.checker.reader import Reader
 from scripts.checker.report import Report
@@ -43,12 +44,18 @@ PROMISES = {
     "a stale if_id is ignored": "wrong results",
     "a key written again gets another output_id": "wrong results",
     "approvals are miscounted": "miscounted",
+    "an unchanged item is not counted for its job": "wrong results",
+    "the missing are miscounted": "wrong results",
+    "a missing item is left": "wrong results",
+    "a failed crawl deletes what it did not see": "lost",
+    "a crawl deletes the items of another series": "lost",
+    "an earlier version is not kept": "wrong of these",
 }
 # Enough for some deletions of each kind, whose readers have seen the item before.
 # Long enough for readers to come by several times: who reads only at the end sees no change that has no id.
 VERSIONS, MIN_SECONDS, MAX_SECONDS = 1000, 4.0, 30.0
 AT_ONCE = 3  # runs; each has to wait for its readers most of the time
-WRITERS, READERS = 2, ("plain", "country", "copy")
+WRITERS, CRAWLERS, READERS = 2, 2, ("plain", "country", "copy")
 _CHANCE = 0.5
 _CONTENT = ("source_url", "data", "tags", "is_approved")
 
@@ -61,6 +68,9 @@ class Model:
     def __init__(self, broken: str) -> None:
         self._broken = broken
         self.groups: dict[str, dict[str, Item]] = {}
+        self._kinds: dict[str, dict[str, str]] = {}  # what each job has done, by key
+        self._stocks: dict[str, dict[str, Any]] = {}
+        self._versions: dict[str, list[Item]] = {}
         self._last_id = 0
 
     def _breaks(self, promise: str) -> bool:
@@ -81,8 +91,12 @@ class Model:
         group, results = self._group(request), []
         for sent in await request.json():
             results.append(self._put(group, request.match_info["group_id"], sent))
-        kinds = Counter(result["result"] for result in results)
-        counts = {kind: kinds[kind] for kind in ("created", "updated", "unchanged")}
+            kind = {"updated": "changed"}.get(results[-1]["result"], results[-1]["result"])
+            kinds = self._kinds.setdefault(sent["root_job_id"], {})
+            if kinds.get(sent["key_hash"], "unchanged") == "unchanged":
+                kinds[sent["key_hash"]] = kind
+        done = Counter(result["result"] for result in results)
+        counts = {kind: done[kind] for kind in ("created", "updated", "unchanged")}
         return web.json_response({**counts, "items": results})
 
     def _put(self, group: dict[str, Item], group_id: str, sent: Item) -> dict[str, Any]:
@@ -99,6 +113,7 @@ class Model:
         if all(there[name] == sent[name] for name in _CONTENT):
             there["root_job_id"] = sent["root_job_id"]
             return self._result(there, "unchanged")
+        self._keep(there)
         updated = {**there, **sent, "id": self._next_id()}
         if not self._breaks("an update is acknowledged and lost"):
             group[sent["key_hash"]] = updated
@@ -138,6 +153,7 @@ class Model:
         items = [item for item in group.values() if not item["deleted"] and matching(item)]
         for item in items:
             if not self._breaks("a deletion is acknowledged and lost"):
+                self._keep(item)
                 item["deleted"] = True
                 if not self._breaks("a deletion gets no new id"):
                     item["id"] = self._next_id()
@@ -162,6 +178,45 @@ class Model:
     def _live(self, request: web.Request) -> list[Item]:
         return [item for item in self._group(request).values() if not item["deleted"]]
 
+    def _keep(self, item: Item) -> None:
+        if not self._breaks("an earlier version is not kept"):
+            self._versions.setdefault(item["output_id"], []).insert(0, dict(item))
+
+    async def versions(self, request: web.Request) -> web.Response:
+        items = self._versions.get(request.match_info["output_id"], [])
+        return web.json_response({"items": items, "metadata": {"next_cursor": None}})
+
+    async def put_group(self, _: web.Request) -> web.Response:
+        return web.json_response({})
+
+    async def put_job(self, request: web.Request) -> web.Response:
+        job_id, said = request.match_info["job_id"], await request.json()
+        stock = self._stocks.setdefault(job_id, {"missing": None, "verdict": None, "series": said.get("series")})
+        if said["state"] == "finished":
+            live = [item for item in self._live(request) if self._is_of(stock["series"], item)]
+            missing = {item["key_hash"] for item in live if item["root_job_id"] != job_id}
+            stock["missing"] = len(missing) + self._breaks("the missing are miscounted")
+            stock["verdict"] = "failed" if len(missing) > MAX_MISSING * len(live) else "passed"
+            passed = stock["verdict"] == "passed" or self._breaks("a failed crawl deletes what it did not see")
+            if said["missing"] == "delete" and passed and len(missing) < len(live):
+                if self._breaks("a missing item is left") and missing:
+                    missing.pop()
+                self._delete(self._group(request), lambda item: item["key_hash"] in missing)
+        return await self.job(request)
+
+    def _is_of(self, series: str | None, item: Item) -> bool:
+        return bool(self._stocks[item["root_job_id"]]["series"] == series) or self._breaks(
+            "a crawl deletes the items of another series"
+        )
+
+    async def job(self, request: web.Request) -> web.Response:
+        job_id = request.match_info["job_id"]
+        kinds = Counter(self._kinds.get(job_id, {}).values())
+        kinds["unchanged"] -= self._broken == "an unchanged item is not counted for its job"
+        job = {"job_id": job_id, **{kind: kinds[kind] for kind in ("created", "changed", "unchanged")}}
+        job |= {"items": sum(item["root_job_id"] == job_id for item in self._live(request)), "more": False}
+        return web.json_response(job | self._stocks[job_id])
+
     async def stats(self, request: web.Request) -> web.Response:
         live = self._live(request)
         approved = sum(item["is_approved"] for item in live) + (self._broken == "approvals are miscounted")
@@ -185,6 +240,10 @@ class Model:
                 web.patch(outputs, self.patch),
                 web.delete(outputs, self.delete_many),
                 web.delete(outputs + "/{output_id}", self.delete_one),
+                web.get(outputs + "/{output_id}/versions", self.versions),
+                web.put("/v1/groups/{group_id}", self.put_group),
+                web.put("/v1/groups/{group_id}/jobs/{job_id}", self.put_job),
+                web.get("/v1/groups/{group_id}/jobs/{job_id}", self.job),
                 web.get("/v1/groups/{group_id}/stats", self.stats),
                 web.get("/v1/groups/{group_id}/jobs", self.jobs),
                 web.get("/dump", self.dump),
@@ -203,7 +262,8 @@ def run(broken: str, folder: Path) -> str:
     listener.close()
     stop, writing, end, total = fork.Event(), fork.Event(), fork.Event(), fork.Value("q")
     writing.set()
-    writers = [Writer(plan, number, total, stop) for number in range(WRITERS)]
+    writers: list[Writer | Crawler] = [Writer(plan, number, total, stop) for number in range(WRITERS)]
+    writers += [Crawler(plan, number, total, stop) for number in range(CRAWLERS)]
     readers = [Reader(plan, number, kind, writing, end) for number, kind in enumerate(READERS)]
     targets = [*(writer.run for writer in writers), *(reader.run for reader in readers)]
     clients = [fork.Process(target=target, daemon=True) for target in targets]
@@ -218,7 +278,7 @@ def run(broken: str, folder: Path) -> str:
             total.value < VERSIONS or time.monotonic() < began + MIN_SECONDS
         ) and time.monotonic() < began + MAX_SECONDS:
             time.sleep(0.02)
-        for event, ended in ((stop, clients[:WRITERS]), (end, clients[WRITERS:])):
+        for event, ended in ((stop, clients[: len(writers)]), (end, clients[len(writers) :])):
             event.set()
             for client in ended:
                 client.join(20)

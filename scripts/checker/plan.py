@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 GROUPS = ("lamps", "chairs", "tables")
+CRAWLED = "crawled"  # the group of the crawlers
 COUNTRIES = ("Germany", "France", "Japan", "Brazil")
 REGIONS = ("DE-BE", "FR-IDF", "JP-13", "BR-SP")
 JOBS = ("job-1", "job-2", "job-3")
@@ -29,7 +30,8 @@ FILTERS: dict[str, dict[str, str]] = {
 # deleted  the readers that keep a copy ask for deletions too
 # wait     one reader waits for news instead of asking again
 # jobs     the items of each job are compared with the service's count
-MIX = ("patch", "delete", "deleted", "wait", "jobs")
+# crawls   crawlers finish their jobs, let some delete what they did not see, and keep earlier versions
+MIX = ("patch", "delete", "deleted", "wait", "jobs", "crawls")
 
 
 def mix_of(openapi: dict[str, Any]) -> frozenset[str]:
@@ -43,6 +45,7 @@ def mix_of(openapi: dict[str, Any]) -> frozenset[str]:
         "deleted": "deleted" in parameters,
         "wait": "wait" in parameters,
         "jobs": "/v1/groups/{group_id}/jobs" in paths,
+        "crawls": "put" in paths.get("/v1/groups/{group_id}/jobs/{job_id}", {}),
     }
     return frozenset(name for name in MIX if found[name])
 
@@ -58,6 +61,11 @@ class Plan:
     cut: float
     seed: int
     mix: frozenset[str] = frozenset()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """All groups that are written."""
+        return (*GROUPS, CRAWLED) if "crawls" in self.mix else GROUPS
 
     def reader_kinds(self, plain: int) -> list[str]:
         """Return the kind of each reader: so many plain ones, and one of each other kind."""

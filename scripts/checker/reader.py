@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from scripts.checker.calls import Client
-from scripts.checker.plan import FILTERS, GROUPS, Plan, fingerprint, matches
+from scripts.checker.plan import FILTERS, Plan, fingerprint, matches
 from scripts.processes import die_with_parent
 
 _WAIT_SECONDS = 1
@@ -50,10 +50,10 @@ class Reader:
             self._query["deleted"] = "true"
         if kind == "wait":
             self._query["wait"] = _WAIT_SECONDS
-        self._cursors = dict.fromkeys(GROUPS, 0)
-        self._dates = dict.fromkeys(GROUPS, "2000-01-01T00:00:00Z")
-        self._etags = dict.fromkeys(GROUPS, "")
-        self._moved = dict.fromkeys(GROUPS, time.monotonic())
+        self._cursors = dict.fromkeys(plan.groups, 0)
+        self._dates = dict.fromkeys(plan.groups, "2000-01-01T00:00:00Z")
+        self._etags = dict.fromkeys(plan.groups, "")
+        self._moved = dict.fromkeys(plan.groups, time.monotonic())
 
     def run(self) -> None:
         die_with_parent()
@@ -61,7 +61,7 @@ class Reader:
         while True:
             last = self._end.is_set()
             before = self._read.items
-            for group in GROUPS:
+            for group in self._plan.groups:
                 follow(group)
             if last:
                 break

