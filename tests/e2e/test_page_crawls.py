@@ -74,23 +74,8 @@ async def test_the_groups_show_the_verdict_of_the_newest_crawl(new_tab: Any, cra
     await expect(page.get_by_role("row", name=GROUP)).to_contain_text("failed")
 
 
-async def serve_versions(page: Page, versions: list[dict[str, Any]]) -> None:
-    """Let the service have the route of an item's versions, as its description and its response say."""
-
-    async def describe(route: Any) -> None:
-        described = await (await route.fetch()).json()
-        described["paths"]["/v1/outputs/{group_id}/{output_id}/versions"] = {"get": {}}
-        await route.fulfill(json=described)
-
-    await page.route("**/openapi.json", describe)
-    await page.route("**/versions?*", lambda route: route.fulfill(json={"items": versions, "metadata": {}}))
-
-
 async def test_an_item_is_shown_before_and_after(new_tab: Any, crawls: Caller) -> None:
-    tab = await new_tab(crawls)
-    now = crawls.get(f"outputs/{GROUP}?key_hash=key-8")["items"][0]
-    await serve_versions(tab.page, [now | {"data": now["data"] | {"price": 9}, "root_job_id": "monday"}])
-    page = await tab.open(f"#/groups/{GROUP}")
+    page = await (await new_tab(crawls)).open(f"#/groups/{GROUP}")
     await rows(page).filter(has_text="Lamp 8").get_by_role("link").first.click()
     versions = page.locator("table.versions")
     price = versions.get_by_role("row", name="price")
@@ -106,9 +91,7 @@ async def test_an_item_is_shown_before_and_after(new_tab: Any, crawls: Caller) -
 
 
 async def test_a_group_without_history_says_how_to_switch_it_on(new_tab: Any, shop: Caller) -> None:
-    tab = await new_tab(shop)
-    await serve_versions(tab.page, [])
-    page = await tab.open(f"#/groups/{GROUP}")
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}")
     await rows(page).first.get_by_role("link").first.click()
     dialog = page.get_by_role("dialog")
     await expect(dialog).to_contain_text("This group keeps no history.")

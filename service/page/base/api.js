@@ -116,14 +116,6 @@ export const patch = (path, body, more) => json("PATCH", path, { body, ...more }
 export const write = (path, body, more) => json("PUT", path, { body, ...more });
 export const remove = (path, params, more) => json("DELETE", path, { params, ...more });
 
-let description = null;
-
-/** Return whether the service has a route: `knows("get", "/v1/webhooks")`. */
-export async function knows(method, path) {
-  description ??= fetch(new URL("openapi.json", document.baseURI)).then((response) => response.json());
-  return Boolean((await description.catch(() => null))?.paths[path]?.[method]);
-}
-
 function parse(text) {
   try {
     return JSON.parse(text, exactly);

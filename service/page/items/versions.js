@@ -1,6 +1,6 @@
 // Before and after: an item beside one of its earlier versions, with what changed.
 
-import { get, knows, toJson } from "../base/api.js";
+import { get, toJson } from "../base/api.js";
 import { cell, el, put, row, rowHead, table } from "../base/dom.js";
 import { isObject, joinPath, many, shorten, when } from "../base/format.js";
 import { link } from "../base/place.js";
@@ -11,11 +11,9 @@ const VERSIONS = "20";
 const MOST = 400; // fields that are compared
 const LONGEST = 300;
 
-/** Fill `holder` with an item beside its earlier versions; its section goes where the service keeps none. */
+/** Fill `holder` with an item beside its earlier versions, or with why there are none. */
 export async function showVersions(view, item, holder) {
-  if (!(await knows("get", "/v1/outputs/{group_id}/{output_id}/versions"))) return void holder.closest("section")?.remove();
-  const found = await get(["outputs", view.group, item.output_id, "versions"], { limit: VERSIONS });
-  const versions = Array.isArray(found) ? found : found.items;
+  const { items: versions } = await get(["outputs", view.group, item.output_id, "versions"], { limit: VERSIONS });
   if (versions.length) return compare(view, item, versions, holder);
   const settings = await readSettings(view.group);
   put(holder, settings.history_days
