@@ -54,11 +54,11 @@ class SealedRecords:
     def _open(self, record: Record) -> Sealed:
         """Return the value and `extra` of a stored record. Raises VaultError."""
         stored_value = record["value"]
-        if self._vault.is_bound(stored_value):
+        if isinstance(stored_value, bytes):
             return self._vault.open(stored_value, *self._context(record))
-        # From before SECRET_KEYS was set, or sealed by a version that bound only the identity.
-        owner = (record["organization_id"], self.name, *(record[field] for field in self.identity))
-        return Sealed(self._vault.open_unbound(stored_value, *owner, "value"), record.get("extra") or {})
+        return Sealed(
+            self._vault.check_plain(stored_value), record.get("extra") or {}
+        )  # from before SECRET_KEYS was set
 
     def _context(self, record: Record) -> tuple[Any, ...]:
         """Return what a value belongs to: it opens nowhere else."""

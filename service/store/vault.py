@@ -19,8 +19,6 @@ log = logging.getLogger("service.store")
 
 _KEY = 32  # bytes
 _NONCE = 12  # bytes, the length AES-GCM is made for
-# Set in the first byte of what is sealed together with the fields of its record; a key id has at most 64 characters.
-_BOUND = 0x80
 _LENGTH = 4  # bytes that say how long `extra` is
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -39,7 +37,7 @@ class Sealed(NamedTuple):
 class Vault:
     """AES-256-GCM with several keys: the first encrypts, all decrypt.
 
-    A sealed value is bytes: a mark and the length of the key id, key id, nonce, ciphertext. A plain one is a
+    A sealed value is bytes: the length of the key id, key id, nonce, ciphertext. A plain one is a
     string, so the two cannot be taken for each other. What a value belongs to goes in as associated data: a
     value copied onto another record, or one whose record was changed, does not open.
     """
@@ -87,7 +85,7 @@ class Vault:
         extra = orjson.dumps(content.extra)
         plain = len(extra).to_bytes(_LENGTH, "big") + extra + content.value.encode()
         sealed = self._ciphers[self._first].encrypt(nonce, plain, _context(belongs_to))
-        return bytes([_BOUND | len(key_id)]) + key_id + nonce + sealed
+        return bytes([len(key_id)]) + key_id + nonce + sealed
 
     def open(self, stored: bytes, *belongs_to: Any) -> Sealed:
         """Return the content that was sealed. Raises VaultError, and logs what to look at."""
@@ -95,26 +93,18 @@ class Vault:
         start = _LENGTH + int.from_bytes(plain[:_LENGTH], "big")
         return Sealed(plain[start:].decode(), orjson.loads(plain[_LENGTH:start]))
 
-    def open_unbound(self, stored: str | bytes, *belongs_to: Any) -> str:
-        """Return a value that is plain, or sealed as version 0.1.0 did. Raises VaultError with `SEALED_ONLY`."""
+    def check_plain(self, stored: str) -> str:
+        """Return a value that is not sealed. Raises VaultError with `SEALED_ONLY`."""
         if self._sealed_only:
-            log.error(
-                "a value is not sealed, or was sealed by a version that bound only its name: "
-                "run `python -m service secrets rotate` without SEALED_ONLY"
-            )
+            log.error("a value is not sealed: run `python -m service secrets rotate` without SEALED_ONLY")
             raise VaultError("a value is not sealed as SEALED_ONLY demands")
-        return stored if isinstance(stored, str) else self._decrypt(stored, belongs_to).decode()
-
-    @staticmethod
-    def is_bound(stored: str | bytes) -> bool:
-        """Return whether a value is sealed together with the fields of its record."""
-        return isinstance(stored, bytes) and stored[:1] >= bytes([_BOUND])
+        return stored
 
     def is_current(self, stored: str | bytes) -> bool:
         """Return whether the value is as `seal` would store it now."""
         if self._first is None:
             return True
-        return isinstance(stored, bytes) and self.is_bound(stored) and _parts(stored)[0] == self._first
+        return isinstance(stored, bytes) and _parts(stored)[0] == self._first
 
     def _decrypt(self, stored: bytes, belongs_to: tuple[Any, ...]) -> bytes:
         key_id, nonce, sealed = _parts(stored)
@@ -136,7 +126,7 @@ class Vault:
 
 def _parts(stored: bytes) -> tuple[str, bytes, bytes]:
     """Return key id, nonce and ciphertext; of what nobody sealed, parts that do not open."""
-    cut = 1 + (stored[0] & ~_BOUND if stored else 0)
+    cut = 1 + (stored[0] if stored else 0)
     return stored[1:cut].decode("ascii", "replace"), stored[cut : cut + _NONCE], stored[cut + _NONCE :]
 
 

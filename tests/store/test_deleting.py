@@ -35,10 +35,10 @@ async def test_a_deletion_of_a_job_finds_what_a_crawl_moves_into_it_behind_the_p
     await group.write(store, *early)
     await group.write(store, *(make_output(n, root_job_id="gone") for n in range(5, 9)))
     query = Query(job_id="gone")
-    assert await store.outputs.delete_matching(*group.key, query, "one") == (2, True)
+    assert await store.outputs.delete_matching(group.key, query, "one") == (2, True)
     await group.write(store, *(dict(item, root_job_id="gone") for item in early))  # unchanged: they keep their low ids
     calls = 0
-    while (await store.outputs.delete_matching(*group.key, query, "one" if same_caller else "another"))[1]:
+    while (await store.outputs.delete_matching(group.key, query, "one" if same_caller else "another"))[1]:
         calls += 1
         assert calls < 20
     assert await group.read(store) == []
