@@ -85,10 +85,6 @@ class Watch:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    @property
-    def readers(self) -> int:
-        return sum(map(len, self._waiting.values()))
-
     def _stop(self) -> None:
         if self._task is not None and not self._waiting:
             self._task.cancel()

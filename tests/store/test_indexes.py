@@ -20,6 +20,7 @@ from service.store.indexes import INDEXES
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group
 from tests.support.processes import SECONDS, ServiceProcess, make_token, wait_until
+from tests.support.tails import reading
 
 MONGO_TIMEOUT = 1.0
 HANG = "hangAfterStartingIndexBuild"
@@ -182,6 +183,11 @@ async def test_the_upkeep_makes_indexes_again_that_somebody_dropped(mongo_url: s
     await store.close()
 
 
+async def _follow(store: Store, group: Group) -> None:
+    with reading(store, group) as reader:
+        await reader.next(0.1)
+
+
 # Everything that reads or writes a collection by its indexes.
 Call = Callable[[Store, int], Awaitable[Any]]
 ENTRY = {"domain": "d", "path": "/", "value": "v", "expires": None}
@@ -193,7 +199,7 @@ CALLS: dict[str, Call] = {
     "read outputs": lambda store, org: store.outputs.page(Group(org).key, Query()),
     "read an output": lambda store, org: store.outputs.one(Group(org).key, "id"),
     "the version of a group": lambda store, org: store.outputs.version(Group(org).key),
-    "wait for outputs": lambda store, org: store.outputs.wait(Group(org).key, 0, 0.1),
+    "follow outputs": lambda store, org: _follow(store, Group(org)),
     "list groups": lambda store, org: store.groups.listing(org, "", None, None),
     "a group": lambda store, org: store.groups.one(Group(org).key),
     "set the retention": lambda store, org: store.groups.set(Group(org).key, {"retention_days": 1}),

@@ -15,6 +15,7 @@ from service.store.deliveries import RETRIES
 from tests.support.api import make_output
 from tests.support.commands import Command, Commands
 from tests.support.groups import Group, at, fail, groups_of, look_after, open_batch, reap, version
+from tests.support.tails import SOON, reading, until_waiting
 
 DELAY = 0.3  # seconds: many times what lies between two commands that are sent together
 GROUP_KEY = ("organization_id", "group_id")
@@ -89,11 +90,11 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.outputs.version(owner)
     async for _ in store.outputs.pages(owner, Query()):
         pass
-    waiting = asyncio.ensure_future(store.outputs.wait(owner, await store.outputs.version(owner), 5))
-    while not store.watch.readers:
-        await asyncio.sleep(0.005)
-    await group.write(store, make_output(50))
-    await waiting
+    with reading(store, group, cursor=await store.outputs.version(owner)) as reader:
+        waiting = asyncio.ensure_future(reader.next(SOON))
+        await until_waiting(store)
+        await group.write(store, make_output(50))
+        await waiting
     store.outputs.ids.step = at("written", fail())
     await group.write(store, make_output(51))
     await open_batch(store, group, 2)

@@ -8,32 +8,14 @@ from contextlib import AbstractContextManager
 
 import pytest
 
-from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
+from service.store import Behind, Form, Page, Part, Store, StoreUnavailable
 from service.store.outputs import tail as tails
 from service.store.outputs.tail import Reader
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group
-
-SOON = 30
-
-
-class OpenGate:
-    """Bounds nothing, and counts."""
-
-    def __init__(self) -> None:
-        self.used = 0
-
-    async def take(self, size: int) -> None:
-        self.used += size
-
-    def put_back(self, size: int) -> None:
-        self.used -= size
-
-    def wake(self, waiting: asyncio.Future[None]) -> None:
-        if not waiting.done():
-            waiting.set_result(None)
-
+from tests.support.tails import SOON, OpenGate, until_waiting
+from tests.support.tails import reading as tail_of
 
 rendered: list[int] = []
 
@@ -56,7 +38,7 @@ def gate() -> OpenGate:
 def reading(
     store: Store, group: Group, gate: OpenGate, cursor: int = 0, form: Form = LINES
 ) -> AbstractContextManager[Reader]:
-    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form, gate)
+    return tail_of(store, group, gate, cursor, form)
 
 
 def keys(part: Part | None) -> list[str]:
@@ -64,12 +46,6 @@ def keys(part: Part | None) -> list[str]:
     found = [json.loads(line)["key_hash"] for line in part.text.splitlines()]
     assert part.items == len(found)
     return found
-
-
-async def until_waiting(store: Store, readers: int) -> None:
-    async with asyncio.timeout(SOON):
-        while store.outputs.waiting_readers < readers:
-            await asyncio.sleep(0.005)
 
 
 async def test_fifty_readers_are_one_read_and_the_same_bytes(

@@ -13,21 +13,15 @@ from service.store import Store
 from service.store import watch as watching
 from tests.support.api import make_output
 from tests.support.groups import Group, stopped_at
-
-SOON = 30  # seconds: well before a reader who is not woken gives up, also on a busy machine
+from tests.support.tails import SOON, reading, until_waiting
 
 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:
     """Wait for something after a cursor; return how long it took."""
     started = time.monotonic()
-    await store.outputs.wait(group.key, cursor, seconds)
+    with reading(store, group, cursor=cursor) as reader:
+        await reader.next(seconds)
     return time.monotonic() - started
-
-
-async def until_waiting(store: Store, readers: int = 1) -> None:
-    async with asyncio.timeout(SOON):
-        while store.watch.readers < readers:
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["new group", "known group"])
@@ -68,7 +62,7 @@ async def test_a_reader_who_comes_late_does_not_wait(store: Store, group: Group)
 
 async def test_waiting_ends_after_its_time(store: Store, group: Group) -> None:
     assert 0.2 <= await wait(store, group, 0, 0.2) < SOON
-    assert store.watch.readers == 0
+    assert store.outputs.waiting_readers == 0
 
 
 async def test_a_wake_up_is_only_a_hint(store: Store, other: Store, group: Group) -> None:
@@ -85,6 +79,8 @@ async def test_a_reader_who_comes_while_the_stream_is_given_up_is_woken(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await wait(store, group, 0, 0.2) >= 0.2
+    while store.watch._waiting:
+        await asyncio.sleep(0)
     store.watch._stop()  # as the timer does when nobody has waited for a while
     waiting = asyncio.ensure_future(wait(store, group, 0))
     await until_waiting(store)

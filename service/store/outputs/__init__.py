@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
@@ -70,7 +71,7 @@ class Outputs:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
-        self._deleting: dict[tuple[Group, Query, str], _Pass] = {}
+        self._deleting: Bounded[tuple[Group, Query, str], _Pass] = Bounded(_MAX_DELETING)
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self._lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
@@ -112,11 +113,6 @@ class Outputs:
         """Return the version that a page read now would show."""
         self._indexes.require("outputs", "groups")
         return await self._reading.version(group)
-
-    async def wait(self, group: Group, cursor: int, seconds: float) -> None:
-        """Return as soon as something after a cursor may be readable, or after some seconds."""
-        self._indexes.require("outputs", "groups")
-        await self._reading.wait(group, cursor, seconds)
 
     def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
         """Return a reader at the end of a query, where all who wait share what is read and rendered."""
@@ -194,8 +190,6 @@ class Outputs:
             at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
-        while len(self._deleting) >= _MAX_DELETING:
-            self._deleting.pop(next(iter(self._deleting)))
         self._deleting[place] = _Pass(cursor, found)
         return deleted, True
 

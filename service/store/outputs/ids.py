@@ -40,6 +40,7 @@ from typing import Any, NamedTuple
 from pymongo import ReturnDocument
 from pymongo.errors import AutoReconnect, DuplicateKeyError
 
+from service.bounded import Bounded
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import Misconfigured
@@ -126,7 +127,7 @@ class Ids:
         self._timeout = timeout
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self.lease_seconds = lease_seconds
-        self._remembered: dict[Group, Watermark] = {}
+        self._remembered: Bounded[Group, Watermark] = Bounded(_MAX_REMEMBERED)
         self._reading: dict[Group, asyncio.Task[Watermark]] = {}
         self._reading_next: dict[Group, asyncio.Task[Watermark]] = {}
         self.step: Callable[[str], Awaitable[None]] = _no_step
@@ -290,8 +291,6 @@ class Ids:
         return self._remembered.get(group, START)
 
     def _remember(self, group: Group, watermark: Watermark) -> None:
-        if len(self._remembered) >= _MAX_REMEMBERED and group not in self._remembered:
-            self._remembered.pop(next(iter(self._remembered)))
         if watermark.end >= self._remembered.get(group, START).end:
             self._remembered[group] = watermark
 

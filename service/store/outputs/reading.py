@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pymongo import ASCENDING, DESCENDING
 
 from schemas.base import INT64_MAX
+from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import Database
 from service.store.contract import patient, stored
@@ -113,7 +114,7 @@ class Reading:
     def __init__(self, database: Database, ids: Ids, watch: Watch, settings: Settings) -> None:
         self._ids, self._watch = ids, watch
         self._page_bytes = settings.max_page_bytes
-        self._averages: dict[Group, int] = {}
+        self._averages: Bounded[Group, int] = Bounded(_MAX_REMEMBERED)
 
     @patient
     @stored
@@ -189,8 +190,6 @@ class Reading:
         if found.documents and not query.fields:  # parts of documents say nothing about their size
             self._averages.pop(group, None)
             self._averages[group] = max(1, found.size // len(found.documents))
-            if len(self._averages) > _MAX_REMEMBERED:
-                self._averages.pop(next(iter(self._averages)))
 
     @patient
     async def wait(self, group: Group, cursor: int, seconds: float) -> None:

@@ -1,0 +1,49 @@
+"""Reading at the end of a group, as followers and waiting readers do."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AbstractContextManager
+
+from service.store import Form, Page, Query, Store
+from service.store.outputs.tail import Reader
+from tests.support.groups import Group
+
+SOON = 30  # seconds: well before a reader who is not woken gives up, also on a busy machine
+
+
+class OpenGate:
+    """Bounds nothing, and counts."""
+
+    def __init__(self) -> None:
+        self.used = 0
+
+    async def take(self, size: int) -> None:
+        self.used += size
+
+    def put_back(self, size: int) -> None:
+        self.used -= size
+
+    def wake(self, waiting: asyncio.Future[None]) -> None:
+        if not waiting.done():
+            waiting.set_result(None)
+
+
+async def _lines(page: Page) -> bytes:
+    return page.lines()
+
+
+LINES = Form(_lines, b"\n")
+
+
+def reading(
+    store: Store, group: Group, gate: OpenGate | None = None, cursor: int = 0, form: Form = LINES
+) -> AbstractContextManager[Reader]:
+    """Return a reader at the end of a group, as `Outputs.tail` does."""
+    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form, gate or OpenGate())
+
+
+async def until_waiting(store: Store, readers: int = 1) -> None:
+    async with asyncio.timeout(SOON):
+        while store.outputs.waiting_readers < readers:
+            await asyncio.sleep(0.005)
