@@ -17,7 +17,7 @@ from service.store.contract import stored
 from service.store.errors import StoreError
 
 ROLE = "scrapingAnalyst"
-READABLE = ("outputs", "reviews", "groups", "jobs", "days")
+READABLE = ("outputs", "versions", "reviews", "groups", "jobs", "days")
 WITHHELD = "cookies"
 
 _ACTIONS = ["find", "collStats", "listIndexes"]

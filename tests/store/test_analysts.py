@@ -69,7 +69,7 @@ def test_the_address_opens_the_database_with_its_replica_set_and_user(address: s
         ]
 
 
-@pytest.mark.parametrize("name", ["outputs", "reviews", "groups", "jobs", "days"])
+@pytest.mark.parametrize("name", ["outputs", "versions", "reviews", "groups", "jobs", "days"])
 def test_an_analyst_reads_and_aggregates(address: str, database: Any, name: str) -> None:
     database[name].insert_one({"organization_id": 1})
 
