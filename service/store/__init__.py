@@ -34,8 +34,8 @@ from service.store.outputs.comparing import Comparings
 from service.store.outputs.documents import PAGE_BEGIN, page_end, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.door import ItemTooLarge
-from service.store.outputs.reading import SERVED as OUTPUT_FIELDS
-from service.store.outputs.reading import Walk
+from service.store.outputs.query import SERVED as OUTPUT_FIELDS
+from service.store.outputs.query import Walk
 from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews

@@ -20,7 +20,7 @@ from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs, served
 from service.store.listing import Record
-from service.store.outputs.reading import Query
+from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, Verdict, judge
 from service.store.upkeep import Expire
 from service.store.webhooks import Webhooks

@@ -22,7 +22,7 @@ from service.store.errors import StoreError
 from service.store.group import Group
 from service.store.jobs import Jobs
 from service.store.outputs.counts import Change
-from service.store.outputs.reading import Query
+from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from service.store import CursorExpired, Patch, Query, Store
-from service.store.outputs import reading
+from service.store.outputs import query as queries
+from service.store.outputs import ranges
 from tests.support.api import make_output
 from tests.support.groups import Group, at, stopped_at, version
 
@@ -34,8 +35,8 @@ FILTERS: dict[str, Any] = {
 
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FIRST_WINDOW", 2)
-    monkeypatch.setattr(reading, "_WINDOW", 3)
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 2)
+    monkeypatch.setattr(ranges, "_WINDOW", 3)
 
 
 def some_output(number: int) -> dict[str, Any]:
@@ -130,7 +131,7 @@ async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
     store: Store, group: Group, small_windows: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, *(make_output(n, is_approved=n == 19) for n in range(20)))
-    monkeypatch.setattr(reading, "_WINDOWS_SECONDS", 0.0)
+    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
     pages, keys = 0, []
     query = Query(scraped_before=datetime(2200, 1, 1, tzinfo=UTC), is_approved=True, limit=5, job_id="job-1")
     while True:
@@ -149,7 +150,7 @@ async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
     store: Store, group: Group, small_windows: None
 ) -> None:
     await group.write(store, *(make_output(n, data={"text": "x" * 100_000}) for n in range(12)))
-    store.outputs._reading._page_bytes = 250_000
+    store.outputs._reading._ranges._max_bytes = 250_000
     page = await store.outputs.page(group.key, Query(limit=1000, is_approved=False))
     assert 0 < len(page.documents) < 12 and page.next_cursor is not None
     assert len(await group.walk(store, is_approved=False)) == 12
@@ -158,8 +159,8 @@ async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
 async def test_a_long_run_of_deletions_is_read_in_windows(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "_MAX_HIDDEN", 5)
-    monkeypatch.setattr(reading, "_WINDOW", 4)
+    monkeypatch.setattr(queries, "_MAX_HIDDEN", 5)
+    monkeypatch.setattr(ranges, "_WINDOW", 4)
     written = await group.write(store, *(make_output(n) for n in range(30)))
     await group.delete(store, *written[1:-1])
     assert [item["key_hash"] for item in await group.walk(store, limit=1)] == ["key-0", "key-29"]

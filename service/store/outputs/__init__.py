@@ -22,7 +22,8 @@ from service.store.outputs.documents import Page
 from service.store.outputs.door import Door, Put
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.lane import Lanes
-from service.store.outputs.reading import Query, Reading
+from service.store.outputs.query import Query
+from service.store.outputs.reading import Reading
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.tail import Form, Gate, Reader, Tails
 from service.store.watch import Watch
@@ -76,7 +77,7 @@ class Outputs:
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self._lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
         self._comparings = comparings
-        self._reading = Reading(database, self.ids, watch, settings)
+        self._reading = Reading(self.ids, watch, settings)
         self._tails = Tails(self._reading, watch, settings.mongo_timeout)
 
     # -- reading ------------------------------------------------------------------------------

@@ -1,0 +1,131 @@
+"""Which outputs a reader asks for, and by which index they are found."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from service.store.group import Group
+from service.store.outputs.fields import has_value, is_missing
+
+# Records passed over by one plain read; where a group has more of them, it is read in windows.
+_MAX_HIDDEN = 1000
+
+SERVED = (
+    *("source_url", "data", "id", "output_id", "root_job_id", "create_date", "update_date", "last_scraped_date"),
+    *("key_hash", "value_hash", "is_approved", "tags", "files"),
+)
+WHOLE = {"_id": 0, **dict.fromkeys(SERVED, 1), "deleted": 1}
+# Filter -> name of its index and the field after (group), the narrowest first.
+INDEXED = {
+    "url": ("url", "source_url"),
+    "region": ("region", "region"),
+    "country": ("country", "country"),
+    "job_id": ("job", "root_job_id"),
+}
+HINTS = {field: name for name, field in INDEXED.values()}
+LIVE = {"deleted": {"$exists": False}}
+_NO_TOMBSTONE = {"tombstone": {"$exists": False}}
+
+
+class Walk(NamedTuple):
+    """What passes from one page of a walk to the next."""
+
+    began: int  # the newest id when the walk began
+    seen: int  # the newest id that was allocated when the page before was read; 0: unknown
+
+
+class Query(NamedTuple):
+    """Which outputs of a group a page is made of."""
+
+    cursor: int = 0
+    limit: int = 10
+    created_after: datetime | None = None
+    job_id: str | None = None
+    url: str | None = None
+    country: str | None = None
+    region: str | None = None
+    is_approved: bool | None = None
+    key_hash: str | None = None
+    scraped_before: datetime | None = None
+    change: str | None = None  # what the job did: created, changed or unchanged
+    missing: str | None = None  # a path below `data`
+    where: tuple[str, str] | None = None  # a path below `data`, and the text of its value
+    rejected: bool | None = None
+    of_jobs: tuple[str, ...] | None = None  # of any of these jobs
+    not_of_job: str | None = None
+    walk: Walk | None = None  # None: a cursor that comes alone
+    newest_first: bool = False
+    deleted: bool = False
+    fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
+
+    @property
+    def projection(self) -> dict[str, int]:
+        """The fields that are read of each document."""
+        if not self.fields:
+            return WHOLE
+        return {"_id": 0, "id": 1, **dict.fromkeys(self.fields, 1), **({"deleted": 1} if self.deleted else {})}
+
+
+class Selection(NamedTuple):
+    """How a query is read: by which index, and what is compared for each document that it leads to."""
+
+    hint: str
+    indexed: dict[str, Any]
+    residual: dict[str, Any]
+    choices: tuple[str, ...] = ()  # the fields of several filters, of which one is to be the index
+
+    def by(self, field: str) -> Selection:
+        """Return the selection that uses the index of one of its filters and compares the others."""
+        others = {name: value for name, value in self.indexed.items() if name != field}
+        return Selection(HINTS[field], {field: self.indexed[field]}, {**others, **self.residual})
+
+
+def select(group: Group, query: Query, hidden: int) -> Selection:
+    """Return how a query is read, as far as it can be told without looking."""
+    indexed = {field: value for name, (_, field) in INDEXED.items() if (value := getattr(query, name)) is not None}
+    residual: dict[str, Any] = {}
+    passed_over = {} if query.deleted else dict(LIVE)
+    if not indexed:
+        passed_over |= _NO_TOMBSTONE
+        hint = "id"
+    else:
+        hint = HINTS[next(iter(indexed))]
+    if query.is_approved is True and not indexed and query.key_hash is None:
+        indexed, hint, passed_over = {"is_approved": True}, "approved", {}
+    elif query.is_approved is not None:
+        residual["is_approved"] = query.is_approved
+    if query.scraped_before is not None:
+        residual["last_scraped_date"] = {"$lt": query.scraped_before}
+    if conditions := _conditions(query):
+        residual["$and"] = conditions
+    if query.key_hash is not None:  # one item at most: all else is compared
+        identity = {"_id": group.output_id(query.key_hash)}
+        return Selection("_id_", {**identity, **indexed, **residual, **passed_over}, {})
+    choices = tuple(indexed) if len(indexed) > 1 else ()
+    if hidden > _MAX_HIDDEN or residual or choices:
+        residual |= passed_over
+    else:
+        indexed = {**indexed, **passed_over}
+    return Selection(hint, indexed, residual, choices)
+
+
+def _conditions(query: Query) -> list[dict[str, Any]]:
+    """Return what no index serves. The record of a deletion has lost its data and tags: it is never kept back."""
+    of_content: list[dict[str, Any]] = []
+    if query.missing is not None:
+        of_content.append(is_missing(query.missing))
+    if query.where is not None:
+        of_content.append(has_value(*query.where))
+    if query.rejected is not None:
+        of_content.append({"tags.rejected": {"$exists": query.rejected}})
+    if query.deleted:
+        of_content = [{"$or": [{"deleted": True}, condition]} for condition in of_content]
+    of_jobs: list[dict[str, Any]] = []
+    if query.change is not None:
+        of_jobs.append({"change": query.change})
+    if query.of_jobs is not None:
+        of_jobs.append({"root_job_id": {"$in": list(query.of_jobs)}})
+    if query.not_of_job is not None:
+        of_jobs.append({"root_job_id": {"$ne": query.not_of_job}})
+    return of_content + of_jobs

@@ -1,0 +1,213 @@
+"""Reading a range of ids: by one index where it serves all filters, else in windows of bounded size."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from pymongo import ASCENDING, DESCENDING
+
+from service.store.decoding import RAW, Document
+from service.store.group import Group
+from service.store.outputs import documents
+from service.store.outputs.ids import Ids, Watermark
+from service.store.outputs.query import Query, Selection, select
+
+# Documents looked at in the first window of a page and in each further one, and seconds after which a page ends early.
+_FIRST_WINDOW = 500
+_WINDOW = 5000
+_WINDOWS_SECONDS = 1.0
+# Index entries that are counted to choose between two filters.
+_COUNTED = 2000
+
+
+class Found(NamedTuple):
+    """Documents of a range, about how many bytes they are, and the id after which it goes on; None at its end."""
+
+    documents: list[Document]
+    size: int
+    next: int | None
+
+
+class Range(NamedTuple):
+    """The ids above `low` and below `high` that a query selects, read no older than `time`."""
+
+    group: Group
+    query: Query
+    selection: Selection
+    low: int
+    high: int
+    time: Any
+
+    @property
+    def indexed(self) -> dict[str, Any]:
+        """The filter that the index serves."""
+        return {**self.group.owner, **self.selection.indexed, "id": {"$gt": self.low, "$lt": self.high}}
+
+    @property
+    def order(self) -> dict[str, int]:
+        return {"id": DESCENDING if self.query.newest_first else ASCENDING}
+
+    def after(self, last: int) -> Range:
+        """Return what is left of the range behind an id."""
+        return self._replace(high=last) if self.query.newest_first else self._replace(low=last)
+
+
+class Ranges:
+    """Reads ranges of the outputs of groups."""
+
+    def __init__(self, ids: Ids, max_bytes: int) -> None:
+        self._ids, self._max_bytes = ids, max_bytes
+
+    async def read(self, group: Group, query: Query, watermark: Watermark) -> Found:
+        """Return up to `limit` documents between the cursor and the watermark; fewer if they are very large."""
+        low, high = query.cursor, watermark.end
+        if query.newest_first:
+            low, high = 0, min(high, query.cursor or high)
+        selection = select(group, query, watermark.hidden)
+        by_date = query.created_after is not None and selection.hint == "id" and not selection.residual
+        if query.created_after is not None and (query.cursor or query.newest_first or not by_date):
+            # After the watermark: an item in flight before it could have an id below the one found here.
+            first = await self._first_id_since(group, query.created_after, watermark)
+            low, by_date = max(low, first - 1), False
+        if low + 1 >= high:
+            return Found([], 0, None)
+        within = Range(group, query, selection, low, high, watermark.time)
+        if selection.choices:
+            within = within._replace(selection=await self._narrowest(within))
+        if within.selection.residual:
+            return await self._windows(within)
+        return await self._plain(within, by_date)
+
+    async def _plain(self, within: Range, by_date: bool) -> Found:
+        """Read a range that its index serves alone."""
+        query, where = within.query, within.indexed
+        sort, hint = within.order, within.selection.hint
+        if by_date:
+            # The first of many, as a rule: dates never decrease along ids, so their order is the ids'.
+            where["update_date"] = {"$gte": query.created_after}
+            sort, hint = {"update_date": ASCENDING, "id": ASCENDING}, "updated"
+        wanted = {
+            "filter": where,
+            "projection": query.projection,
+            "sort": sort,
+            "hint": hint,
+            "limit": query.limit + 1,  # one more tells whether there is a further page
+        }
+        reply = await self._ids.command(
+            {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, within.time, codec_options=RAW
+        )
+        found = documents.read_reply(reply)
+        if not found.cursor:
+            return cut(found.documents, found.size, query.limit)
+        # One message of 16 MB holds no more: the rest is another page.
+        await self._ids.kill_cursor("outputs", found.cursor)
+        return Found(found.documents, found.size, documents.id_of(found.documents[-1]))
+
+    async def _windows(self, within: Range) -> Found:
+        """Read a range whose index leads to more than what is wanted: a bounded number of documents at a time.
+
+        The page may end early, even empty, with the id to go on from.
+        """
+        query, selection = within.query, within.selection
+        found: list[Document] = []
+        found_bytes = 0
+        deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
+        while True:
+            # Its end first: documents that change meanwhile leave the window, and one that is counted
+            # again after it was read would reach beyond what was looked at.
+            last = await self._end_of_window(within, size)
+            bounds = {"$gt": within.low, "$lt": within.high}
+            if last is not None:
+                bounds |= {"$gte": last} if query.newest_first else {"$lte": last}
+            wanted = query.limit + 1 - len(found)
+            reply = await self._ids.command(
+                {
+                    "find": "outputs",
+                    "filter": {**within.indexed, "id": bounds, **selection.residual},
+                    "projection": query.projection,
+                    "sort": within.order,
+                    "limit": wanted,
+                    "batchSize": wanted,
+                    "hint": selection.hint,
+                },
+                within.time,
+                codec_options=RAW,
+            )
+            part = documents.read_reply(reply)
+            found += part.documents
+            found_bytes += part.size
+            if part.cursor:  # more than one message
+                await self._ids.kill_cursor("outputs", part.cursor)
+                return Found(found, found_bytes, documents.id_of(found[-1]))
+            if len(found) > query.limit:
+                return cut(found, found_bytes, query.limit)
+            if last is None:
+                return Found(found, found_bytes, None)
+            within = within.after(last)
+            if time.monotonic() > deadline or found_bytes > self._max_bytes:
+                return Found(found, found_bytes, last)
+            size = _WINDOW
+
+    async def _end_of_window(self, within: Range, size: int) -> int | None:
+        """Return the id of the last of `size` documents of a range; None if it has fewer."""
+        reply = await self._ids.command(
+            {
+                "find": "outputs",
+                "filter": within.indexed,
+                "projection": {"_id": 0, "id": 1},
+                "sort": within.order,
+                "skip": size - 1,
+                "limit": 1,
+                "singleBatch": True,
+                "hint": within.selection.hint,
+            },
+            within.time,
+        )
+        last = reply["cursor"]["firstBatch"]
+        return int(last[0]["id"]) if last else None
+
+    async def _narrowest(self, within: Range) -> Selection:
+        """Return a selection of several filters by the index that leads to the fewest documents."""
+
+        async def count(choice: Selection) -> int:
+            reply = await self._ids.command(
+                {
+                    "count": "outputs",
+                    "query": within._replace(selection=choice).indexed,
+                    "limit": _COUNTED,
+                    "hint": choice.hint,
+                },
+                within.time,
+            )
+            return int(reply["n"])
+
+        choices = [within.selection.by(field) for field in within.selection.choices]
+        counts = await asyncio.gather(*map(count, choices))
+        return choices[counts.index(min(counts))]
+
+    async def _first_id_since(self, group: Group, moment: datetime, watermark: Watermark) -> int:
+        """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
+        reply = await self._ids.command(
+            {
+                "find": "outputs",
+                "filter": {**group.owner, "update_date": {"$gte": moment}},
+                "projection": {"_id": 0, "id": 1},
+                "sort": {"update_date": ASCENDING, "id": ASCENDING},
+                "limit": 1,
+                "singleBatch": True,
+                "hint": "updated",
+            },
+            watermark.time,
+        )
+        found = reply["cursor"]["firstBatch"]
+        return int(found[0]["id"]) if found else watermark.end
+
+
+def cut(found: list[Document], size: int, limit: int) -> Found:
+    """Return the first `limit` of the documents that were found, and where the rest begins."""
+    if len(found) <= limit:
+        return Found(found, size, None)
+    return Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))
