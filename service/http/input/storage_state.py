@@ -1,0 +1,90 @@
+"""A storage state in: Playwright's file, taken apart into the records that are stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import orjson
+from aiohttp import web
+
+from schemas.storage_state import StorageStateInput
+from service.http.errors import invalid
+from service.http.input.body import read_body
+from service.http.input.json_input import check_storable, load, parse
+from service.http.keys import SETTINGS
+from service.http.offload import off_loop
+from service.settings import Settings
+
+_INPUT = StorageStateInput()
+_MAX_EXTRA = 64 * 1024  # as a cookie's value
+HTTP_PORT = 80
+
+
+class State(NamedTuple):
+    """The records of a storage state; `origins` are what an origin has besides local storage, each as one JSON text."""
+
+    cookies: list[dict[str, Any]]
+    local_storage: list[dict[str, Any]]
+    origins: list[dict[str, Any]]
+
+
+async def read_state(request: web.Request) -> State:
+    """Return the storage state in a request's body. Raises with what is wrong with it."""
+    raw = await read_body(request)
+    settings = request.app[SETTINGS]
+    return await off_loop(len(raw), lambda: _records(_load(raw, settings)))
+
+
+def domain_of(origin: str) -> str:
+    """Return the domain under which an origin's entries are kept: with its port unless it is plain https."""
+    parts = urlsplit(origin)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    if parts.scheme == "http":
+        return f"{host}:{parts.port or HTTP_PORT}"
+    return f"{host}" if parts.port in (None, 443) else f"{host}:{parts.port}"
+
+
+def _records(state: dict[str, Any]) -> State:
+    entries, others = [], []
+    for origin in state["origins"]:
+        domain = domain_of(origin["origin"])
+        for item in origin.pop("localStorage"):
+            entry = {"domain": domain, "path": "/", "key": item["name"], "value": item["value"]}
+            entries.append({**entry, "expires": None, "extra": {"origin": origin["origin"]}})
+        name = origin.pop("origin")
+        if origin:
+            others.append({"origin": name, "domain": domain, "value": orjson.dumps(origin).decode()})
+    return State(state["cookies"], entries, others)
+
+
+def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
+    value = parse(raw, settings)
+    # A browser holds some thousand cookies: as many as ten other bodies may.
+    max_records = 10 * settings.max_records
+    if _count(value) > max_records:
+        raise invalid("too_many", f"Must have at most {max_records} records", "body")
+    check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # what a browser has, it keeps
+    state: dict[str, Any] = load(_INPUT, value)
+    for index, cookie in enumerate(state["cookies"]):
+        if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:
+            raise invalid(
+                "too_large",
+                f"The cookie's unknown members must be at most {_MAX_EXTRA} bytes in all",
+                "body",
+                "cookies",
+                str(index),
+            )
+    for index, origin in enumerate(state["origins"]):
+        if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:
+            raise invalid("too_large", "The origin is too large", "body", "origins", str(index))
+    return state
+
+
+def _count(state: Any) -> int:
+    """Return how many records there are to check, whatever else is wrong with them."""
+    if not isinstance(state, dict):
+        return 0
+    cookies, origins = (part if isinstance(part := state.get(name), list) else [] for name in ("cookies", "origins"))
+    entries = [origin.get("localStorage") for origin in origins if isinstance(origin, dict)]
+    return len(cookies) + len(origins) + sum(len(part) for part in entries if isinstance(part, list))

@@ -1,0 +1,119 @@
+"""A storage state out: Playwright's file, made of records as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import orjson
+
+from service.http.input.storage_state import HTTP_PORT, domain_of
+from service.http.offload import off_loop
+from service.http.output.responses import json_array
+from service.store import Batch
+
+Batches = AsyncIterator[Batch]
+
+
+async def storage_state(cookies: Batches, local_storage: Batches, origins: Batches) -> AsyncGenerator[bytes, None]:
+    """Yield the storage state: cookies, then origins, in the order in which the database has them."""
+    yield b'{"cookies":'
+    async for piece in json_array(cookies, _cookie):
+        yield piece
+    yield b',"origins":['
+    entries, others = _parts(local_storage, _runs), _parts(origins, _others)
+    async with aclosing(entries), aclosing(others):
+        async for piece in _merged(entries, others):
+            yield piece
+    yield b"]}"
+
+
+class _Part(NamedTuple):
+    """Some of an origin, as JSON: entries of its local storage, or its other members."""
+
+    domain: str
+    origin: str
+    text: bytes
+
+
+async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_Part]]) -> AsyncGenerator[_Part, None]:
+    async for batch in batches:
+        parts = await off_loop(batch.size, partial(render, batch))
+        del batch
+        for part in parts:
+            yield part
+
+
+def _runs(batch: Batch) -> list[_Part]:
+    """Return the entries of a batch, those of one origin that follow each other in one part."""
+    runs = groupby(batch.open(), lambda entry: (entry["domain"], _origin(entry)))
+    return [
+        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for e in entries])[1:-1])
+        for (domain, origin), entries in runs
+    ]
+
+
+def _others(batch: Batch) -> list[_Part]:
+    """Return the other members of the origins of a batch, each with a comma behind."""
+    return [_Part(record["domain"], record["origin"], record["value"][1:-1].encode() + b",") for record in batch.open()]
+
+
+async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_Part, None]) -> AsyncIterator[bytes]:
+    """Yield the origins of two lists that have the same order, one part of each in memory at a time."""
+    other, current, comma = await anext(others, None), None, b""
+    async for part in entries:
+        if current is not None and part[:2] == current:
+            yield b"," + part.text
+            continue
+        if current is not None:
+            yield b"]}"
+        while other is not None and other[:2] < part[:2]:
+            yield comma + _opening(other.origin, other.text) + b"]}"
+            other, comma = await anext(others, None), b","
+        members = b""
+        if other is not None and other[:2] == part[:2]:
+            members, other = other.text, await anext(others, None)
+        yield comma + _opening(part.origin, members) + part.text
+        current, comma = part[:2], b","
+    if current is not None:
+        yield b"]}"
+    while other is not None:
+        yield comma + _opening(other.origin, other.text) + b"]}"
+        other, comma = await anext(others, None), b","
+
+
+def _opening(origin: str, members: bytes) -> bytes:
+    # Ours last: where a name stands twice, readers take the last.
+    return b"{" + members + b'"origin":' + orjson.dumps(origin) + b',"localStorage":['
+
+
+def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
+    extra, expires = cookie["extra"], cookie["expires"]
+    saved = extra.get("expires")  # with its fraction, which the contract does not have
+    return {
+        "sameSite": "Lax",  # what browsers take a cookie without one for
+        **extra,
+        "name": cookie["name"],
+        "value": cookie["value"],
+        "domain": cookie["domain"],
+        "path": cookie["path"] or "/",
+        "expires": saved if isinstance(saved, float) and int(saved) == expires else expires,
+        "httpOnly": cookie["http_only"],
+        "secure": cookie["secure"],
+    }
+
+
+def _origin(entry: dict[str, Any]) -> str:
+    """Return the origin of an entry: the one it was saved with if that fits its domain, else one made of it."""
+    domain = entry["domain"]
+    saved = str(entry["extra"].get("origin", ""))
+    with suppress(ValueError):  # of a port that is none, in what somebody changed in the database
+        if saved and domain_of(saved) == domain:
+            return saved
+    domain = domain.removeprefix(".")
+    if domain.endswith(f":{HTTP_PORT}"):
+        return f"http://{domain.removesuffix(f':{HTTP_PORT}')}"
+    return f"https://{domain}"
