@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
+from scripts.bench.crawls import crawls
 from scripts.bench.latency import latency
 
 # Items in the database and seconds of one run: full, and with --quick.
@@ -23,6 +24,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "capacity": (100_000, 20_000, 0, 0),
     "retention": (100_000, 10_000, 20, 5),
     "deletion": (1_000_000, 20_000, 20, 5),
+    "crawls": (50_000, 5_000, 0, 0),
 }
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
@@ -36,6 +38,7 @@ _HELP = {
     "overload": "up to three times what the service can carry",
     "retention": "8 writers while all old items of their group expire",
     "deletion": "8 writers while another group is deleted and a worker killed",
+    "crawls": "new and changed items with and without ignore, rules and history_days",
 }
 
 
@@ -66,6 +69,8 @@ def main() -> None:
         compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before, options.save)
     elif options.measurement == "capacity":
         capacity(items, readers=1000 if options.quick else 5000)
+    elif options.measurement == "crawls":
+        crawls(items)
     elif options.measurement == "latency":
         latency(items, seconds)
     elif options.measurement in ("retention", "deletion"):
