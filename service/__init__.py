@@ -1,3 +1,3 @@
 """The Scraping Data Service: cookies, local storage, outputs and reviews over HTTP."""
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
