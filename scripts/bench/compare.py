@@ -132,7 +132,19 @@ def _start_before(mongo: Engine, folder: Path) -> tuple[Server, str]:
     database = f"{DATABASE}_before"
     server = service(mongo.url, ALL_CPUS, folder, **PATIENT, mongo_database=database)
     server.name = BEFORE
-    command = [server.python, "-m", "service", "token", "create", "--organization", "1", "--scopes", "read,write"]
+    command = [
+        server.python,
+        "-m",
+        "service",
+        "token",
+        "create",
+        "--organization",
+        "1",
+        "--scope",
+        "read",
+        "--scope",
+        "write",
+    ]
     made = subprocess.run(command, cwd=folder, env=server.environ, capture_output=True, text=True, check=True)
     return server, made.stdout.split()[-1]
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from service.handlers import cookies, local_storage, outputs, reviews
 from service.http.errors import ApiError
 from service.http.input.fast_decoder import FastPathRejected
+from service.http.input.json_input import is_plainly_storable, is_storable
 from service.http.input.records import Records
 from service.settings import Settings
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
@@ -129,3 +130,38 @@ def test_a_faulty_record_does_not() -> None:
     reader, valid = READERS["outputs"]
     with pytest.raises(FastPathRejected):
         reader.one_fast(json.dumps(valid | {"is_approved": "yes"}).encode(), SETTINGS)
+
+
+_DEPTH = 6
+_texts = (
+    st.text(max_size=5)
+    | st.sampled_from(
+        ["\0", '"', "\\", '\\"', ":", "a" * 600, "a" * 1023, "a" * 1024, "a" * 1025, "ü" * 1025, '"' + "b" * 1400]
+    )
+    | st.integers(500, 3000).map(lambda length: "k" * length)
+)
+_large = st.recursive(
+    st.none() | st.integers(-(2**70), 2**70) | st.sampled_from([2**63 - 1, 2**63, -(2**63) - 1, 10**18, 0.5]) | _texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_texts, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(_large, st.booleans())
+def test_text_that_shows_that_its_value_can_be_stored_is_never_wrong(value: Any, spaced: bool) -> None:
+    text = json.dumps({"data": value}, ensure_ascii=False, separators=None if spaced else (",", ":")).encode()
+    assert not is_plainly_storable(text, _DEPTH) or is_storable({"data": value}, _DEPTH + 1)
+
+
+@pytest.mark.parametrize("value", [1, {"title": "a" * 3000, "tags": ["b" * 1500, {"c": "d" * 900}]}, 10**17, "\n" * 9])
+def test_text_shows_that_an_ordinary_value_can_be_stored(value: Any) -> None:
+    assert is_plainly_storable(json.dumps({"data": value}, separators=(",", ":")).encode(), _DEPTH)
+
+
+@pytest.mark.parametrize(
+    "value", [{"a" * 1025: 1}, {"x": {"a" * 3000: "b" * 3000}}, {'"' + "a" * 1024: 1}, 2**63, "\0", [[[[[[[1]]]]]]]]
+)
+def test_text_of_a_value_that_cannot_be_stored_does_not_pass(value: Any) -> None:
+    assert not is_storable({"data": value}, _DEPTH + 1)
+    assert not is_plainly_storable(json.dumps({"data": value}).encode(), _DEPTH)
+    assert not is_plainly_storable(json.dumps({"data": value}, separators=(",", ":")).encode(), _DEPTH)

@@ -76,8 +76,32 @@ def check_storable(
         raise ApiError(422, problems)
 
 
-def is_storable(value: Any, levels: int, may_have_nul: bool = True, max_key: int = MAX_KEY) -> bool:
-    """Return whether all is well, level by level: about 50 ns a value, half of it to look for NUL."""
+_WINDOW = MAX_KEY // 2
+_LONG_NUMBER = b"0" * 19  # digits of the smallest number that may not fit in 64 bits
+_DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
+
+
+def is_plainly_storable(raw: bytes, max_depth: int) -> bool:
+    """Return whether the text of a value shows that `is_storable` holds, in a third of its time.
+
+    It has no escaped quote or NUL, too few brackets to be nested too deep, no long number, and no text that is long
+    and a key: such a one fills a window, and a colon follows its end.
+    """
+    if b"\\" in raw and (b'\\"' in raw or b"\\u0000" in raw):
+        return False
+    squeezed = raw.translate(_DIGITS_ALIKE, b"{[")
+    if len(raw) - len(squeezed) > max_depth or _LONG_NUMBER in squeezed:
+        return False
+    for start in range(0, len(raw) - _WINDOW, _WINDOW):
+        if raw.find(b'"', start, start + _WINDOW) < 0:
+            end = raw.find(b'"', start + _WINDOW)
+            if raw[end + 1 : end + 2] not in (b",", b"}", b"]"):
+                return False
+    return True
+
+
+def is_storable(value: Any, levels: int, max_key: int = MAX_KEY) -> bool:
+    """Return whether all is well, level by level: about 50 ns a value."""
     level = [value]
     while level:
         if not levels:
@@ -87,7 +111,7 @@ def is_storable(value: Any, levels: int, may_have_nul: bool = True, max_key: int
         for container in level:
             if type(container) is dict:
                 keys = "".join(container)
-                if may_have_nul and "\0" in keys:
+                if "\0" in keys:
                     return False
                 if len(keys) > max_key and max(map(len, container)) > max_key:
                     return False
@@ -97,7 +121,7 @@ def is_storable(value: Any, levels: int, may_have_nul: bool = True, max_key: int
             for item in values:
                 kind = type(item)
                 if kind is str:
-                    if may_have_nul and "\0" in item:
+                    if "\0" in item:
                         return False
                 elif kind is dict or kind is list:
                     below.append(item)

@@ -25,19 +25,6 @@ FILTER_TAGS = ("country", "region")
 _MAX_BSON_BYTES = 14_000_000
 # Hex digits of each part of `content_hash`: 128 bits.
 _PART = 32
-_FILE_FIELDS = (
-    "id",
-    "field",
-    "url_etag_hash",
-    "blob_key",
-    "blob_url",
-    "source_url",
-    "create_date",
-    "file_url",
-    "file_type",
-    "file_checksum",
-    "file_metadata",
-)
 
 
 class ItemTooLarge(Exception):
@@ -72,7 +59,8 @@ class Door:
         """Return a validated item as it waits for the database. Raises ItemTooLarge."""
         source_url, data, tags, files = item["source_url"].encode(), item["data"], item["tags"], item["files"]
         data_text, tags_text = documents.canonical(data), documents.canonical(tags)
-        files_text = documents.canonical(files) if files else b"[]"
+        file_texts = [documents.canonical(file) for file in files]
+        files_text = b"[%b]" % b",".join(file_texts)
         if len(source_url) + len(data_text) + len(tags_text) + len(files_text) > self._max_item_bytes:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
@@ -94,7 +82,7 @@ class Door:
             "content_hash": hashed,
             "data": data,
             "tags": tags,
-            "files": _files(key_hash, files) if files else files,
+            "files": _files(key_hash, files, file_texts) if files else files,
         }
         document = bson.encode(content)
         if len(document) > _MAX_BSON_BYTES:
@@ -149,23 +137,34 @@ def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
     return {name: tags[name] for name in FILTER_TAGS if isinstance(tags.get(name), str)}
 
 
-def _files(key_hash: str, files: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _files(key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
     """Return files in the order of the contract, with ids by their content: the same file of an item keeps its id."""
     seen: dict[bytes, int] = {}
     now = datetime.now(UTC).replace(tzinfo=None)
     given = []
-    for file in files:
+    for file, text in zip(files, texts, strict=True):
         id = file.get("id")
         if id is None:
-            content = documents.canonical(file)
             # The same file listed twice has two ids, the same two every time.
-            earlier = seen.get(content, 0)
+            earlier = seen.get(text, 0)
             again = (b"%d" % earlier,) if earlier else ()
-            seen[content] = earlier + 1
-            id = documents.sha256(key_hash.encode(), content, *again)[:_PART]
-        date = file["create_date"].replace(tzinfo=None) if "create_date" in file else now
-        dated = {**file, "id": id, "create_date": date}
-        given.append({name: dated[name] for name in _FILE_FIELDS})
+            seen[text] = earlier + 1
+            id = documents.sha256(key_hash.encode(), text, *again)[:_PART]
+        given.append(
+            {
+                "id": id,
+                "field": file["field"],
+                "url_etag_hash": file["url_etag_hash"],
+                "blob_key": file["blob_key"],
+                "blob_url": file["blob_url"],
+                "source_url": file["source_url"],
+                "create_date": file["create_date"].replace(tzinfo=None) if "create_date" in file else now,
+                "file_url": file["file_url"],
+                "file_type": file["file_type"],
+                "file_checksum": file["file_checksum"],
+                "file_metadata": file["file_metadata"],
+            }
+        )
     return given
 
 
