@@ -7,6 +7,7 @@ what the other jobs of its series still hold: every item belongs to the newest j
 
 from __future__ import annotations
 
+import asyncio
 import time
 from datetime import UTC, datetime
 
@@ -15,11 +16,13 @@ from pymongo import ReturnDocument
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
+from service.store.errors import StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs, served
 from service.store.listing import Record
+from service.store.outputs.counts import UPKEEP_DELAY
 from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, Verdict, judge
 from service.store.upkeep import Expire
@@ -32,6 +35,8 @@ _MAX_FIELD_BYTES = 8 * 1024
 _MAX_JOBS = 1000
 # A deletion of what is missing ends after this long, and goes on when the same is said again.
 _DELETE_SECONDS = 1.5
+# How long the end of a job waits for writers of its group.
+_SETTLE_SECONDS = 2.0
 _DELETED_AT_ONCE = 200
 _STOCK = ("finish_date", "missing", "deleted", "fields", "verdict", "problems", "untold")
 
@@ -91,6 +96,7 @@ class Crawls:
     async def finish(self, group: Group, job_id: str, fields: list[Field]) -> Record:
         """Take stock of a job whose fields were described, judge it and return it; only the first call changes it."""
         owner = group.owner
+        await self._settle(owner)
         await self._counts.gather(group)
         job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
@@ -124,6 +130,20 @@ class Crawls:
             return found
         ended: Record = await self._jobs.find_one({**owner, "job_id": job_id}) or {}
         return ended
+
+    async def _settle(self, owner: Record) -> None:
+        """Wait until all that was written is counted. Raises StoreUnavailable where a writer has died: try again."""
+        found = await self._groups.find_one(owner, ["open.token"]) or {}
+        tokens = [batch["token"] for batch in found.get("open", ())]
+        # The upkeep counts anew as soon as it can; a date that is later than this says that it does already.
+        soon = {**owner, "recount": {"$exists": True}, "due": {"$lt": now() + UPKEEP_DELAY}}
+        await self._groups.update_one(soon, {"$set": {"due": now()}})
+        uncounted = {**owner, "$or": [{"open.token": {"$in": tokens}}, {"recount": {"$exists": True}}]}
+        deadline = time.monotonic() + _SETTLE_SECONDS
+        while await self._groups.find_one(uncounted, ["_id"]) is not None:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable("what a dead writer did is not counted yet")
+            await asyncio.sleep(_SETTLE_SECONDS / 50)
 
     @stored
     async def tell(self, group: Group, job: Record) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,13 +21,14 @@ from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Da
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
 from service.store.group import Group
-from service.store.jobs import Jobs
+from service.store.jobs import JOB_COUNTS, Jobs
 from service.store.outputs.counts import Change
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
 
 # Groups that one pass looks at, and how long a process keeps others off one.
+KINDS = ("created", "changed", "unchanged")
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=60)
 # No writer is alive for so long.
@@ -215,15 +217,31 @@ class Upkeep:
         counts = {name: sum(job[name] for job in by_job.values()) for name in ("items", "approved", "deleted")}
         counts["tombstones"] = tombstones
         change = Change(**{name: count - kept.get(name, 0) for name, count in counts.items()})
-        for job_id, job in by_job.items():
-            change.job(job_id, items=job["items"])
-        async for job in self._job_documents.find(owner, ["job_id", "items"], session=session):
-            change.job(job["job_id"], items=-job.get("items", 0))
+        counted: dict[str, Counter[str]] = {job_id: Counter() for job_id in by_job}
+        ended = set()
+        async for job in self._job_documents.find(owner, ["job_id", "state", *JOB_COUNTS], session=session):
+            counted[job["job_id"]] = Counter({name: job.get(name, 0) for name in JOB_COUNTS})
+            if job.get("state") in ("finished", "failed"):
+                ended.add(job["job_id"])
         for entry in [*kept.get("pending", ()), *kept.get("moving", {}).get("entries", ())]:
             for job in entry["jobs"]:
-                change.job(job["job_id"], items=-job.get("items", 0))
-        change.jobs = {job_id: wrong for job_id, wrong in change.jobs.items() if wrong["items"]}
+                counts = {name: job.get(name, 0) for name in JOB_COUNTS}
+                counted.setdefault(job["job_id"], Counter()).update(counts)
+        for job_id, counts in counted.items():
+            held = by_job.get(job_id, {})
+            wrong = {"items": held.get("items", 0) - counts["items"]}
+            if job_id not in ended:
+                wrong |= _uncounted(held, counts)
+            if any(wrong.values()):
+                change.job(job_id, **{name: number for name, number in wrong.items() if number})
         return change
+
+
+def _uncounted(found: dict[str, Any], counts: Counter[str]) -> dict[str, int]:
+    """Return what the counts of a running job lack, by what its items say; others may have taken some of them since."""
+    wrong = {kind: found.get(kind, 0) - counts[kind] for kind in KINDS}
+    has_all = sum(wrong.values()) >= 0
+    return wrong if has_all else {kind: max(0, number) for kind, number in wrong.items()}
 
 
 _DELETED = {"$eq": ["$deleted", True]}
@@ -233,5 +251,6 @@ _COUNT_BY_JOB = {
         "items": {"$sum": {"$cond": [_DELETED, 0, 1]}},
         "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
         "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
+        **{kind: {"$sum": {"$cond": [{"$eq": ["$change", kind]}, 1, 0]}} for kind in KINDS},
     }
 }

@@ -213,3 +213,54 @@ async def test_bodies_may_be_gzip_encoded(api: Api, kind: str) -> None:
     body = gzip.compress(lines(outputs) if "ndjson" in kind else json.dumps(outputs).encode())
     answer = await api.post(PATH, data=body, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
     assert (answer.status, answer.json["created"]) == (200, 50)
+
+
+# -- rejections -----------------------------------------------------------------------------------
+
+
+async def rejected_again(admin: Api, **changes: Any) -> tuple[str, dict[str, Any]]:
+    """Reject an item, let the next crawl send it again with some changes; return the result and the item."""
+    item = make_output(1, root_job_id="monday", data={"title": "Lamp"}, tags={"country": "Germany"})
+    await admin.ok("/v1/outputs/shop", [item])
+    rejection = [{"key_hash": item["key_hash"], "is_approved": False, "tags": {"rejected": "blurred"}}]
+    assert (await admin.patch("/v1/outputs/shop", rejection)).json["updated"] == 1
+    written = await admin.ok("/v1/outputs/shop", [item | {"root_job_id": "tuesday"} | changes])
+    (found,) = (await admin.ok("/v1/outputs/shop"))["items"]
+    return written["items"][0]["result"], found
+
+
+async def test_a_rejection_survives_a_crawl_that_finds_the_same(admin: Api) -> None:
+    result, found = await rejected_again(admin)
+    assert (result, found["root_job_id"]) == ("unchanged", "tuesday")
+    assert found["tags"] == {"country": "Germany", "rejected": "blurred"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"tags": {"country": "France"}}, {"tags": {}}, {"source_url": "https://shop.example/moved"}, {"files": []}],
+)
+async def test_a_rejection_survives_a_crawl_that_finds_the_same_data(admin: Api, changes: dict[str, Any]) -> None:
+    _, found = await rejected_again(admin, **changes)
+    sent = changes.get("tags", {"country": "Germany"})
+    assert found["tags"] == {**sent, "rejected": "blurred"}
+    assert (await admin.ok("/v1/outputs/shop?rejected=true"))["items"] == [found]
+
+
+async def test_a_rejection_goes_when_the_data_changes(admin: Api) -> None:
+    result, found = await rejected_again(admin, data={"title": "Another lamp"})
+    assert (result, found["tags"]) == ("updated", {"country": "Germany"})
+
+
+async def test_a_rejection_that_is_sent_counts(admin: Api) -> None:
+    result, found = await rejected_again(admin, tags={"rejected": "wrong price"})
+    assert (result, found["tags"]) == ("updated", {"rejected": "wrong price"})
+
+
+async def test_an_item_that_was_approved_after_its_rejection_stays_so(admin: Api) -> None:
+    _, found = await rejected_again(admin)
+    approval = {"is_approved": True, "tags": {"rejected": None}}
+    await admin.request("PATCH", f"/v1/outputs/shop/{found['output_id']}", json=approval)
+    again = make_output(1, root_job_id="wednesday", data={"title": "Lamp"}, tags={"country": "Germany"})
+    assert (await admin.ok("/v1/outputs/shop", [again]))["unchanged"] == 1
+    (found,) = (await admin.ok("/v1/outputs/shop"))["items"]
+    assert (found["is_approved"], found["tags"]) == (True, {"country": "Germany"})

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from service.store import Store
+from service.store import Store, StoreUnavailable
 from tests.support.api import make_output
-from tests.support.groups import Group
+from tests.support.groups import Group, killed_at, look_after, reap
 
 KINDS = ("created", "changed", "unchanged")
 
@@ -148,3 +148,30 @@ async def test_what_other_jobs_hold_is_found_by_an_index(store: Store, group: Gr
     plan = await store.database.command({"explain": {"find": "jobs", "filter": where}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalDocsExamined"] <= 10
     assert plan["executionStats"]["totalKeysExamined"] <= 11
+
+
+@pytest.mark.parametrize("step", ["before write", "written", "before finish"])
+async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died(
+    store: Store, other: Store, group: Group, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
+    await group.write(store, *(make_output(n, root_job_id="monday") for n in range(10)))
+    crawl = [make_output(n, root_job_id="tuesday") for n in range(4)]  # unchanged
+    crawl += [make_output(n, root_job_id="tuesday", data={"new": n}) for n in (4, 5, 20)]  # changed, changed, created
+    await killed_at(store, step, group.write(store, *crawl))
+    await group.write(other, *crawl)  # as its client sends it again
+    await other.crawls.declare(group.key, "tuesday", {"state": "finished"})
+    with pytest.raises(StoreUnavailable):  # the batch of the dead process is in flight, then not counted
+        await other.crawls.finish(group.key, "tuesday", [])
+    await reap(other, group)
+    with pytest.raises(StoreUnavailable):
+        await other.crawls.finish(group.key, "tuesday", [])
+    await look_after(other, group)
+    job = await other.crawls.finish(group.key, "tuesday", [])
+    assert {kind: job[kind] for kind in ("items", *KINDS, "missing")} == {
+        "items": 7,
+        "created": 1,
+        "changed": 2,
+        "unchanged": 4,
+        "missing": 4,
+    }

@@ -13,11 +13,13 @@ from service.store.outputs import documents
 from service.store.outputs.counts import Change
 from service.store.outputs.door import (
     FILTER_TAGS,
+    REJECTED,
     Heads,
     Put,
     file_dates,
     filter_tags,
     keep_file_dates,
+    keep_rejection,
     same_data,
     with_tags,
 )
@@ -28,7 +30,7 @@ from service.store.outputs.merge_patch import merge_patch
 KNOWN_FIELDS = dict.fromkeys(
     (
         *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted", "change"),
-        *("create_date", "last_scraped_date", *FILTER_TAGS),
+        *("create_date", "last_scraped_date", *FILTER_TAGS, f"tags.{REJECTED}"),
     ),
     1,
 )
@@ -174,6 +176,9 @@ class Plan:
             return
         if put.undated and "files" in known:
             content = keep_file_dates(put, file_dates(known["files"]))
+        reason = known.get("tags", {}).get(REJECTED)
+        if reason is not None and same_data(known["content_hash"], put.content_hash):
+            content = keep_rejection(content, reason)
         approved = _approval(put, known)
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])

@@ -21,6 +21,8 @@ from service.store.outputs.comparing import PLAIN, Comparing
 
 # Tags that are filters have a copy outside of `tags`: an array there would be indexed element by element.
 FILTER_TAGS = ("country", "region")
+# The tag with the reason why a reviewer rejected an item: kept, like an approval, while its data stay the same.
+REJECTED = "rejected"
 # Of the content of an item; the database holds 16 MiB, and an update of more than 14 MB may not fit its cache.
 _MAX_BSON_BYTES = 14_000_000
 # Hex digits of each part of `content_hash`: 128 bits.
@@ -128,7 +130,8 @@ def same_data(one: str, other: str) -> bool:
 
 
 def with_tags(hashed: str, tags: dict[str, Any]) -> str:
-    """Return a content hash with the part of the tags replaced."""
+    """Return a content hash with the part of the tags replaced; a rejection is a judgement, not content."""
+    tags = {name: value for name, value in tags.items() if name != REJECTED}
     return hashed[:_PART] + documents.sha256(documents.canonical(tags))[:_PART] + hashed[2 * _PART :]
 
 
@@ -188,6 +191,13 @@ def keep_file_dates(put: Put, dates: dict[tuple[str, int], datetime]) -> bytes:
         for place, file in enumerate(content["files"])
     ]
     return _elements(content)
+
+
+def keep_rejection(content: bytes, reason: Any) -> bytes:
+    """Return an item's content with the reason for which it was rejected, unless another was sent."""
+    fields = dict(RawBSONDocument(_document(content), RAW))
+    fields["tags"] = {REJECTED: reason, **fields["tags"]}
+    return _elements(fields)
 
 
 def _document(elements: bytes) -> bytes:

@@ -132,7 +132,7 @@ class Recovery:
             "id": {"$gte": batch.first},
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted", "patched"]
+        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted"]
         seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
             if document["_id"] in seen:  # changed while this reads, and met again at its new id
@@ -144,7 +144,7 @@ class Recovery:
             if document.get("first_id", 0) >= batch.first:
                 change.created += 1
                 change.items += 1
-                change.job(job, items=1, created=1)
+                change.job(job, items=1)
                 # Changed since: whoever did that has counted from what this batch wrote.
                 change.approved += in_place and document.get("is_approved", False)
             elif document.get("deleted"):
@@ -153,8 +153,6 @@ class Recovery:
                 change.job(job, items=-1)
             else:
                 change.changed += 1
-                if document.get("patched") != document["id"]:  # a patch is nothing that the job did
-                    change.job(job, changed=1)
         return change
 
 

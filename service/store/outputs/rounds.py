@@ -19,7 +19,7 @@ from service.store.group import Group
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
 from service.store.outputs.comparing import Comparing
 from service.store.outputs.counts import Change
-from service.store.outputs.door import Put, mark_of, rehash, rehashed
+from service.store.outputs.door import REJECTED, Put, mark_of, rehash, rehashed
 from service.store.outputs.ids import Batch, Ids
 from service.store.outputs.recovery import Recovery
 
@@ -89,7 +89,8 @@ class Rounds:
         others = [key for key in changes if key not in tagged]
         known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
         if tagged:
-            raw = await self._find(list(tagged), {**KNOWN_FIELDS, "tags": 1}, codec_options=RAW)
+            fields = {name: 1 for name in KNOWN_FIELDS if name != f"tags.{REJECTED}"} | {"tags": 1}
+            raw = await self._find(list(tagged), fields, codec_options=RAW)
             decoded = await asyncio.to_thread(lambda: [decode(encoded(document)) for document in raw])
             known |= {found["_id"]: found for found in decoded}
         undated = [
