@@ -33,6 +33,7 @@ MAX_HEAD = 64 * 1024
 _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
 # A chunk takes 2 µs, however few bytes it has. A body may have so many small ones, and one more for each KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 _FIRST_BYTES = 4096
 # A request that is whole begins in the next turn of the event loop.
@@ -383,13 +384,18 @@ class Runner(web.AppRunner):
 
 
 def _has_many_small_chunks(data: bytes) -> bool:
-    found = islice(_SMALL_CHUNK.finditer(data), _MAX_SMALL_CHUNKS + 1) if len(data) > _FIRST_BYTES else ()
-    return sum(1 for _ in found) > _MAX_SMALL_CHUNKS
+    if len(data) <= _FIRST_BYTES:
+        return False
+    head = data.find(b"\r\n\r\n", 0, MAX_HEAD)
+    length = _LENGTH.search(data, 0, head + 2) if head > 0 else None
+    if length is not None and head + 4 + int(length[1]) >= len(data):  # all the rest is one body without chunks
+        return False
+    return sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), _MAX_SMALL_CHUNKS + 1)) > _MAX_SMALL_CHUNKS
 
 
 def _head_bytes(request: web.BaseRequest) -> int:
     """Return the size of a head; the parser limits its lines, not their sum."""
-    return len(request.path_qs) + sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:

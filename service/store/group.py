@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 
@@ -24,6 +25,17 @@ class Group(NamedTuple):
 
     def output_id(self, key_hash: str) -> str:
         """Return the lasting identity of a key: a UUID (RFC 9562, version 8) from organization, group and key."""
-        hashed = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0{key_hash}".encode()).hexdigest()
-        variant = "89ab"[int(hashed[16], 16) & 3]
-        return f"{hashed[:8]}-{hashed[8:12]}-8{hashed[13:16]}-{variant}{hashed[17:20]}-{hashed[20:32]}"
+        return self.output_ids()(key_hash)
+
+    def output_ids(self) -> Callable[[str], str]:
+        """Return what makes the identities of many keys."""
+        begun = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())
+
+        def output_id(key_hash: str) -> str:
+            made = begun.copy()
+            made.update(key_hash.encode())
+            hashed = made.hexdigest()
+            variant = "89ab"[int(hashed[16], 16) & 3]
+            return f"{hashed[:8]}-{hashed[8:12]}-8{hashed[13:16]}-{variant}{hashed[17:20]}-{hashed[20:32]}"
+
+        return output_id

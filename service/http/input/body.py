@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import nullcontext
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -41,7 +42,8 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
         request.writer.output_size = 0  # no response has begun
     body = bytearray()
     try:
-        async with asyncio.timeout(settings.receive_timeout):
+        # Small bodies are there already.
+        async with nullcontext() if request.content.is_eof() else asyncio.timeout(settings.receive_timeout):
             while chunk := await request.content.readany():
                 admission.hold(len(chunk))
                 body += chunk

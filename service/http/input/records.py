@@ -130,7 +130,8 @@ class _Loading:
         """Load one record."""
         try:
             record = self._records.one(raw, index, self._settings, name)
-            self._count_nested(record)
+            if self._records.lists:
+                self._count_nested(record)
             made = self._then(record)
         except ItemTooLarge:
             self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
@@ -152,8 +153,8 @@ class _Loading:
     def _count_nested(self, record: dict[str, Any]) -> None:
         """Refuse more entries in lists of all records together than may be held: each takes 600 bytes."""
         lists = self._records.lists
-        for name in lists:
-            self._nested += len(record[name])
+        for list_name in lists:
+            self._nested += len(record[list_name])
         if self._nested > self._settings.max_files:
             message = f"Must have at most {self._settings.max_files} {' and '.join(lists)} in all records together"
             raise invalid("too_many", message, "body")

@@ -127,7 +127,6 @@ class Outputs:
 
     # -- writing ------------------------------------------------------------------------------
 
-    @stored
     async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:
         """Return what turns one validated item of a group into what `write` takes. Raises ItemTooLarge."""
         return Door(group, self._max_item_bytes, await self._comparings.of(group)).encode

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from service.bounded import Bounded
 from service.store.connection import MAJORITY, Collection, Database
+from service.store.contract import stored
 from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.fields import Ignored, ignored, without
@@ -47,9 +48,11 @@ class Comparings:
     async def of(self, group: Group) -> Comparing:
         """Return the settings of a group."""
         known = self._known.get(group)
-        if known is None:
-            known = self.saw(group, await self._groups.find_one(group.owner, FIELDS) or {})
-        return known
+        return known if known is not None else self.saw(group, await self._read(group))
+
+    @stored
+    async def _read(self, group: Group) -> dict[str, Any]:
+        return await self._groups.find_one(group.owner, FIELDS) or {}
 
     def saw(self, group: Group, document: dict[str, Any]) -> Comparing:
         """Take down what a group's document says now."""

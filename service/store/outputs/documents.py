@@ -191,6 +191,6 @@ def canonical(value: Any) -> bytes:
     return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS)
 
 
-def sha256(*parts: bytes) -> str:
-    """Return the hex digest over the parts, a newline between."""
-    return hashlib.sha256(b"\n".join(parts)).hexdigest()
+def sha256(text: bytes) -> str:
+    """Return the hex digest of a text."""
+    return hashlib.sha256(text).hexdigest()

@@ -6,6 +6,7 @@ by waiting writes is what is counted, and an item that cannot be encoded fails h
 
 from __future__ import annotations
 
+import functools
 import struct
 from datetime import UTC, datetime
 from typing import Any
@@ -25,6 +26,9 @@ FILTER_TAGS = ("country", "region")
 REJECTED = "rejected"
 # Of the content of an item; the database holds 16 MiB, and an update of more than 14 MB may not fit its cache.
 _MAX_BSON_BYTES = 14_000_000
+_SHORT = 1024
+# What an item takes beside its content.
+_PUT_BYTES = 500
 # Hex digits of each part of `content_hash`: 128 bits.
 _PART = 32
 
@@ -44,18 +48,15 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     content_hash: str
     content: bytes  # BSON elements: all that does not depend on what is stored, from output_id to files
     undated: tuple[int, ...]  # the places of files that were sent without a date
-
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory it holds."""
-        return len(self.content) + 500
+    size: int  # about how many bytes of memory it holds
 
 
 class Door:
     """Encodes the items of one group."""
 
     def __init__(self, group: Group, max_item_bytes: int, comparing: Comparing = PLAIN) -> None:
-        self._group, self._max_item_bytes, self._comparing = group, max_item_bytes, comparing
+        self._output_id, self._max_item_bytes, self._comparing = group.output_ids(), max_item_bytes, comparing
+        self._now = datetime.now(UTC).replace(tzinfo=None)
 
     def encode(self, item: dict[str, Any]) -> Put:
         """Return a validated item as it waits for the database. Raises ItemTooLarge."""
@@ -70,10 +71,11 @@ class Door:
         if self._comparing.tree:  # what is ignored makes neither another item nor another version
             data_text = self._comparing.data_text(data)
             digest = documents.sha256(data_text)
-        key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(source_url, data_text)
+        key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(b"\n".join((source_url, data_text)))
         sent = item.get("value_hash", "").encode()
-        hashed = content_hash(digest, tags_text, (source_url, sent, files_text)) + self._comparing.mark
-        output_id = self._group.output_id(key_hash)
+        rest = documents.sha256(b"\n".join((source_url, sent, files_text)))[:_PART]
+        hashed = digest[:_PART] + _tags_hash(tags_text) + rest + self._comparing.mark
+        output_id = self._output_id(key_hash)
         content = {
             "output_id": output_id,
             "root_job_id": item["root_job_id"],
@@ -84,7 +86,7 @@ class Door:
             "content_hash": hashed,
             "data": data,
             "tags": tags,
-            "files": _files(key_hash, files, file_texts) if files else files,
+            "files": self._files(key_hash, files, file_texts) if files else files,
         }
         document = bson.encode(content)
         if len(document) > _MAX_BSON_BYTES:
@@ -98,13 +100,48 @@ class Door:
             scraped and scraped.replace(tzinfo=None),
             hashed,
             document[4:-1],
-            tuple(place for place, file in enumerate(files) if "create_date" not in file) if files else (),
+            tuple([place for place, file in enumerate(files) if "create_date" not in file]) if files else (),
+            len(document) + _PUT_BYTES,
         )
 
+    def _files(self, key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
+        """Return files in the order of the contract, with ids by their content: an item's same file keeps its id."""
+        seen: dict[bytes, int] = {}
+        given = []
+        for file, text in zip(files, texts, strict=True):
+            id = file.get("id")
+            if id is None:
+                # The same file listed twice has two ids, the same two every time.
+                earlier = seen.get(text, 0)
+                again = (b"%d" % earlier,) if earlier else ()
+                seen[text] = earlier + 1
+                id = documents.sha256(b"\n".join((key_hash.encode(), text, *again)))[:_PART]
+            given.append(
+                {
+                    "id": id,
+                    "field": file["field"],
+                    "url_etag_hash": file["url_etag_hash"],
+                    "blob_key": file["blob_key"],
+                    "blob_url": file["blob_url"],
+                    "source_url": file["source_url"],
+                    "create_date": file["create_date"].replace(tzinfo=None) if "create_date" in file else self._now,
+                    "file_url": file["file_url"],
+                    "file_type": file["file_type"],
+                    "file_checksum": file["file_checksum"],
+                    "file_metadata": file["file_metadata"],
+                }
+            )
+        return given
 
-def content_hash(data_digest: str, tags: bytes, rest: tuple[bytes, ...]) -> str:
-    """Return one text over all content whose parts can be compared and replaced alone."""
-    return data_digest[:_PART] + documents.sha256(tags)[:_PART] + documents.sha256(*rest)[:_PART]
+
+def _tags_hash(text: bytes) -> str:
+    """Return the part of a content hash that is of the tags: those of one crawl are mostly alike."""
+    return _short_hash(text) if len(text) <= _SHORT else documents.sha256(text)[:_PART]
+
+
+@functools.lru_cache(maxsize=1024)
+def _short_hash(text: bytes) -> str:
+    return documents.sha256(text)[:_PART]
 
 
 def rehashed(put: Put, comparing: Comparing) -> Put:
@@ -137,38 +174,7 @@ def with_tags(hashed: str, tags: dict[str, Any]) -> str:
 
 def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
     """Return the copies of the tags that can be filtered by."""
-    return {name: tags[name] for name in FILTER_TAGS if isinstance(tags.get(name), str)}
-
-
-def _files(key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
-    """Return files in the order of the contract, with ids by their content: the same file of an item keeps its id."""
-    seen: dict[bytes, int] = {}
-    now = datetime.now(UTC).replace(tzinfo=None)
-    given = []
-    for file, text in zip(files, texts, strict=True):
-        id = file.get("id")
-        if id is None:
-            # The same file listed twice has two ids, the same two every time.
-            earlier = seen.get(text, 0)
-            again = (b"%d" % earlier,) if earlier else ()
-            seen[text] = earlier + 1
-            id = documents.sha256(key_hash.encode(), text, *again)[:_PART]
-        given.append(
-            {
-                "id": id,
-                "field": file["field"],
-                "url_etag_hash": file["url_etag_hash"],
-                "blob_key": file["blob_key"],
-                "blob_url": file["blob_url"],
-                "source_url": file["source_url"],
-                "create_date": file["create_date"].replace(tzinfo=None) if "create_date" in file else now,
-                "file_url": file["file_url"],
-                "file_type": file["file_type"],
-                "file_checksum": file["file_checksum"],
-                "file_metadata": file["file_metadata"],
-            }
-        )
-    return given
+    return {name: tags[name] for name in FILTER_TAGS if type(tags.get(name)) is str}
 
 
 def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:

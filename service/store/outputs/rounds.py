@@ -44,7 +44,7 @@ class Write:
         self.changes = changes
         self.size = sum(change.size for change in changes.values())
         self.results: dict[str, Result] = {}
-        self.tried: dict[str, Result] = {}  # what an attempt of unknown outcome meant to do
+        self.tried: dict[str, Result] = {}  # what a round meant to do, as long as its outcome is not known
         self.alone = False  # whether it may be to blame for the failure of a round
         self.losses = 0
         self.done: asyncio.Future[dict[str, Result]] = asyncio.get_running_loop().create_future()
@@ -130,7 +130,8 @@ class Rounds:
         # Behind `mongos` a refused write may still land: not after the fence.
         tombstones = await self._recovery.fence(batch) if errors else 0
         made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
-        plan.results |= {row.output_id: row.result for row in made}
+        meant = writes[0].tried
+        plan.results |= {row.output_id: meant[row.output_id] for row in made}
         return Outcome(plan.count(made, tombstones), plan.results, errors)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
@@ -180,9 +181,9 @@ class Rounds:
                 if time.perf_counter() > slice_end:
                     await asyncio.sleep(0)
                     slice_end = time.perf_counter() + _SLICE_SECONDS
-        rows = {row.output_id: row.result for row in plan.rows}
+        meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
-            write.tried = {key: rows[key] for key in write.changes if key in rows}
+            write.tried = meant
         return plan
 
     async def _write_rows(self, plan: Plan) -> tuple[set[str], dict[str, StoreError]]:
