@@ -49,10 +49,10 @@ async def test_a_request_without_a_token_is_refused(api: Api) -> None:
 )
 async def test_a_token_that_is_not_one_is_refused(api: Api, header: str) -> None:
     header = header.replace("{token}", api.token).replace("{unknown}", new_secret())
-    answer = await api.get(READ, headers={"Authorization": header})
-    assert answer.status == 401
-    assert answer.headers["WWW-Authenticate"] == "Bearer"
-    assert answer.problems() == [(["header", "Authorization"], "auth_invalid")]
+    response = await api.get(READ, headers={"Authorization": header})
+    assert response.status == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.problems() == [(["header", "Authorization"], "auth_invalid")]
 
 
 async def test_two_authorization_headers_are_refused(api: Api) -> None:
@@ -67,20 +67,20 @@ async def test_a_token_in_the_query_does_not_count(api: Api) -> None:
 
 
 async def test_the_scheme_is_read_without_regard_to_case(api: Api) -> None:
-    answer = await api.get(READ, headers={"Authorization": f"bearer {api.token}"})
-    assert answer.status != 401
+    response = await api.get(READ, headers={"Authorization": f"bearer {api.token}"})
+    assert response.status != 401
 
 
 async def test_reading_needs_the_scope_read(make_api: MakeApi) -> None:
     writer = await make_api(scopes=["write"])
-    answer = await writer.get(READ)
-    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    response = await writer.get(READ)
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
 
 
 async def test_writing_needs_the_scope_write(make_api: MakeApi) -> None:
     reader = await make_api(scopes=["read"])
-    answer = await reader.post("/v1/cookies", [make_cookie()])
-    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    response = await reader.post("/v1/cookies", [make_cookie()])
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
 
 
 async def test_an_expired_token_is_refused(make_api: MakeApi) -> None:

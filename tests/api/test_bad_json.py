@@ -56,8 +56,8 @@ NOT_JSON = {
 async def test_what_is_not_json_is_refused(api: Api, case: str) -> None:
     for path in POSTS:
         await without_stall(partial(refused, api, path, NOT_JSON[case], (["body"], "json_invalid")))
-    answer = await send(api, STATE, NOT_JSON[case])
-    assert (answer.status, answer.problems()) == (422, [(["body"], "json_invalid")])
+    response = await send(api, STATE, NOT_JSON[case])
+    assert (response.status, response.problems()) == (422, [(["body"], "json_invalid")])
 
 
 @pytest.mark.parametrize("path", POSTS)

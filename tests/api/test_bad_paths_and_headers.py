@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import Answer, Api, make_output, make_review
+from tests.support.api import Api, Response, make_output, make_review
 
 
 def raw_url(api: Api, target: str) -> Any:
@@ -16,11 +16,11 @@ def raw_url(api: Api, target: str) -> Any:
     return URL(f"http://{api.client.host}:{api.client.port}{target}", encoded=True)
 
 
-async def get_raw(api: Api, target: str) -> Answer:
+async def get_raw(api: Api, target: str) -> Response:
     headers = {"Authorization": f"Bearer {api.token}"}
     async with api.client.session.get(raw_url(api, target), headers=headers) as response:
         body = await response.read()
-        return Answer(response.status, response.headers, body, json.loads(body))
+        return Response(response.status, response.headers, body, json.loads(body))
 
 
 @pytest.mark.parametrize(
@@ -35,9 +35,9 @@ async def get_raw(api: Api, target: str) -> Answer:
     + [("cursor", value) for value in ("-1", "-0.5", "1_000", "１", "9223372036854775808", "9" * 400, "", "null")],
 )  # fmt: skip
 async def test_numbers_that_are_none_or_out_of_bounds_are_refused(api: Api, parameter: str, value: str) -> None:
-    answer = await api.get("/v1/outputs/g", params={parameter: value})
-    assert answer.status == 422
-    ((loc, kind),) = answer.problems()
+    response = await api.get("/v1/outputs/g", params={parameter: value})
+    assert response.status == 422
+    ((loc, kind),) = response.problems()
     assert loc == ["query", parameter]
     assert kind in ("int_type", "greater_than_equal", "less_than_equal")
 
@@ -56,8 +56,8 @@ async def test_an_empty_nullable_parameter_counts_as_left_out(api: Api, name: st
 
 @pytest.mark.parametrize("name", ["job_id", "created_after", "url", "limit", "cursor", "country", "region"])
 async def test_a_parameter_given_twice_is_refused(api: Api, name: str) -> None:
-    answer = await get_raw(api, f"/v1/outputs/g?{name}=1&{name}=1")
-    assert (answer.status, answer.problems()) == (422, [(["query", name], "value_error")])
+    response = await get_raw(api, f"/v1/outputs/g?{name}=1&{name}=1")
+    assert (response.status, response.problems()) == (422, [(["query", name], "value_error")])
 
 
 @pytest.mark.parametrize(
@@ -80,8 +80,8 @@ async def test_a_parameter_given_twice_is_refused(api: Api, name: str) -> None:
     ],
 )
 async def test_percent_encoding_that_is_not_text_is_refused(api: Api, target: str, part: str) -> None:
-    answer = await get_raw(api, target)
-    assert (answer.status, answer.problems()) == (422, [([part], "value_error")])
+    response = await get_raw(api, target)
+    assert (response.status, response.problems()) == (422, [([part], "value_error")])
 
 
 GROUP_IDS = {
@@ -144,8 +144,8 @@ async def test_letters_composed_and_decomposed_are_different_groups(api: Api) ->
 
 @pytest.mark.parametrize("route", ["outputs", "reviews"])
 async def test_a_group_id_over_256_characters_is_refused(api: Api, route: str) -> None:
-    for answer in (await api.get(f"/v1/{route}/{'x' * 257}"), await api.post(f"/v1/{route}/{'x' * 257}", [])):
-        assert (answer.status, answer.problems()) == (422, [(["path", "group_id"], "string_too_long")])
+    for response in (await api.get(f"/v1/{route}/{'x' * 257}"), await api.post(f"/v1/{route}/{'x' * 257}", [])):
+        assert (response.status, response.problems()) == (422, [(["path", "group_id"], "string_too_long")])
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ async def test_next_url_repeats_the_filters_exactly(api: Api, value: str) -> Non
     ],
 )  # fmt: skip
 async def test_a_path_that_is_none_of_the_routes_is_not_found(api: Api, target: str) -> None:
-    answer = await get_raw(api, target)
-    assert (answer.status, answer.problems()) == (404, [(["path"], "not_found")])
+    response = await get_raw(api, target)
+    assert (response.status, response.problems()) == (404, [(["path"], "not_found")])
 
 
 # -- headers -----------------------------------------------------------------------------------------
@@ -202,20 +202,20 @@ async def test_a_path_that_is_none_of_the_routes_is_not_found(api: Api, target: 
     "accept", ["", "nonsense", "*/*;q=0", "application/xml", "x" * 8000, ",,,;;;", "text/html, */*;q=0.1", "a/b;q=nan"]
 )
 async def test_any_accept_header_gets_json(api: Api, accept: str) -> None:
-    answer = await api.get("/v1/outputs/g", headers={"Accept": accept})
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/json")
+    response = await api.get("/v1/outputs/g", headers={"Accept": accept})
+    assert (response.status, response.headers["Content-Type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize("given", ["a b", "x" * 129, "ö", "<script>", "a;b", '"', "a\tb", "{}"])
 async def test_a_request_id_that_is_not_plain_is_replaced(api: Api, given: str) -> None:
-    answer = await api.get("/v1/cookies", headers={"X-Request-ID": given})
-    assert answer.headers.getall("X-Request-ID") != [given]
-    assert len(answer.headers["X-Request-ID"]) == 32
+    response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+    assert response.headers.getall("X-Request-ID") != [given]
+    assert len(response.headers["X-Request-ID"]) == 32
 
 
 async def test_a_plain_request_id_comes_back(api: Api) -> None:
-    answer = await api.get("/v1/cookies", headers={"X-Request-ID": "job-1:run/2"})
-    assert answer.headers["X-Request-ID"] == "job-1:run/2"
+    response = await api.get("/v1/cookies", headers={"X-Request-ID": "job-1:run/2"})
+    assert response.headers["X-Request-ID"] == "job-1:run/2"
 
 
 @pytest.mark.parametrize(

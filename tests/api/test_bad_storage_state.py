@@ -14,8 +14,8 @@ from tests.support.stall import without_stall
 
 @pytest.mark.parametrize("body", [b"[]", b"null", b"1", b'"x"'])
 async def test_a_storage_state_that_is_no_object_is_refused(api: Api, body: bytes) -> None:
-    answer = await send(api, STATE, body)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "dict_type")])
+    response = await send(api, STATE, body)
+    assert (response.status, response.problems()) == (422, [(["body"], "dict_type")])
 
 
 def browser_cookie(**changes: Any) -> dict[str, Any]:
@@ -54,7 +54,7 @@ async def test_a_wrong_storage_state_is_refused_whole(api: Api, case: str) -> No
     state = BAD_STATES[case]
     if isinstance(state.get("cookies"), list):
         state = {**state, "cookies": [browser_cookie(name="good"), *state["cookies"]]}
-    answer = await without_stall(lambda: send(api, STATE, json.dumps(state).encode()))
-    assert answer.status == 422, answer.body[:300]
-    assert answer.problems()
+    response = await without_stall(lambda: send(api, STATE, json.dumps(state).encode()))
+    assert response.status == 422, response.body[:300]
+    assert response.problems()
     assert await api.ok("/v1/cookies") == []

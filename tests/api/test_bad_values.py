@@ -166,13 +166,13 @@ async def test_anything_else_where_a_string_belongs_is_refused(api: Api, path: s
 
 @pytest.mark.parametrize(("path", "field"), STRINGS)
 async def test_an_empty_string_is_taken_or_refused_but_never_fails(api: Api, path: str, field: str) -> None:
-    answer = await send(api, path, bodies([POSTS[path](**{field: ""})]))
+    response = await send(api, path, bodies([POSTS[path](**{field: ""})]))
     never_empty = {"domain", "job_id", "status", "root_job_id", "expires"}
     if field in never_empty:
         kind = "datetime_invalid" if field == "expires" else "string_too_short"
-        assert (answer.status, answer.problems()) == (422, [(["body", "0", field], kind)])
+        assert (response.status, response.problems()) == (422, [(["body", "0", field], kind)])
     else:
-        assert answer.status == 200, answer.body
+        assert response.status == 200, response.body
         assert await api.ok(path)
 
 
@@ -244,8 +244,8 @@ async def test_impossible_dates_are_refused(api: Api, text: str) -> None:
     await refused(
         api, "/v1/cookies", bodies([make_cookie(expires=text)]), (["body", "0", "expires"], "datetime_invalid")
     )
-    answer = await api.get("/v1/outputs/g", params={"created_after": text})
-    assert (answer.status, answer.problems()) == (422, [(["query", "created_after"], "datetime_invalid")])
+    response = await api.get("/v1/outputs/g", params={"created_after": text})
+    assert (response.status, response.problems()) == (422, [(["query", "created_after"], "datetime_invalid")])
 
 
 @pytest.mark.parametrize(
@@ -286,8 +286,8 @@ async def test_a_key_of_more_than_1024_characters_is_refused(api: Api, field: st
 
 async def test_a_tag_of_more_than_1024_characters_is_refused_in_a_patch(api: Api) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
-    answer = await api.patch("/v1/outputs/g", [{"key_hash": "key-1", "tags": {"k" * 1025: 1}}])
-    assert (answer.status, answer.problems()) == (422, [(["body", "0", "tags"], "string_too_long")])
+    response = await api.patch("/v1/outputs/g", [{"key_hash": "key-1", "tags": {"k" * 1025: 1}}])
+    assert (response.status, response.problems()) == (422, [(["body", "0", "tags"], "string_too_long")])
 
 
 async def test_a_key_of_1024_characters_comes_back_as_it_was(api: Api) -> None:

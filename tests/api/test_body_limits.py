@@ -26,19 +26,19 @@ def tuned() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def test_1000_records_all_wrong_are_answered_with_the_first_100_problems(api: Api) -> None:
+async def test_1000_invalid_records_get_the_first_100_problems(api: Api) -> None:
     wrong = [{"domain": 1, "nam": "x", "expires": "never"}] * 1000
-    answer = await without_stall(lambda: send(api, "/v1/cookies", bodies(wrong)))
-    assert answer.status == 422
-    assert len(answer.problems()) == 100
-    assert answer.problems()[0] == (["body", "0", "domain"], "string_type")
+    response = await without_stall(lambda: send(api, "/v1/cookies", bodies(wrong)))
+    assert response.status == 422
+    assert len(response.problems()) == 100
+    assert response.problems()[0] == (["body", "0", "domain"], "string_type")
     assert await api.ok("/v1/cookies") == []
 
 
 async def test_all_problems_of_a_body_are_reported_at_once(api: Api) -> None:
     body = bodies([make_cookie(), {"domain": "", "value": None, "secure": 1}, make_cookie(expires="soon")])
-    answer = await send(api, "/v1/cookies", body)
-    assert sorted(answer.problems()) == [
+    response = await send(api, "/v1/cookies", body)
+    assert sorted(response.problems()) == [
         (["body", "1", "domain"], "string_too_short"),
         (["body", "1", "name"], "missing"),
         (["body", "1", "secure"], "bool_type"),
@@ -59,15 +59,15 @@ async def test_values_are_kept_up_to_64_levels_deep(api: Api, field: str) -> Non
 @pytest.mark.parametrize("depth", [64, 150, 500])
 async def test_values_over_64_levels_deep_are_refused(api: Api, field: str, depth: int) -> None:
     value: Any = {"deep": nested(depth)}
-    answer = await send(api, "/v1/outputs/g", bodies([make_output(**{field: value})]))
-    assert answer.status == 422
-    assert [kind for _, kind in answer.problems()] == ["too_deep"]
+    response = await send(api, "/v1/outputs/g", bodies([make_output(**{field: value})]))
+    assert response.status == 422
+    assert [kind for _, kind in response.problems()] == ["too_deep"]
 
 
 async def test_file_metadata_over_the_depth_is_refused(api: Api) -> None:
     file = make_file(file_metadata={"deep": nested(64)})
-    answer = await send(api, "/v1/outputs/g", bodies([make_output(files=[file])]))
-    assert [kind for _, kind in answer.problems()] == ["too_deep"]
+    response = await send(api, "/v1/outputs/g", bodies([make_output(files=[file])]))
+    assert [kind for _, kind in response.problems()] == ["too_deep"]
 
 
 async def test_an_item_over_1_mib_is_refused_and_named(api: Api) -> None:
@@ -93,8 +93,8 @@ class TestLargeBodies:
         items = [make_output(n, data={"rows": rows, "text": "x" * 4000}) for n in range(1000)]
         body = bodies(items)
         assert 14 * MIB < len(body) < 16 * MIB
-        answer = await without_stall(lambda: send(api, "/v1/outputs/g", body))
-        assert len(answer.json["items"]) == 1000
+        response = await without_stall(lambda: send(api, "/v1/outputs/g", body))
+        assert len(response.json["items"]) == 1000
 
 
 HEAVY = {
@@ -117,16 +117,16 @@ HEAVY = {
 @pytest.mark.alone
 @pytest.mark.parametrize("case", HEAVY)
 async def test_a_body_made_to_be_heavy_is_refused_without_a_stall(api: Api, case: str) -> None:
-    answer = await without_stall(lambda: send(api, "/v1/outputs/g", HEAVY[case]))
-    assert answer.status == 422
-    assert answer.problems()
+    response = await without_stall(lambda: send(api, "/v1/outputs/g", HEAVY[case]))
+    assert response.status == 422
+    assert response.problems()
 
 
 @pytest.mark.alone
 async def test_64_kb_of_wrong_records_do_not_stall_the_loop(api: Api) -> None:
     files = b'{"source_url":"u","root_job_id":"j","data":{},"files":[' + b",".join([b'{"x":1}'] * 7900) + b"]}"
-    answer = await without_stall(lambda: send(api, "/v1/outputs/g", b"[" + files + b"]"))
-    assert answer.status == 422
+    response = await without_stall(lambda: send(api, "/v1/outputs/g", b"[" + files + b"]"))
+    assert response.status == 422
 
 
 # -- settings --------------------------------------------------------------------------------------------

@@ -34,8 +34,8 @@ from tests.support.stall import without_stall
 )
 async def test_content_types_other_than_json_are_refused(api: Api, content_type: str) -> None:
     for path, make in POSTS.items():
-        answer = await send(api, path, bodies([make()]), Content_Type=content_type)
-        assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
+        response = await send(api, path, bodies([make()]), Content_Type=content_type)
+        assert (response.status, response.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ async def test_json_may_be_named_in_several_ways(api: Api, content_type: str) ->
 
 @pytest.mark.parametrize("encoding", ["br", "zstd", "compress", "gzip, gzip", "gzip;q=1", "nonsense", "ｇｚｉｐ"])
 async def test_an_unknown_content_encoding_is_refused(api: Api, encoding: str) -> None:
-    answer = await send(api, "/v1/cookies", gzip.compress(bodies([make_cookie()])), Content_Encoding=encoding)
-    assert (answer.status, answer.problems()) == (415, [(["header", "Content-Encoding"], "unsupported_encoding")])
+    response = await send(api, "/v1/cookies", gzip.compress(bodies([make_cookie()])), Content_Encoding=encoding)
+    assert (response.status, response.problems()) == (415, [(["header", "Content-Encoding"], "unsupported_encoding")])
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ async def test_an_unknown_content_encoding_is_refused(api: Api, encoding: str) -
     ids=["gzip", "capitals", "deflate", "identity", "gzip in two members"],
 )
 async def test_a_body_may_be_compressed(api: Api, encoding: str, compress: Any) -> None:
-    answer = await send(api, "/v1/cookies", compress(bodies([make_cookie()])), Content_Encoding=encoding)
-    assert answer.json == {"created": 1, "updated": 0}
+    response = await send(api, "/v1/cookies", compress(bodies([make_cookie()])), Content_Encoding=encoding)
+    assert response.json == {"created": 1, "updated": 0}
 
 
 COMPRESSED = gzip.compress(bodies([make_cookie(value="x" * 1000)]), mtime=0)
@@ -89,8 +89,8 @@ CORRUPT = {
 
 @pytest.mark.parametrize("case", CORRUPT)
 async def test_a_corrupt_gzip_body_is_refused(api: Api, case: str) -> None:
-    answer = await send(api, "/v1/cookies", CORRUPT[case], Content_Encoding="gzip")
-    assert (answer.status, answer.problems()) == (400, [(["body"], "encoding_invalid")])
+    response = await send(api, "/v1/cookies", CORRUPT[case], Content_Encoding="gzip")
+    assert (response.status, response.problems()) == (400, [(["body"], "encoding_invalid")])
     assert await api.ok("/v1/cookies") == []
 
 
@@ -98,13 +98,13 @@ async def test_a_gzip_bomb_of_200_mb_is_refused_without_being_unpacked(api: Api)
     packer = zlib.compressobj(9, wbits=31)
     bomb = b"".join(packer.compress(b" " * MIB) for _ in range(200)) + packer.flush()
     assert len(bomb) < MIB
-    answer = await without_stall(lambda: send(api, "/v1/outputs/g", bomb, Content_Encoding="gzip"))
-    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+    response = await without_stall(lambda: send(api, "/v1/outputs/g", bomb, Content_Encoding="gzip"))
+    assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
 async def test_a_body_over_the_limit_is_refused_by_its_length(api: Api) -> None:
-    answer = await send(api, "/v1/cookies", b" " * (16 * MIB + 1))
-    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+    response = await send(api, "/v1/cookies", b" " * (16 * MIB + 1))
+    assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
 async def test_a_body_over_the_limit_is_refused_without_a_length(api: Api) -> None:
@@ -112,8 +112,8 @@ async def test_a_body_over_the_limit_is_refused_without_a_length(api: Api) -> No
         for _ in range(17):
             yield b" " * MIB
 
-    answer = await api.request("POST", "/v1/cookies", data=pieces(), headers=JSON)
-    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+    response = await api.request("POST", "/v1/cookies", data=pieces(), headers=JSON)
+    assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
 async def test_a_body_of_exactly_the_limit_is_taken(api: Api) -> None:

@@ -28,10 +28,10 @@ async def stored(api: Api, **changes: Any) -> dict[str, Any]:
 
 async def refused(api: Api, cookie: dict[str, Any]) -> list[tuple[list[str], str]]:
     """Try to set one cookie, see that nothing was stored, and return the problems."""
-    answer = await api.post(PATH, [make_cookie(name="fine"), cookie])
-    assert answer.status == 422
+    response = await api.post(PATH, [make_cookie(name="fine"), cookie])
+    assert response.status == 422
     assert await api.ok(PATH) == []
-    return answer.problems()
+    return response.problems()
 
 
 async def test_a_cookie_comes_out_with_exactly_the_fields_of_the_contract(api: Api) -> None:
@@ -208,8 +208,8 @@ async def test_cookies_are_listed_by_domain_path_and_name(api: Api) -> None:
 
 async def test_a_thousand_cookies_are_taken_at_once_and_one_more_is_not(api: Api) -> None:
     cookies = [make_cookie(name=f"c{n:04}") for n in range(1001)]
-    answer = await api.post(PATH, cookies)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+    response = await api.post(PATH, cookies)
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
     assert await api.ok(PATH) == []
     assert await api.ok(PATH, cookies[:1000]) == {"created": 1000, "updated": 0}
     # More than one batch of the stream.
@@ -218,9 +218,9 @@ async def test_a_thousand_cookies_are_taken_at_once_and_one_more_is_not(api: Api
 
 
 async def test_all_faults_are_reported_and_nothing_is_stored(api: Api) -> None:
-    answer = await api.post(PATH, [make_cookie(), {"domain": 1}, make_cookie(expires="x", secure="no")])
-    assert answer.status == 422
-    assert sorted(answer.problems()) == [
+    response = await api.post(PATH, [make_cookie(), {"domain": 1}, make_cookie(expires="x", secure="no")])
+    assert response.status == 422
+    assert sorted(response.problems()) == [
         (["body", "1", "domain"], "string_type"),
         (["body", "1", "name"], "missing"),
         (["body", "1", "value"], "missing"),
@@ -231,8 +231,8 @@ async def test_all_faults_are_reported_and_nothing_is_stored(api: Api) -> None:
 
 
 async def test_at_most_100_faults_are_reported(api: Api) -> None:
-    answer = await api.post(PATH, [{}] * 50)
-    assert len(answer.problems()) == 100
+    response = await api.post(PATH, [{}] * 50)
+    assert len(response.problems()) == 100
 
 
 async def test_expired_cookies_are_listed_unless_only_active_ones_are_asked_for(api: Api) -> None:
@@ -276,5 +276,5 @@ async def test_domain_filters_by_the_exact_domain(api: Api) -> None:
     ],
 )
 async def test_faulty_query_parameters_are_named(api: Api, query: str, name: str, kind: str) -> None:
-    answer = await api.get(f"{PATH}?{query}")
-    assert (answer.status, answer.problems()) == (422, [(["query", name], kind)])
+    response = await api.get(f"{PATH}?{query}")
+    assert (response.status, response.problems()) == (422, [(["query", name], kind)])

@@ -130,6 +130,6 @@ async def test_an_output_written_again_while_it_is_deleted_is_kept_or_deleted_wh
 @pytest.mark.parametrize("query", ["country=France&job_id=", "all=true&url=", "job_id=&country=", "scraped_before="])
 async def test_an_empty_filter_deletes_nothing(shop: Api, query: str) -> None:
     empty = next(part.rstrip("=") for part in query.split("&") if part.endswith("="))
-    answer = await shop.delete(f"/v1/outputs/shop?{query}")
-    assert answer.status == 422 and answer.problems()[0] == (["query", empty], "value_error")
+    response = await shop.delete(f"/v1/outputs/shop?{query}")
+    assert response.status == 422 and response.problems()[0] == (["query", empty], "value_error")
     assert await left(shop) == list(range(8))

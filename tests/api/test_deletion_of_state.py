@@ -23,9 +23,9 @@ async def names(api: Api, path: str) -> list[str]:
 
 
 async def delete(api: Api, route: str, **query: str) -> Any:
-    answer = await api.request("DELETE", route, params=query)
-    assert answer.status == 200, answer.body
-    return answer.json
+    response = await api.request("DELETE", route, params=query)
+    assert response.status == 200, response.body
+    return response.json
 
 
 @pytest.fixture(params=[COOKIES, ENTRIES])
@@ -68,15 +68,15 @@ async def test_what_matches_all_filters_is_deleted(api: Api, path: str, query: d
 
 @pytest.mark.parametrize("query", ["", "expired=false", "all=false"])
 async def test_without_a_filter_nothing_is_deleted(api: Api, path: str, query: str) -> None:
-    answer = await api.request("DELETE", f"{path}?{query}")
-    assert (answer.status, answer.problems()) == (422, [(["query"], "missing")])
+    response = await api.request("DELETE", f"{path}?{query}")
+    assert (response.status, response.problems()) == (422, [(["query"], "missing")])
     assert len(await names(api, path)) == 4
 
 
 async def test_a_filter_of_the_other_kind_is_unknown(api: Api, path: str) -> None:
     other = "key" if path == COOKIES else "name"
-    answer = await api.request("DELETE", f"{path}?{other}=a")
-    assert (answer.status, answer.problems()) == (422, [(["query", other], "unknown_parameter")])
+    response = await api.request("DELETE", f"{path}?{other}=a")
+    assert (response.status, response.problems()) == (422, [(["query", other], "unknown_parameter")])
 
 
 async def test_an_empty_path_of_a_cookie_is_the_root(api: Api) -> None:
@@ -86,8 +86,8 @@ async def test_an_empty_path_of_a_cookie_is_the_root(api: Api) -> None:
 
 async def test_a_crawlers_token_cannot_delete(make_api: MakeApi, api: Api, path: str) -> None:
     crawler = await make_api(api.organization_id, scopes=["read", "write", "state"])
-    answer = await crawler.request("DELETE", f"{path}?all=true")
-    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    response = await crawler.request("DELETE", f"{path}?all=true")
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
     assert len(await names(api, path)) == 4
 
 
@@ -105,6 +105,6 @@ async def test_many_are_deleted_in_bounded_commands(
 )
 async def test_an_empty_filter_deletes_nothing(api: Api, path: str, query: str) -> None:
     empty = next(part.rstrip("=") for part in query.split("&") if part.endswith("="))
-    answer = await api.request("DELETE", f"{path}?{query}")
-    assert answer.status == 422 and answer.problems()[0][0] == ["query", empty]
+    response = await api.request("DELETE", f"{path}?{query}")
+    assert response.status == 422 and response.problems()[0][0] == ["query", empty]
     assert len(await names(api, path)) == 4

@@ -26,15 +26,15 @@ def export(path: str, format: str) -> str:
 
 
 async def lines(api: Api, path: str) -> list[dict[str, Any]]:
-    answer = await api.get(export(path, "ndjson"))
-    assert (answer.status, answer.headers["Content-Type"]) == (200, "application/x-ndjson")
-    return [json.loads(line) for line in answer.body.splitlines()]
+    response = await api.get(export(path, "ndjson"))
+    assert (response.status, response.headers["Content-Type"]) == (200, "application/x-ndjson")
+    return [json.loads(line) for line in response.body.splitlines()]
 
 
 async def rows(api: Api, path: str) -> list[dict[str, str]]:
-    answer = await api.get(export(path, "csv"))
-    assert (answer.status, answer.headers["Content-Type"].split(";")[0]) == (200, "text/csv")
-    return list(csv.DictReader(io.StringIO(answer.body.decode(), newline="")))
+    response = await api.get(export(path, "csv"))
+    assert (response.status, response.headers["Content-Type"].split(";")[0]) == (200, "text/csv")
+    return list(csv.DictReader(io.StringIO(response.body.decode(), newline="")))
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ async def test_csv_survives_separators_quotes_and_line_breaks(api: Api) -> None:
 
 
 async def test_csv_of_an_empty_group_has_only_its_header(api: Api) -> None:
-    answer = await api.get(export("/v1/outputs/nothing", "csv"))
-    assert answer.body.decode().splitlines()[0].startswith("source_url,data,id,")
+    response = await api.get(export("/v1/outputs/nothing", "csv"))
+    assert response.body.decode().splitlines()[0].startswith("source_url,data,id,")
 
 
 async def test_fields_keeps_only_those_and_the_id(fifty: Api) -> None:
@@ -111,8 +111,8 @@ async def test_fields_keeps_only_those_and_the_id(fifty: Api) -> None:
 
 
 async def test_fields_are_the_columns_of_a_csv_in_their_order(fifty: Api) -> None:
-    answer = await fifty.get(export("/v1/outputs/shop?limit=1&fields=data.title,source_url", "csv"))
-    assert answer.body.decode() == "id,data.title,source_url,other\r\n1,Lamp 0,https://shop.example/p/0,\r\n"
+    response = await fifty.get(export("/v1/outputs/shop?limit=1&fields=data.title,source_url", "csv"))
+    assert response.body.decode() == "id,data.title,source_url,other\r\n1,Lamp 0,https://shop.example/p/0,\r\n"
 
 
 async def test_an_empty_list_of_fields_keeps_all(fifty: Api) -> None:
@@ -128,19 +128,19 @@ async def test_a_path_below_another_is_no_error(fifty: Api) -> None:
 
 @pytest.mark.parametrize("fields", ["nothing", "data.", "data.$x", ",", "data..title", "content_hash"])
 async def test_paths_that_cannot_be_are_refused(fifty: Api, fields: str) -> None:
-    answer = await fifty.get("/v1/outputs/shop", params={"fields": fields})
-    assert (answer.status, answer.problems()) == (422, [(["query", "fields"], "value_error")])
+    response = await fifty.get("/v1/outputs/shop", params={"fields": fields})
+    assert (response.status, response.problems()) == (422, [(["query", "fields"], "value_error")])
 
 
 async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
-    answer = await fifty.get(export("/v1/outputs/shop", "ndjson"), headers={"Accept-Encoding": "gzip"})
-    assert answer.headers["Content-Encoding"] == "gzip"
-    assert len(answer.body.splitlines()) == 50
+    response = await fifty.get(export("/v1/outputs/shop", "ndjson"), headers={"Accept-Encoding": "gzip"})
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert len(response.body.splitlines()) == 50
 
 
 async def test_parquet_without_pyarrow_is_refused(fifty: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("service.http.output.parquet.is_available", lambda: False)
-    answer = await fifty.get("/v1/outputs/shop/export?format=parquet")
-    assert answer.status == 422
-    assert answer.json["detail"][0]["loc"] == ["query", "format"]
-    assert "ask for ndjson or csv" in answer.json["detail"][0]["msg"]
+    response = await fifty.get("/v1/outputs/shop/export?format=parquet")
+    assert response.status == 422
+    assert response.json["detail"][0]["loc"] == ["query", "format"]
+    assert "ask for ndjson or csv" in response.json["detail"][0]["msg"]

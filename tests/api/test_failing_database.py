@@ -38,7 +38,7 @@ async def failing(store: Store) -> Failing:
 async def test_a_code_that_nobody_knows_is_a_503_on_every_path(api: Api, failing: Failing, code: int) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
     async with failing(code):
-        answers = [
+        responses = [
             await api.get("/v1/groups"),
             await api.get("/v1/groups/g/jobs"),
             await api.get("/v1/groups/g/fields"),
@@ -52,5 +52,5 @@ async def test_a_code_that_nobody_knows_is_a_503_on_every_path(api: Api, failing
             await api.post("/v1/outputs/g", [make_output(2)]),
             await api.delete("/v1/cookies?all=true"),
         ]
-    for answer in answers:
-        assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
+    for response in responses:
+        assert (response.status, response.problems()) == (503, [([], "unavailable")])

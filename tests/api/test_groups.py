@@ -115,10 +115,10 @@ async def test_groups_are_listed_a_page_at_a_time_with_a_limit(api: Api) -> None
     whole = await api.ok("/v1/groups")
     found, path = [], "/v1/groups?limit=2"
     for count in (2, 2, 1):
-        answer = await api.get(path)
-        found += answer.json
-        assert len(answer.json) == count
-        link = answer.headers.get("Link", "")
+        response = await api.get(path)
+        found += response.json
+        assert len(response.json) == count
+        link = response.headers.get("Link", "")
         path = "/" + link.partition("<")[2].partition(">")[0].split("/", 3)[-1]
     assert found == whole and not link
     faulty = await api.get("/v1/groups?limit=2&cursor=nothing")

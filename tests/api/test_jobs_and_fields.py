@@ -147,9 +147,9 @@ async def test_a_long_comment_is_cut_in_the_list_of_jobs_and_whole_in_that_of_re
         await admin.ok(
             "/v1/reviews/shop", [make_review(job_id=job, comment="first"), make_review(job_id=job, comment=comment)]
         )
-    answer = await admin.get("/v1/groups/shop/jobs")
-    assert len(answer.body) < 30 * 5000
-    assert {job["review"]["comment"] for job in answer.json} == {comment[:1000]}
+    response = await admin.get("/v1/groups/shop/jobs")
+    assert len(response.body) < 30 * 5000
+    assert {job["review"]["comment"] for job in response.json} == {comment[:1000]}
     reviews = await admin.ok("/v1/reviews/shop")
     assert [review["job_id"] for review in reviews] == jobs[::-1]
     assert {review["comment"] for review in reviews} == {comment}

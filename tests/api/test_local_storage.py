@@ -52,8 +52,8 @@ async def test_an_organization_without_entries_has_an_empty_list(api: Api) -> No
 async def test_required_fields_are_required(api: Api, field: str) -> None:
     entry = make_entry()
     del entry[field]
-    answer = await api.post(PATH, [make_entry(key="fine"), entry])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], "missing")])
+    response = await api.post(PATH, [make_entry(key="fine"), entry])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], "missing")])
     assert await api.ok(PATH) == []
 
 
@@ -89,8 +89,8 @@ async def test_fields_left_out_have_their_defaults(api: Api, field: str, default
     ids=lambda value: str(value)[:20],
 )
 async def test_faulty_fields_are_named(api: Api, field: str, value: Any, kind: str) -> None:
-    answer = await api.post(PATH, [make_entry(key="fine"), make_entry(**{field: value})])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], kind)])
+    response = await api.post(PATH, [make_entry(key="fine"), make_entry(**{field: value})])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], kind)])
     assert await api.ok(PATH) == []
 
 
@@ -174,8 +174,8 @@ async def test_entries_are_listed_by_domain_path_and_key(api: Api) -> None:
 
 async def test_a_thousand_entries_are_taken_at_once_and_one_more_is_not(api: Api) -> None:
     entries = [make_entry(key=f"k{n:04}") for n in range(1001)]
-    answer = await api.post(PATH, entries)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+    response = await api.post(PATH, entries)
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
     assert await api.ok(PATH, entries[:1000]) == {"created": 1000, "updated": 0}
     await api.ok(PATH, entries[1:])
     assert [entry["key"] for entry in await api.ok(PATH)] == [entry["key"] for entry in entries]
@@ -213,5 +213,5 @@ async def test_domain_filters_by_the_exact_domain(api: Api) -> None:
     ],
 )
 async def test_faulty_query_parameters_are_named(api: Api, query: str, name: str, kind: str) -> None:
-    answer = await api.get(f"{PATH}?{query}")
-    assert (answer.status, answer.problems()) == (422, [(["query", name], kind)])
+    response = await api.get(f"{PATH}?{query}")
+    assert (response.status, response.problems()) == (422, [(["query", name], kind)])

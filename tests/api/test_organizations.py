@@ -12,35 +12,35 @@ from typing import Any
 import pytest
 
 from tests.conftest import MakeApi
-from tests.support.api import Answer, Api, make_cookie, make_entry, make_file, make_output, make_review
+from tests.support.api import Api, Response, make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.contract import DATE, HeldApi
 from tests.support.routes import API_ROUTES
 
 # Say nothing about any organization, and take no token.
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/metrics"), ("GET", "/")}
 
-Write = Callable[[Api, str], Awaitable[Answer]]
+Write = Callable[[Api, str], Awaitable[Response]]
 
 
-async def set_cookies(api: Api, mark: str) -> Answer:
+async def set_cookies(api: Api, mark: str) -> Response:
     return await api.post("/v1/cookies", [make_cookie(value=mark), make_cookie(domain="b.example", value=mark)])
 
 
-async def set_local_storage(api: Api, mark: str) -> Answer:
+async def set_local_storage(api: Api, mark: str) -> Response:
     return await api.post("/v1/local-storage", [make_entry(value=mark), make_entry(domain="b.example", value=mark)])
 
 
-async def set_storage_state(api: Api, mark: str) -> Answer:
+async def set_storage_state(api: Api, mark: str) -> Response:
     cookie = {"name": "sid", "value": mark, "domain": "state.example", "path": "/", "sameSite": "Lax"}
     origin = {"origin": "https://state.example", "localStorage": [{"name": "k", "value": mark}], "indexedDB": [mark]}
     return await api.post("/v1/storage-state", {"cookies": [cookie], "origins": [origin]})
 
 
-async def add_reviews(api: Api, mark: str) -> Answer:
+async def add_reviews(api: Api, mark: str) -> Response:
     return await api.post("/v1/reviews/group-1", [make_review(status=mark, comment=mark)])  # of job-1
 
 
-async def write_outputs(api: Api, mark: str) -> Answer:
+async def write_outputs(api: Api, mark: str) -> Response:
     tagged = {"country": "Germany", "region": "DE-BE", "mark": mark}
     outputs = [
         make_output(n, data={"mark": mark}, tags=tagged, files=[make_file(blob_key=mark)], is_approved=True)
@@ -150,11 +150,11 @@ async def two(make_api: MakeApi) -> tuple[Api, Api]:
 
 
 async def everything(api: Api) -> list[bytes]:
-    """Return what every way to read answers, of all routes."""
+    """Return the response of every way to read, of all routes."""
     ways = [*chain(*READS.values()), *((path, {}) for path in COUNTS.values())]
-    answers = [await api.get(path, headers=headers) for path, headers in ways]
-    assert all(answer.status == 200 or "/jobs/" in path for answer, (path, _) in zip(answers, ways, strict=True))
-    return [answer.body for answer in answers]
+    responses = [await api.get(path, headers=headers) for path, headers in ways]
+    assert all(response.status == 200 or "/jobs/" in path for response, (path, _) in zip(responses, ways, strict=True))
+    return [response.body for response in responses]
 
 
 async def test_each_reads_its_own_and_nothing_of_the_other(two: tuple[Api, Api]) -> None:
@@ -164,9 +164,9 @@ async def test_each_reads_its_own_and_nothing_of_the_other(two: tuple[Api, Api])
             assert (await write(api, mark)).status == 200
     for api, own, other in zip(two, marks, reversed(marks), strict=True):
         for path, headers in [*chain(*READS.values()), *((path, {}) for path in FOLLOWED)]:
-            answer = await api.get(path, headers=headers)
-            assert own in answer.body.decode(), (path, headers)
-            assert other not in answer.body.decode(), (path, headers)
+            response = await api.get(path, headers=headers)
+            assert own in response.body.decode(), (path, headers)
+            assert other not in response.body.decode(), (path, headers)
 
 
 @pytest.mark.parametrize("route", WRITES, ids=" ".join)
@@ -175,10 +175,10 @@ async def test_what_one_writes_changes_nothing_for_the_other(two: tuple[Api, Api
     for write in WRITES.values():
         await write(first, "first-0f3c")
     before, empty = await everything(first), await everything(second)
-    answer = await WRITES[route](second, "second-9b1d")
+    response = await WRITES[route](second, "second-9b1d")
     # New to the second, although the first has all the same keys.
-    assert '"created":0' not in answer.body.decode()
-    assert '"updated":0' in answer.body.decode() or "reviews" in route[1]
+    assert '"created":0' not in response.body.decode()
+    assert '"updated":0' in response.body.decode() or "reviews" in route[1]
     assert await everything(first) == before
     assert await everything(second) != empty
     # Nor does writing over it.
@@ -233,12 +233,12 @@ async def test_one_output_of_another_organization_is_not_found(two: tuple[Api, A
     assert (await second.request(method, f"/v1/outputs/group-1/{own}", **options)).status == 200
 
 
-def headers_of(answer: Answer) -> dict[str, str]:
+def headers_of(response: Response) -> dict[str, str]:
     """Return the headers that do not differ from one request to the next."""
-    return {name: value for name, value in answer.headers.items() if name not in ("Date", "X-Request-ID")}
+    return {name: value for name, value in response.headers.items() if name not in ("Date", "X-Request-ID")}
 
 
-async def test_another_organizations_group_answers_like_one_that_does_not_exist(two: tuple[Api, Api]) -> None:
+async def test_another_organizations_group_looks_like_one_that_does_not_exist(two: tuple[Api, Api]) -> None:
     first, second = two
     for write in WRITES.values():
         await write(first, "first-0f3c")
@@ -254,7 +254,7 @@ async def test_another_organizations_group_answers_like_one_that_does_not_exist(
         theirs = await second.request(method, path, **options)
         nobodys = await second.request(method, path.replace("group-1", "group-x"), **options)
         assert theirs.status == nobodys.status, path
-        bodies = [DATE.sub("now", answer.body.decode()) for answer in (theirs, nobodys)]
+        bodies = [DATE.sub("now", response.body.decode()) for response in (theirs, nobodys)]
         assert bodies[0].replace("group-1", "group-x") == bodies[1]
         assert headers_of(theirs) == headers_of(nobodys)
     assert await everything(first) == before

@@ -170,8 +170,8 @@ async def test_one_key_in_two_groups_is_two_outputs(api: Api) -> None:
 async def test_a_thousand_outputs_are_taken_at_once_and_one_more_is_not(make_api: MakeApi) -> None:
     api = await make_api()
     outputs = [make_output(n) for n in range(1001)]
-    answer = await api.post(PATH, outputs)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+    response = await api.post(PATH, outputs)
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
     assert (await api.ok(PATH, outputs[:1000]))["created"] == 1000
     assert (await api.ok(PATH, outputs[1:]))["created"] == 1
     assert len(await items(api)) == 1000
@@ -192,18 +192,18 @@ def lines(outputs: list[dict[str, Any]], end: bytes = b"\n") -> bytes:
     ids=["lf", "crlf", "no end", "empty lines"],
 )
 async def test_outputs_are_taken_one_a_line(api: Api, body: bytes) -> None:
-    answer = await api.post(PATH, data=body, headers={"Content-Type": "application/x-ndjson"})
-    assert answer.json["created"] == 2
+    response = await api.post(PATH, data=body, headers={"Content-Type": "application/x-ndjson"})
+    assert response.json["created"] == 2
     assert [item["key_hash"] for item in await items(api)] == ["key-1", "key-2"]
 
 
 async def test_faults_of_lines_are_named_by_record_or_line(api: Api) -> None:
     headers = {"Content-Type": "application/x-ndjson"}
-    answer = await api.post(PATH, data=lines([make_output(), make_output(data=1)]), headers=headers)
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", "data"], "dict_type")])
-    answer = await api.post(PATH, data=lines([make_output()]) + b"{oops\n", headers=headers)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "json_invalid")])
-    assert "Line 2" in answer.json["detail"][0]["msg"]
+    response = await api.post(PATH, data=lines([make_output(), make_output(data=1)]), headers=headers)
+    assert (response.status, response.problems()) == (422, [(["body", "1", "data"], "dict_type")])
+    response = await api.post(PATH, data=lines([make_output()]) + b"{oops\n", headers=headers)
+    assert (response.status, response.problems()) == (422, [(["body"], "json_invalid")])
+    assert "Line 2" in response.json["detail"][0]["msg"]
     assert await items(api) == []
 
 
@@ -211,8 +211,8 @@ async def test_faults_of_lines_are_named_by_record_or_line(api: Api) -> None:
 async def test_bodies_may_be_gzip_encoded(api: Api, kind: str) -> None:
     outputs = [make_output(n) for n in range(50)]
     body = gzip.compress(lines(outputs) if "ndjson" in kind else json.dumps(outputs).encode())
-    answer = await api.post(PATH, data=body, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
-    assert (answer.status, answer.json["created"]) == (200, 50)
+    response = await api.post(PATH, data=body, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
+    assert (response.status, response.json["created"]) == (200, 50)
 
 
 # -- rejections -----------------------------------------------------------------------------------

@@ -72,8 +72,8 @@ async def test_with_a_further_page_next_cursor_is_the_last_id_of_this_one(api: A
 async def test_required_fields_are_required(api: Api, field: str) -> None:
     output = make_output()
     del output[field]
-    answer = await api.post(PATH, [make_output(2), output])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], "missing")])
+    response = await api.post(PATH, [make_output(2), output])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], "missing")])
     assert await items(api) == []
 
 
@@ -113,8 +113,8 @@ async def test_fields_left_out_have_their_defaults(api: Api, field: str, default
     ids=lambda value: str(value)[:20],
 )
 async def test_faulty_fields_are_named(api: Api, field: str, value: Any, kind: str) -> None:
-    answer = await api.post(PATH, [make_output(2), make_output(**{field: value})])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], kind)])
+    response = await api.post(PATH, [make_output(2), make_output(**{field: value})])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], kind)])
     assert await items(api) == []
 
 
@@ -185,8 +185,8 @@ async def test_key_hash_is_the_sha_256_of_source_url_and_the_canonical_json_of_d
 async def test_a_text_of_a_file_comes_out_as_it_went_in(api: Api, field: str) -> None:
     (file,) = (await stored(api, files=[make_file(**{field: "ü/ 1"})]))["files"]
     assert file[field] == "ü/ 1"
-    answer = await api.post(PATH, [make_output(files=[make_file(), make_file(**{field: 1})])])
-    assert (answer.status, answer.problems()) == (422, [(["body", "0", "files", "1", field], "string_type")])
+    response = await api.post(PATH, [make_output(files=[make_file(), make_file(**{field: 1})])])
+    assert (response.status, response.problems()) == (422, [(["body", "0", "files", "1", field], "string_type")])
 
 
 async def test_a_files_metadata_and_create_date_come_out_as_they_went_in(api: Api) -> None:
@@ -208,8 +208,8 @@ async def test_a_files_metadata_and_create_date_come_out_as_they_went_in(api: Ap
     ids=lambda value: str(value)[:20],
 )
 async def test_faulty_fields_of_a_file_are_named(api: Api, field: str, value: Any, kind: str) -> None:
-    answer = await api.post(PATH, [make_output(files=[make_file(**{field: value})])])
-    assert (answer.status, answer.problems()) == (422, [(["body", "0", "files", "0", field], kind)])
+    response = await api.post(PATH, [make_output(files=[make_file(**{field: value})])])
+    assert (response.status, response.problems()) == (422, [(["body", "0", "files", "0", field], kind)])
 
 
 async def test_a_file_with_nothing_given_has_all_fields(api: Api) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from service.store import Store
 from tests.conftest import MakeApi
-from tests.support.api import Answer, Api, make_output
+from tests.support.api import Api, Response, make_output
 from tests.support.contract import HeldApi
 from tests.support.outputs import ODD, PATH, items, tick
 
@@ -72,14 +72,14 @@ def api(api: Api) -> Api:
     ids=lambda value: value[:40],
 )
 async def test_faulty_query_parameters_are_named(api: Api, query: str, name: str, kind: str) -> None:
-    answer = await api.client.get(f"{PATH}?{query}", headers={"Authorization": f"Bearer {api.token}"})
-    held = Answer(answer.status, answer.headers, await answer.read(), await answer.json())
+    response = await api.client.get(f"{PATH}?{query}", headers={"Authorization": f"Bearer {api.token}"})
+    held = Response(response.status, response.headers, await response.read(), await response.json())
     assert (held.status, held.problems()) == (422, [(["query", name], kind)])
 
 
 async def test_all_faulty_query_parameters_are_reported(api: Api) -> None:
-    answer = await api.get(f"{PATH}?limit=0&cursor=-1&created_after=x")
-    assert sorted(loc[1] for loc, _ in answer.problems()) == ["created_after", "cursor", "limit"]
+    response = await api.get(f"{PATH}?limit=0&cursor=-1&created_after=x")
+    assert sorted(loc[1] for loc, _ in response.problems()) == ["created_after", "cursor", "limit"]
 
 
 async def test_limit_is_10_unless_given(api: Api) -> None:
@@ -214,9 +214,9 @@ async def stored_last(api: Api, output: dict[str, Any]) -> dict[str, Any]:
 )
 async def test_created_after_takes_dates_and_date_times(api: Api, form: str, found: int) -> None:
     await api.ok(PATH, [make_output()])
-    answer = await api.client.get(f"{PATH}?created_after={form}", headers={"Authorization": f"Bearer {api.token}"})
-    assert answer.status == 200
-    assert len((await answer.json())["items"]) == found
+    response = await api.client.get(f"{PATH}?created_after={form}", headers={"Authorization": f"Bearer {api.token}"})
+    assert response.status == 200
+    assert len((await response.json())["items"]) == found
 
 
 async def test_a_plain_date_is_midnight_utc(api: Api, store: Store) -> None:

@@ -35,18 +35,18 @@ async def nobody(make_api: MakeApi) -> Api:
 
 
 async def test_the_page_is_served_at_the_root(nobody: Api) -> None:
-    answer = await nobody.get("/")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
-    assert answer.body == (FOLDER / "index.html").read_bytes()
+    response = await nobody.get("/")
+    assert response.status == 200
+    assert response.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert response.body == (FOLDER / "index.html").read_bytes()
 
 
 @pytest.mark.parametrize("name", ASSETS)
 async def test_each_asset_is_served_with_its_type(nobody: Api, name: str) -> None:
-    answer = await nobody.get(f"/page/{name}")
-    assert answer.status == 200
-    assert answer.headers["Content-Type"] == f"{TYPES[name.rpartition('.')[2]]}; charset=utf-8"
-    assert answer.body == (FOLDER / name).read_bytes()
+    response = await nobody.get(f"/page/{name}")
+    assert response.status == 200
+    assert response.headers["Content-Type"] == f"{TYPES[name.rpartition('.')[2]]}; charset=utf-8"
+    assert response.body == (FOLDER / name).read_bytes()
 
 
 async def test_what_the_page_loads_is_there_and_nothing_is_from_elsewhere(nobody: Api) -> None:
@@ -120,14 +120,14 @@ async def test_an_asset_is_compressed_only_when_asked(nobody: Api) -> None:
     "name", ["nothing.js", "..%2F__init__.py", "base/..%2F..%2F__init__.py", "base", "index.html%00", ""]
 )
 async def test_what_is_not_an_asset_is_not_served(nobody: Api, name: str) -> None:
-    answer = await nobody.get(f"/page/{name}")
-    assert answer.status in (404, 422)
-    answer.problems()
+    response = await nobody.get(f"/page/{name}")
+    assert response.status in (404, 422)
+    response.problems()
 
 
 async def test_head_works_and_writing_does_not(nobody: Api) -> None:
     for path in ("/", "/page/main.js"):
         assert (await nobody.request("HEAD", path)).status == 200
-        answer = await nobody.post(path, {})
-        assert answer.status == 405
-        answer.problems()
+        response = await nobody.post(path, {})
+        assert response.status == 405
+        response.problems()

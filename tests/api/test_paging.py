@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review
+from tests.support.api import Api, Response, make_cookie, make_entry, make_output, make_review
 
 LISTS = ["/v1/cookies", "/v1/local-storage", "/v1/reviews/g"]
 NAMES = {"/v1/cookies": "name", "/v1/local-storage": "key", "/v1/reviews/g": "job_id"}
@@ -22,8 +22,8 @@ def make(path: str, name: str) -> dict[str, Any]:
     return make_entry(key=name) if path == "/v1/local-storage" else make_review(job_id=name)
 
 
-def next_page(answer: Answer) -> str | None:
-    link = answer.headers.get("Link")
+def next_page(response: Response) -> str | None:
+    link = response.headers.get("Link")
     if link is None:
         return None
     match = re.fullmatch(r'<(https?://[^>]+)>; rel="next"', link)
@@ -35,10 +35,10 @@ async def walk(api: Api, path: str | None) -> list[list[Any]]:
     """Return the pages from one on."""
     pages = []
     while path:
-        answer = await api.get(path)
-        assert answer.status == 200, answer.body
-        pages.append(answer.json)
-        path = next_page(answer)
+        response = await api.get(path)
+        assert response.status == 200, response.body
+        pages.append(response.json)
+        path = next_page(response)
     return pages
 
 
@@ -61,8 +61,8 @@ async def test_the_pages_together_are_the_whole_list(api: Api, path: str, limit:
 
 
 async def test_without_a_limit_there_is_no_link(api: Api, path: str) -> None:
-    answer = await api.get(path)
-    assert "Link" not in answer.headers and len(answer.json) == 23
+    response = await api.get(path)
+    assert "Link" not in response.headers and len(response.json) == 23
 
 
 async def test_an_empty_list_is_one_page(api: Api) -> None:
@@ -91,11 +91,11 @@ async def test_what_is_deleted_between_two_pages_disturbs_nothing(api: Api) -> N
 
 async def test_names_of_many_kilobytes_do_not_make_the_link_longer_than_clients_take(api: Api) -> None:
     await api.ok("/v1/local-storage", [make_entry(key=f"{n}" + "ü" * 8000) for n in range(5)])
-    answer = await api.get("/v1/local-storage?limit=2")
-    assert len(answer.headers["Link"]) < 1000
+    response = await api.get("/v1/local-storage?limit=2")
+    assert len(response.headers["Link"]) < 1000
     assert [len(page) for page in await walk(api, "/v1/local-storage?limit=2")] == [2, 2, 1]
     await api.request("DELETE", "/v1/local-storage?all=true")
-    gone = await api.get(next_page(answer) or "")
+    gone = await api.get(next_page(response) or "")
     assert (gone.status, gone.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
 
 
@@ -115,14 +115,14 @@ MADE_UP = [
 @pytest.mark.parametrize("path", [*LISTS, "/v1/groups"])
 @pytest.mark.parametrize("cursor", MADE_UP)
 async def test_a_cursor_that_no_page_gave_is_refused(api: Api, path: str, cursor: str) -> None:
-    answer = await api.get(f"{path}?limit=2&cursor={cursor}")
-    assert (answer.status, answer.problems()) == (422, [(["query", "cursor"], "value_error")])
+    response = await api.get(f"{path}?limit=2&cursor={cursor}")
+    assert (response.status, response.problems()) == (422, [(["query", "cursor"], "value_error")])
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "x", "1.5"])
 async def test_a_limit_out_of_bounds_is_refused(api: Api, path: str, limit: str) -> None:
-    answer = await api.get(f"{path}?limit={limit}")
-    assert answer.status == 422 and answer.problems()[0][0] == ["query", "limit"]
+    response = await api.get(f"{path}?limit={limit}")
+    assert response.status == 422 and response.problems()[0][0] == ["query", "limit"]
 
 
 class TestBaseUrl:
@@ -132,8 +132,8 @@ class TestBaseUrl:
 
     async def test_the_link_starts_with_it(self, api: Api) -> None:
         await api.ok("/v1/cookies", [make_cookie(name=n) for n in "ab"])
-        answer = await api.get("/v1/cookies?limit=1")
-        assert answer.headers["Link"].startswith("<https://data.example/scraping/v1/cookies?limit=1&cursor=")
+        response = await api.get("/v1/cookies?limit=1")
+        assert response.headers["Link"].startswith("<https://data.example/scraping/v1/cookies?limit=1&cursor=")
 
 
 async def test_every_page_says_up_to_where_its_filters_were_applied(api: Api) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.api import Answer, Api, make_output
+from tests.support.api import Api, Response, make_output
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def listed(api: Api) -> list[dict[str, Any]]:
     return sorted(found, key=lambda item: item["key_hash"])
 
 
-async def patch(api: Api, *patches: Any) -> Answer:
+async def patch(api: Api, *patches: Any) -> Response:
     return await api.patch("/v1/outputs/shop", list(patches))
 
 

@@ -31,7 +31,7 @@ async def test_a_review_comes_out_with_exactly_the_fields_of_the_contract(api: A
     }
 
 
-async def test_the_answer_to_a_post_has_each_review_in_the_order_sent(api: Api) -> None:
+async def test_the_response_to_a_post_has_each_review_in_the_order_sent(api: Api) -> None:
     written = await api.ok(PATH, [make_review(job_id=job) for job in "bca"])
     assert written["created"] == 3
     assert [review["job_id"] for review in written["items"]] == ["b", "c", "a"]
@@ -52,8 +52,8 @@ async def test_an_empty_array_adds_nothing(api: Api) -> None:
 async def test_required_fields_are_required(api: Api, field: str) -> None:
     review = make_review()
     del review[field]
-    answer = await api.post(PATH, [make_review(job_id="fine"), review])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], "missing")])
+    response = await api.post(PATH, [make_review(job_id="fine"), review])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], "missing")])
     assert await api.ok(PATH) == []
 
 
@@ -83,8 +83,8 @@ async def test_fields_left_out_have_their_defaults(api: Api) -> None:
     ids=lambda value: str(value)[:20],
 )
 async def test_faulty_fields_are_named(api: Api, field: str, value: Any, kind: str) -> None:
-    answer = await api.post(PATH, [make_review(job_id="fine"), make_review(**{field: value})])
-    assert (answer.status, answer.problems()) == (422, [(["body", "1", field], kind)])
+    response = await api.post(PATH, [make_review(job_id="fine"), make_review(**{field: value})])
+    assert (response.status, response.problems()) == (422, [(["body", "1", field], kind)])
     assert await api.ok(PATH) == []
 
 
@@ -148,16 +148,16 @@ async def test_groups_have_reviews_of_their_own(api: Api) -> None:
 
 
 async def test_a_group_id_has_at_most_256_characters(api: Api) -> None:
-    for answer in (
+    for response in (
         await api.get(f"/v1/reviews/{'g' * 257}"),
         await api.post(f"/v1/reviews/{'g' * 257}", [make_review()]),
     ):
-        assert (answer.status, answer.problems()) == (422, [(["path", "group_id"], "string_too_long")])
+        assert (response.status, response.problems()) == (422, [(["path", "group_id"], "string_too_long")])
 
 
 async def test_a_thousand_reviews_are_taken_at_once_and_one_more_is_not(api: Api) -> None:
     reviews = [make_review(job_id=f"job-{n}") for n in range(1001)]
-    answer = await api.post(PATH, reviews)
-    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+    response = await api.post(PATH, reviews)
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
     assert (await api.ok(PATH, reviews[:1000]))["created"] == 1000
     assert len(await api.ok(PATH)) == 1000

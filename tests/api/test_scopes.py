@@ -91,8 +91,8 @@ async def test_a_token_that_syncs_outputs_does_not_see_the_sessions_of_accounts(
     consumer = await make_api(scopes=["read"])
     assert (await consumer.get("/v1/outputs/shop")).status == 200
     for path in STATE:
-        answer = await consumer.get(path)
-        assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+        response = await consumer.get(path)
+        assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
 
 
 async def test_a_token_from_before_the_scope_state_keeps_its_access(make_api: MakeApi, store: Store) -> None:

@@ -149,9 +149,9 @@ async def test_another_organization_sees_nothing_of_it(api: Api, stranger: Api) 
 async def test_a_faulty_state_is_refused_and_nothing_stored(
     api: Api, state: Any, loc: list[str] | None, kind: str
 ) -> None:
-    answer = await api.post(PATH, data=json.dumps(state), headers={"Content-Type": "application/json"})
-    assert answer.status == 422
-    problems = answer.problems()
+    response = await api.post(PATH, data=json.dumps(state), headers={"Content-Type": "application/json"})
+    assert response.status == 422
+    problems = response.problems()
     assert (loc, kind) in problems or (loc is None and kind in [found for _, found in problems])
     assert await api.ok(PATH) == {"cookies": [], "origins": []}
 
@@ -160,11 +160,11 @@ async def test_a_faulty_state_is_refused_and_nothing_stored(
 async def test_an_expiry_that_is_not_in_seconds_is_refused(api: Api, expires: Any) -> None:
     state = make_state(origins=[])
     state["cookies"][0]["expires"] = expires
-    answer = await api.post(PATH, state)
-    assert answer.status == 422
-    assert answer.problems()[0][0] == ["body", "cookies", "0", "expires"]
+    response = await api.post(PATH, state)
+    assert response.status == 422
+    assert response.problems()[0][0] == ["body", "cookies", "0", "expires"]
 
 
-async def test_the_answer_is_not_to_be_cached(api: Api) -> None:
+async def test_the_response_is_not_to_be_cached(api: Api) -> None:
     await api.ok(PATH, make_state())
     assert (await api.get(PATH)).headers["Cache-Control"] == "no-store"

@@ -13,9 +13,9 @@ from tests.support.api import Api
 async def test_a_token_describes_itself_without_its_text(make_api: MakeApi) -> None:
     expires = datetime(2100, 1, 31, 12, tzinfo=UTC)
     api = await make_api(scopes=["write", "read"], label="nightly crawl", expires=expires)
-    answer = await api.get("/v1/token")
-    assert answer.status == 200
-    assert {**answer.json, "id": "", "create_date": ""} == {
+    response = await api.get("/v1/token")
+    assert response.status == 200
+    assert {**response.json, "id": "", "create_date": ""} == {
         "id": "",
         "organization_id": api.organization_id,
         "scopes": ["read", "write"],
@@ -23,7 +23,7 @@ async def test_a_token_describes_itself_without_its_text(make_api: MakeApi) -> N
         "create_date": "",
         "expires": "2100-01-31T12:00:00.000Z",
     }
-    assert api.token not in answer.body.decode()
+    assert api.token not in response.body.decode()
 
 
 async def test_a_token_without_an_end_has_none(api: Api) -> None:

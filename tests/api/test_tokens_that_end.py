@@ -72,8 +72,8 @@ async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
             await asyncio.sleep(0.01)
     assert await store.tokens.revoke(reader.token)
     async with asyncio.timeout(5 + SLACK):
-        answer = await waiting
-    assert (answer.status, answer.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
+        response = await waiting
+    assert (response.status, response.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
 
 
 async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: Api, store: Store) -> None:

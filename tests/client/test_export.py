@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("environment")
 
 
 class Breaking:
-    """A way to the service that ends or stalls each connection after some bytes of its answer."""
+    """A way to the service that ends or stalls each connection after some bytes of its response."""
 
     def __init__(self, port: int, limits: list[int], stall: bool = False) -> None:
         self._port, self._limits, self._stall = port, limits, stall

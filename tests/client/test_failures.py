@@ -81,8 +81,8 @@ async def test_large_bodies_are_compressed_and_small_ones_are_not() -> None:
 
 
 async def test_a_batch_that_is_too_large_for_this_service_is_halved() -> None:
-    answers = [failure(413), written(2), failure(413), written(1), written(2)]
-    async with peer(*answers) as service, AsyncClient(service.url, "t") as client:
+    responses = [failure(413), written(2), failure(413), written(1), written(2)]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
         assert (await client.push("group", make_outputs(5))).created == 5
     sizes = [len(json.loads(body)) for body in service.bodies]
     assert sizes == [5, 2, 3, 1, 2]

@@ -123,7 +123,7 @@ def test_a_service_that_is_away_is_an_error_in_one_line_at_once(capsys: Any, com
     assert time.monotonic() - began < 10
 
 
-def test_an_unknown_command_is_answered_with_the_nearest_or_the_known_ones(capsys: Any) -> None:
+def test_an_unknown_command_names_the_nearest_or_the_known_ones(capsys: Any) -> None:
     for arguments, message in (
         (["group"], "error: there is no command group; did you mean groups? (--help explains)\n"),
         (["jobs", "x"], "error: there is no command x; known are list"),

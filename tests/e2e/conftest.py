@@ -49,7 +49,7 @@ class Caller:
     organization_id: int
 
     def call(self, method: str, path: str, value: Any = None) -> Any:
-        """Return the JSON of a successful answer."""
+        """Return the JSON of a successful response."""
         request = urllib.request.Request(
             f"{self.address}/v1/{path}",
             method=method,

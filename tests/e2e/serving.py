@@ -1,4 +1,4 @@
-"""A small site to scrape, and a way to the service that can hold answers back."""
+"""A small site to scrape, and a proxy to the service that can hold responses back."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class Site:
-    """A server on this machine. `answer(site, handler)` returns status, headers and body of each request."""
+    """A server on this machine. `respond(site, handler)` returns status, headers and body of each request."""
 
-    def __init__(self, answer: Callable[[Site, BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]) -> None:
+    def __init__(self, respond: Callable[[Site, BaseHTTPRequestHandler], tuple[int, dict[str, str], bytes]]) -> None:
         site = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -20,7 +20,7 @@ class Site:
             def do_GET(self) -> None:
                 with site.lock:
                     site.requests.append((self.command, self.path, self.headers.get("Cookie", "")))
-                status, headers, body = answer(site, self)
+                status, headers, body = respond(site, self)
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(body))}.items():
                     self.send_header(name, value)

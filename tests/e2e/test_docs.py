@@ -19,9 +19,9 @@ async def execute(page: Page, group: str) -> None:
     await operation.locator(".opblock-summary-control").click()
     await operation.get_by_role("button", name="Try it out").click()
     await operation.get_by_placeholder("group_id").fill(group)
-    async with page.expect_response(lambda response: f"/v1/outputs/{group}" in response.url) as answer:
+    async with page.expect_response(lambda response: f"/v1/outputs/{group}" in response.url) as received:
         await operation.get_by_role("button", name="Execute").click()
-    assert (await answer.value).status == 200
+    assert (await received.value).status == 200
     await expect(operation.locator(".live-responses-table")).to_contain_text("output_id")
 
 

@@ -108,7 +108,7 @@ class Shop:
         self.gone_status = 404
         self._all_seen = all_seen or threading.Event()
 
-    def answer(self, site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+    def respond(self, site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         with site.lock:
             self.at_once += 1
             self.max_at_once = max(self.max_at_once, self.at_once)
@@ -168,7 +168,7 @@ def test_a_crawl_stores_every_item_with_its_page_and_starts_logged_in(
 ) -> None:
     log_in(client)
     shop = Shop()
-    with Site(shop.answer) as site:
+    with Site(shop.respond) as site:
         log, stats = crawl(tmp_path, site, client, token, SDS_JOB_ID="monday", SDS_TAGS='{"country": "Germany"}')
         items = {item["data"]["sku"]: item for item in client.outputs("lamps")}
         assert len(items) == PAGES
@@ -204,7 +204,7 @@ def test_the_crawl_goes_on_while_the_service_takes_its_time(client: Client, toke
             return response.status, {"Content-Type": "application/json"}, response.read()
 
     shop = Shop(all_seen)
-    with Site(shop.answer) as site, Site(slow) as way:
+    with Site(shop.respond) as site, Site(slow) as way:
         crawl(tmp_path, site, client, token, SDS_URL=way.url, SDS_BATCH_SECONDS="0.01", SDS_BATCH_ITEMS="3")
     assert in_time and all(in_time)
     assert len(list(client.outputs("lamps"))) == PAGES
@@ -214,11 +214,11 @@ def test_a_rejected_item_is_dropped_alone_and_said(client: Client, token: str, t
     log_in(client)
     shop = Shop()
 
-    def answer(site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+    def respond(site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
         shop.title = "x" * 1_100_000 if handler.path in ("/lamp/3", "/lamp/5") else "Lamp"
-        return shop.answer(site, handler)
+        return shop.respond(site, handler)
 
-    with Site(answer) as site:
+    with Site(respond) as site:
         log, stats = crawl(tmp_path, site, client, token, CONCURRENT_REQUESTS="1", SDS_BATCH_SECONDS="5")
     kept = {item["data"]["sku"] for item in client.outputs("lamps")}
     assert kept == {f"SKU-{n}" for n in range(PAGES)} - {"SKU-3", "SKU-5"}
@@ -228,14 +228,14 @@ def test_a_rejected_item_is_dropped_alone_and_said(client: Client, token: str, t
 
 def test_an_item_without_its_key_is_dropped_and_said(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         log, stats = crawl(tmp_path, site, client, token, SDS_KEY_FIELDS="sku,price.currency")
     assert stats["item_dropped_count"] == str(PAGES)
     assert "it has no price.currency, which is one of SDS_KEY_FIELDS" in log
 
 
 def test_a_crawl_without_its_cookies_does_not_begin(client: Client, token: str, tmp_path: Path) -> None:
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         log, stats = crawl(tmp_path, site, client, "wrong")
         assert [path for _, path, _ in site.requests] == []
     assert stats["finish_reason"] == "sds_cookies_unavailable"
@@ -247,7 +247,7 @@ def test_a_crawl_that_cannot_store_ends(
 ) -> None:
     log_in(client)
     reader = make_token(mongo_url, organization, "read", "state")
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         log, stats = crawl(tmp_path, site, client, reader)
     assert stats["finish_reason"] == "sds_failed"
     assert "items could not be stored: 403" in log
@@ -256,7 +256,7 @@ def test_a_crawl_that_cannot_store_ends(
 
 def test_an_item_has_the_tags_of_the_crawl_and_its_own(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         crawl(tmp_path, site, client, token, SDS_TAGS='{"country": "Peru"}', SDS_TAGS_FIELD="tags")
     item = next(iter(client.outputs("lamps")))
     assert item["tags"] == {"country": "Peru", "shop": "north"}
@@ -266,7 +266,7 @@ def test_an_item_has_the_tags_of_the_crawl_and_its_own(client: Client, token: st
 def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
     shop = Shop()
-    with Site(shop.answer) as site:
+    with Site(shop.respond) as site:
         crawl(tmp_path, site, client, token)
         shop.gone = {"3", "5"}
         _, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True")
@@ -290,7 +290,7 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
 ) -> None:
     log_in(client)
     shop = Shop()
-    with Site(shop.answer) as site:
+    with Site(shop.respond) as site:
         crawl(tmp_path, site, client, token)
         shop.gone, shop.gone_status = {"3"}, status
         log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
@@ -302,7 +302,7 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
 def test_what_it_did_not_see_stays_when_the_verdict_is_failed(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
     shop = Shop()
-    with Site(shop.answer) as site:
+    with Site(shop.respond) as site:
         crawl(tmp_path, site, client, token)
         client.set_group("lamps", rules=[{"min_items": PAGES}])
         shop.gone = {"3"}
@@ -319,7 +319,7 @@ def test_a_crawl_of_one_series_leaves_the_items_of_another(client: Client, token
     client.push("lamps", [{"source_url": "https://x.example/", "root_job_id": "chairs", "data": {"sku": "chair"}}])
     client.finish_job("lamps", "chairs", series="chairs")
     shop = Shop()
-    with Site(shop.answer) as site:
+    with Site(shop.respond) as site:
         crawl(tmp_path, site, client, token, SDS_SERIES="lamps")
         shop.gone = {"3"}
         _, stats = crawl(tmp_path, site, client, token, SDS_SERIES="lamps", SDS_DELETE_MISSING="True")
@@ -332,7 +332,7 @@ def test_a_crawl_of_one_series_leaves_the_items_of_another(client: Client, token
 @pytest.mark.parametrize("finish", [True, False], ids=["finish", "left open"])
 def test_a_crawl_finishes_its_job(client: Client, token: str, tmp_path: Path, finish: bool) -> None:
     log_in(client)
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         crawl(tmp_path, site, client, token, SDS_JOB_ID="monday", SDS_FINISH_JOB=str(finish))
         assert client.job("lamps", "monday")["state"] == ("finished" if finish else "running")
         if finish:
@@ -356,7 +356,7 @@ def test_a_project_with_components_of_its_own_keeps_them_and_stores_its_items(
         namespace: dict[str, Any] = {}
         exec(OWN, namespace)  # noqa: S102
         settings = {name: json.dumps(value) for name, value in namespace["COMPONENTS"].items()}
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         log, stats = crawl(tmp_path, site, client, token, **settings)
         items = list(client.outputs("lamps"))
         assert {item["data"]["title"] for item in items} == {f"LAMP {n}" for n in range(PAGES)}
@@ -369,7 +369,7 @@ def test_a_project_with_components_of_its_own_keeps_them_and_stores_its_items(
 def test_an_add_on_that_cannot_store_says_so_at_the_start(client: Client, token: str, tmp_path: Path) -> None:
     log_in(client)
     switched_off = {"ITEM_PIPELINES": json.dumps({"sds_client.scrapy.OutputsPipeline": None})}
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         log, _ = crawl(tmp_path, site, client, token, **switched_off)
         assert re.search(r"ERROR: NOTHING IS STORED: OutputsPipeline is not in place; ITEM_PIPELINES", log)
         log, _ = crawl(tmp_path, site, client, token, COOKIES_ENABLED="False")
@@ -389,7 +389,7 @@ def test_downloaded_files_are_listed_and_leave_the_item_unchanged_in_the_next_cr
         "FILES_STORE": str(tmp_path / "files"),
         "ITEM_PIPELINES": json.dumps({"scrapy.pipelines.files.FilesPipeline": 1}),
     }
-    with Site(Shop().answer) as site:
+    with Site(Shop().respond) as site:
         _, stats = crawl(tmp_path, site, client, token, **files)
         assert stats["sds/created"] == stats["file_status_count/downloaded"] == str(PAGES)
         lamp = next(item for item in client.outputs("lamps") if item["data"]["sku"] == "SKU-7")

@@ -125,9 +125,9 @@ class TestFiles:
             return await api.post("/v1/outputs/g", data=text, headers={"Content-Type": content_type})
 
         assert (await post([make_output(n, files=[{}] * 5) for n in range(2)])).status == 200
-        answer = await post([make_output(n, files=[{}] * 4) for n in range(3)])
-        assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
-        assert "at most 10 files" in answer.json["detail"][0]["msg"]
+        response = await post([make_output(n, files=[{}] * 4) for n in range(3)])
+        assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
+        assert "at most 10 files" in response.json["detail"][0]["msg"]
 
 
 @pytest.mark.alone
@@ -136,5 +136,5 @@ async def test_700_items_of_1000_empty_files_hold_nobody_up(api: Api) -> None:
 
     body = gzip.compress(json.dumps([make_output(n, files=[{}] * 1000) for n in range(700)]).encode())
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    answer = await without_stall(lambda: api.post("/v1/outputs/g", data=body, headers=headers))
-    assert (answer.status, answer.problems()) == (422, [(["body"], "too_many")])
+    response = await without_stall(lambda: api.post("/v1/outputs/g", data=body, headers=headers))
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])

@@ -1,4 +1,4 @@
-"""Smaller answers for those who ask, and none at all for those who have it already."""
+"""Compressed responses for clients that ask, and 304 for those that have the content already."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
-from tests.support.api import Answer, Api, make_cookie, make_output
+from tests.support.api import Api, Response, make_cookie, make_output
 from tests.support.groups import Group
 
 PAGE = "/v1/outputs/g"
@@ -57,7 +57,7 @@ async def write(api: Api, first: int, count: int, group: str = "g", **changes: A
     return await api.ok(f"/v1/outputs/{group}", items)
 
 
-async def get(api: Api, path: str, accept_encoding: str | None = None, **options: Any) -> Answer:
+async def get(api: Api, path: str, accept_encoding: str | None = None, **options: Any) -> Response:
     """Get without the header that the client adds by itself."""
     headers = {} if accept_encoding is None else {"Accept-Encoding": accept_encoding}
     return await api.get(path, headers=headers, skip_auto_headers=["Accept-Encoding"], **options)
@@ -82,11 +82,11 @@ async def get(api: Api, path: str, accept_encoding: str | None = None, **options
 async def test_a_large_page_is_compressed_for_clients_that_ask(api: Api, accepted: str) -> None:
     await write(api, 1, 10)
     plain = await get(api, PAGE)
-    answer = await get(api, PAGE, accepted)
-    assert answer.headers["Content-Encoding"] == "gzip"
-    assert answer.headers["Vary"] == "Accept-Encoding"
-    assert int(answer.headers["Content-Length"]) < len(plain.body) / 3
-    assert answer.body == plain.body  # the client has decompressed it
+    response = await get(api, PAGE, accepted)
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert response.headers["Vary"] == "Accept-Encoding"
+    assert int(response.headers["Content-Length"]) < len(plain.body) / 3
+    assert response.body == plain.body  # the client has decompressed it
 
 
 @pytest.mark.parametrize(
@@ -95,36 +95,36 @@ async def test_a_large_page_is_compressed_for_clients_that_ask(api: Api, accepte
 )
 async def test_a_page_is_not_compressed_for_clients_that_do_not_ask(api: Api, accepted: str | None) -> None:
     await write(api, 1, 10)
-    answer = await get(api, PAGE, accepted)
-    assert answer.status == 200 and len(answer.json["items"]) == 10
-    assert "Content-Encoding" not in answer.headers
-    assert int(answer.headers["Content-Length"]) == len(answer.body)
-    assert answer.headers["Vary"] == "Accept-Encoding"  # a cache must not hand it to all alike
+    response = await get(api, PAGE, accepted)
+    assert response.status == 200 and len(response.json["items"]) == 10
+    assert "Content-Encoding" not in response.headers
+    assert int(response.headers["Content-Length"]) == len(response.body)
+    assert response.headers["Vary"] == "Accept-Encoding"  # a cache must not hand it to all alike
 
 
 @pytest.mark.parametrize("path", [PAGE, "/v1/cookies", "/v1/local-storage", "/v1/reviews/g", "/healthz"])
-async def test_a_small_answer_is_not_compressed(api: Api, path: str) -> None:
+async def test_a_small_response_is_not_compressed(api: Api, path: str) -> None:
     await api.ok("/v1/cookies", [make_cookie()])
-    answer = await get(api, path, "gzip")
-    assert answer.status == 200 and len(answer.body) < 1000
-    assert "Content-Encoding" not in answer.headers
+    response = await get(api, path, "gzip")
+    assert response.status == 200 and len(response.body) < 1000
+    assert "Content-Encoding" not in response.headers
 
 
 async def test_a_small_error_is_not_compressed(api: Api) -> None:
-    answer = await get(api, f"{PAGE}?limit=0", "gzip")
-    assert answer.status == 422
-    assert "Content-Encoding" not in answer.headers
+    response = await get(api, f"{PAGE}?limit=0", "gzip")
+    assert response.status == 422
+    assert "Content-Encoding" not in response.headers
 
 
-async def test_a_streamed_answer_is_compressed_too(api: Api) -> None:
+async def test_a_streamed_response_is_compressed_too(api: Api) -> None:
     await api.ok("/v1/cookies", [make_cookie(name=f"n{number}") for number in range(500)])
     plain = await get(api, "/v1/cookies")
     assert plain.headers["Vary"] == "Accept-Encoding"
     assert "Content-Encoding" not in plain.headers
-    answer = await get(api, "/v1/cookies", "gzip")
-    assert answer.headers["Content-Encoding"] == "gzip"
-    assert answer.headers["Vary"] == "Accept-Encoding"
-    assert answer.json == plain.json and len(answer.json) == 500
+    response = await get(api, "/v1/cookies", "gzip")
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert response.headers["Vary"] == "Accept-Encoding"
+    assert response.json == plain.json and len(response.json) == 500
 
 
 async def test_head_tells_the_same_headers_as_get(api: Api) -> None:
@@ -148,22 +148,22 @@ async def test_a_large_page_is_compressed_off_the_event_loop(api: Api, monkeypat
     await write(api, 1, 200)
     await api.ok(PAGE)  # tells how many items make a megabyte: 200 of these go out at once
     threads.clear()
-    answer = await get(api, f"{PAGE}?limit=200", "gzip")
-    assert len(answer.body) > 100_000 and answer.headers["Content-Encoding"] == "gzip"
+    response = await get(api, f"{PAGE}?limit=200", "gzip")
+    assert len(response.body) > 100_000 and response.headers["Content-Encoding"] == "gzip"
     assert threads and threading.get_ident() not in threads
 
 
-async def test_a_compressed_request_gets_its_answer(api: Api) -> None:
+async def test_a_compressed_request_gets_its_response(api: Api) -> None:
     body = gzip.compress(b'[{"source_url":"u","data":{},"root_job_id":"j"}]')
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-    answer = await api.request("POST", PAGE, data=body, headers=headers)
-    assert answer.status == 200 and answer.json["created"] == 1
+    response = await api.request("POST", PAGE, data=body, headers=headers)
+    assert response.status == 200 and response.json["created"] == 1
 
 
 # -- conditional reads -----------------------------------------------------------------------------
 
 
-async def ask_again(api: Api, etag: str, path: str = PAGE) -> Answer:
+async def ask_again(api: Api, etag: str, path: str = PAGE) -> Response:
     return await api.get(path, headers={"If-None-Match": etag})
 
 
@@ -171,9 +171,9 @@ async def test_a_poller_of_an_unchanged_group_gets_304_and_no_output_is_read(api
     await write(api, 1, 20)
     page = await api.get(PAGE)
     before = reads.count
-    answer = await ask_again(api, page.headers["ETag"])
-    assert (answer.status, answer.body) == (304, b"")
-    assert answer.headers["ETag"] == page.headers["ETag"]
+    response = await ask_again(api, page.headers["ETag"])
+    assert (response.status, response.body) == (304, b"")
+    assert response.headers["ETag"] == page.headers["ETag"]
     assert reads.count == before
     await api.get(PAGE)
     assert reads.count > before  # so the counter counts
@@ -182,9 +182,9 @@ async def test_a_poller_of_an_unchanged_group_gets_304_and_no_output_is_read(api
 async def test_one_of_several_etags_is_enough_and_is_named(api: Api) -> None:
     await write(api, 1, 1)
     etag = (await api.get(PAGE)).headers["ETag"]
-    answer = await ask_again(api, f'"x", {etag}')
-    assert answer.status == 304
-    assert answer.headers["ETag"] == etag
+    response = await ask_again(api, f'"x", {etag}')
+    assert response.status == 304
+    assert response.headers["ETag"] == etag
     assert (await ask_again(api, '"x", W/"y"')).status == 200
 
 
@@ -229,8 +229,8 @@ async def test_an_empty_group_has_an_etag_until_its_first_output(api: Api) -> No
     etag = (await api.get(PAGE)).headers["ETag"]
     assert (await ask_again(api, etag)).status == 304
     await write(api, 1, 1)
-    answer = await ask_again(api, etag)
-    assert answer.status == 200 and len(answer.json["items"]) == 1
+    response = await ask_again(api, etag)
+    assert response.status == 200 and len(response.json["items"]) == 1
 
 
 async def test_an_etag_is_no_way_around_the_token(api: Api, stranger: Api, make_api: MakeApi) -> None:
@@ -281,8 +281,8 @@ async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api,
     held.go(0)
     await writing
     for old in (etag, during.headers["ETag"]):
-        answer = await ask_again(api, old)
-        assert answer.status == 200 and len(answer.json["items"]) == 4
+        response = await ask_again(api, old)
+        assert response.status == 200 and len(response.json["items"]) == 4
 
 
 @pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
@@ -301,9 +301,9 @@ async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
     assert len(between.json["items"]) == 2
     held.go(0)
     await early
-    answer = await ask_again(api, between.headers["ETag"])
-    assert answer.status == 200 and len(answer.json["items"]) == 6
-    assert (await ask_again(api, answer.headers["ETag"])).status == 304
+    response = await ask_again(api, between.headers["ETag"])
+    assert response.status == 200 and len(response.json["items"]) == 6
+    assert (await ask_again(api, response.headers["ETag"])).status == 304
 
 
 async def test_a_batch_in_flight_in_another_group_does_not_hold_back_the_etag(api: Api, store: Store) -> None:

@@ -1,4 +1,4 @@
-"""One test that walks every way to fail, and holds each answer to the one shape."""
+"""One test that walks every way to fail, and checks that each response has the one shape."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from service.http.errors import MAX_PROBLEMS
 from service.settings import Settings
 from service.store import Store, StoreError, StoreUnavailable
 from tests.conftest import MakeApi
-from tests.support.api import Answer, Api, make_cookie, make_output
-from tests.support.raw import RawAnswer, exchange
+from tests.support.api import Api, Response, make_cookie, make_output
+from tests.support.raw import RawResponse, exchange
 
 JSON = {"Content-Type": "application/json"}
 HEAD = b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
@@ -65,11 +65,11 @@ def settings() -> Settings:
     return Settings(mongo_database="test", receive_timeout=2.0, rate_limit=1000)
 
 
-Failing = Callable[[Api, Store, pytest.MonkeyPatch], Awaitable[Answer | RawAnswer]]
+Failing = Callable[[Api, Store, pytest.MonkeyPatch], Awaitable[Response | RawResponse]]
 
 
 def raising(error: Exception) -> Failing:
-    async def fail(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    async def fail(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
         def broken(*_: Any, **__: Any) -> Any:
             raise error
 
@@ -91,21 +91,21 @@ def sending(start: bytes, rest: bytes = b"\r\n") -> Failing:
     return lambda api, store, monkeypatch: exchange(api, start + HEAD + rest)
 
 
-async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
     from service.http.middleware.limits import LIMITS
 
     monkeypatch.setattr(api.client.app[LIMITS], "wait_for", lambda _: 2.5)
     return await api.get("/v1/cookies")
 
 
-async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Answer:
+async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
     from service.http.middleware.limits import LIMITS
 
     monkeypatch.setattr(api.client.app[LIMITS].working, "used", 10_000)
     return await api.get("/v1/cookies")
 
 
-async def slow_head(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> RawAnswer:
+async def slow_head(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> RawResponse:
     return await exchange(api, b"GET /healthz HTTP/1.1\r\n")
 
 
@@ -168,19 +168,19 @@ async def test_every_failure_has_the_one_shape(
     await api.get("/v1/cookies")
     status, fail = FAILURES[case]
     async with asyncio.timeout(60):
-        answer = await fail(api, store, monkeypatch)
-    assert answer.status == status, answer.body[:300]
-    headers = {name.lower(): value for name, value in answer.headers.items()}
+        response = await fail(api, store, monkeypatch)
+    assert response.status == status, response.body[:300]
+    headers = {name.lower(): value for name, value in response.headers.items()}
     assert headers["content-type"] == "application/json"
-    assert set(answer.json) == {"detail"}
-    assert 1 <= len(answer.json["detail"]) <= MAX_PROBLEMS
-    for problem in answer.json["detail"]:
+    assert set(response.json) == {"detail"}
+    assert 1 <= len(response.json["detail"]) <= MAX_PROBLEMS
+    for problem in response.json["detail"]:
         assert set(problem) == {"loc", "msg", "type"}
         assert type(problem["loc"]) is list
         assert all(type(part) is str for part in problem["loc"])
         assert type(problem["msg"]) is str and problem["msg"]
         assert problem["type"] in TYPES
-    text = answer.body.decode()
+    text = response.body.decode()
     assert "secret text" not in text
     assert "Traceback" not in text and "Error" not in text and api.token not in text
     if status in HEADERS:
@@ -191,8 +191,8 @@ async def test_every_failure_has_the_one_shape(
 
 async def test_a_token_without_the_scope_has_the_one_shape(make_api: MakeApi) -> None:
     reader = await make_api(scopes=["read"])
-    answer = await reader.post("/v1/cookies", [])
-    assert (answer.status, answer.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    response = await reader.post("/v1/cookies", [])
+    assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
 
 
 def test_every_type_that_the_code_names_is_in_the_documented_set() -> None:

@@ -54,9 +54,9 @@ async def test_a_response_under_way_goes_on_when_the_database_is_back(
 ) -> None:
     whole = (await large_group.get(path)).body
     fail_reads(READS_BEFORE, 20)
-    answer = await large_group.get(path)
-    assert answer.status == 200
-    assert answer.body == whole and len(whole) > 100_000 * ITEMS
+    response = await large_group.get(path)
+    assert response.status == 200
+    assert response.body == whole and len(whole) > 100_000 * ITEMS
 
 
 @pytest.mark.parametrize("path", PATHS)

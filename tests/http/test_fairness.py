@@ -199,7 +199,7 @@ class TestBytes:
                 connection = await stack.enter_async_context(connect(api))
                 head = f"GET /v1/outputs/g/export?format=sse HTTP/1.1\r\n{HEAD}\r\n".replace("{token}", api.token)
                 await connection.send(head.encode())
-                assert (await connection.answer(head_only=True)).status == 200
+                assert (await connection.read_response(head_only=True)).status == 200
                 connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(60):
                 while store.outputs.waiting_readers < 12:

@@ -1,4 +1,4 @@
-"""Heads that never end and bodies that nobody asked for: bounded, and answered in the one error shape."""
+"""Endless heads and unexpected bodies: bounded, and rejected in the one error shape."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ def headers(count: int) -> bytes:
 
 @pytest.mark.parametrize("end", [b"", b"\r\n"], ids=["that never ends", "that is whole"])
 async def test_a_head_of_more_than_64_kb_is_431(api: Api, end: bytes) -> None:
-    answer = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(5) + end)
-    assert (answer.status, answer.problems()) == (431, [(["header"], "too_large")])
+    response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(5) + end)
+    assert (response.status, response.problems()) == (431, [(["header"], "too_large")])
 
 
 async def test_a_head_of_less_is_served(api: Api) -> None:
-    answer = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(4) + b"\r\n")
-    assert answer.status == 200
+    response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(4) + b"\r\n")
+    assert response.status == 200
 
 
 async def test_heads_that_never_end_are_counted_and_leave_room_for_others(api: Api) -> None:
     ledger = api.client.app[LIMITS].bytes
     async with AsyncExitStack() as stack:
-        answers = []
+        responses = []
         for _ in range(20):
             connection = await stack.enter_async_context(connect(api))
             await connection.send(b"GET /healthz HTTP/1.1\r\n" + HOST + headers(3))
-            answers.append(asyncio.create_task(connection.answer(seconds=60)))
+            responses.append(asyncio.create_task(connection.read_response(seconds=60)))
         async with asyncio.timeout(60):
-            while not any(answer.done() for answer in answers):
+            while not any(response.done() for response in responses):
                 await asyncio.sleep(0.01)
         assert 0 < ledger.used <= ledger.total // 8
-        assert {(await answer).status for answer in answers if answer.done()} == {503}
+        assert {(await response).status for response in responses if response.done()} == {503}
         assert await api.ok("/v1/cookies", [make_cookie()]) == {"created": 1, "updated": 0}
-        for answer in answers:
-            answer.cancel()
+        for response in responses:
+            response.cancel()
     async with asyncio.timeout(60):
         while ledger.used:
             await asyncio.sleep(0.01)
@@ -72,10 +72,10 @@ BODIES = {
 async def test_a_body_where_none_belongs_is_400_and_ends_the_connection(api: Api, method: str, body: bytes) -> None:
     async with connect(api) as connection:
         await connection.send(f"{method} /v1/cookies HTTP/1.1\r\n".encode() + HOST + body)
-        answer = await connection.answer(head_only=method == "HEAD")
-        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        response = await connection.read_response(head_only=method == "HEAD")
+        assert (response.status, response.headers["connection"]) == (400, "close")
         if method != "HEAD":
-            assert answer.problems() == [(["body"], "bad_request")]
+            assert response.problems() == [(["body"], "bad_request")]
         assert await connection.closed()
 
 
@@ -91,8 +91,8 @@ REFUSED = {
 async def test_a_response_to_a_body_that_nobody_reads_ends_the_connection(api: Api, status: int) -> None:
     async with connect(api) as connection:
         await connection.send(REFUSED[status].replace(b"{token}", api.token.encode()))
-        answer = await connection.answer()
-        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        response = await connection.read_response()
+        assert (response.status, response.headers["connection"]) == (status, "close")
         assert await connection.closed(20)
 
 
@@ -101,16 +101,16 @@ async def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(api
         await connection.send(REFUSED[413].replace(b"{token}", api.token.encode()))
         for _ in range(20):
             await connection.send(b" " * 2**20)
-        answer = await connection.answer()
-        assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+        response = await connection.read_response()
+        assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
 async def test_a_body_in_tiny_chunks_is_400_and_ends_the_connection(api: Api) -> None:
     async with connect(api) as connection:
         head = AUTHORIZED.replace(b"{token}", api.token.encode()) + b"Transfer-Encoding: chunked\r\n\r\n"
         await connection.send(head + b"1\r\n \r\n" * 5000)
-        answer = await connection.answer()
-        assert (answer.status, answer.problems()) == (400, [([], "bad_request")])
+        response = await connection.read_response()
+        assert (response.status, response.problems()) == (400, [([], "bad_request")])
         assert await connection.closed(20)
 
 
@@ -119,8 +119,8 @@ async def test_a_body_in_ordinary_chunks_is_read(api: Api, size: int) -> None:
     body = b"[" + b" " * (100_000 if size > 1 else 500) + b"]"
     chunks = [body[n : n + size] for n in range(0, len(body), size)]
     text = b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks)
-    answer = await exchange(api, AUTHORIZED + b"Transfer-Encoding: chunked\r\n\r\n" + text + b"0\r\n\r\n")
-    assert answer.status == 200
+    response = await exchange(api, AUTHORIZED + b"Transfer-Encoding: chunked\r\n\r\n" + text + b"0\r\n\r\n")
+    assert response.status == 200
 
 
 async def test_lines_that_end_like_chunks_do_not_count_as_chunks(api: Api) -> None:
@@ -128,5 +128,5 @@ async def test_lines_that_end_like_chunks_do_not_count_as_chunks(api: Api) -> No
         b"[\r\n" + b",\r\n".join(b'{"domain": "a",\r\n"name": "%d",\r\n"value":\r\n"1"}' % n for n in range(900)) + b"]"
     )
     data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(text), text)
-    answer = await exchange(api, AUTHORIZED + b"Transfer-Encoding: chunked\r\n\r\n" + data)
-    assert (answer.status, answer.json) == (200, {"created": 900, "updated": 0})
+    response = await exchange(api, AUTHORIZED + b"Transfer-Encoding: chunked\r\n\r\n" + data)
+    assert (response.status, response.json) == (200, {"created": 900, "updated": 0})

@@ -35,7 +35,7 @@ async def fill(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", [*GETS, "/openapi.json", "/docs"])
-async def test_head_answers_like_get_without_a_body(api: Api, path: str) -> None:
+async def test_head_responds_like_get_without_a_body(api: Api, path: str) -> None:
     await fill(api)
     get = await api.get(path)
     head = await api.request("HEAD", path)
@@ -54,8 +54,8 @@ async def test_head_needs_a_token_like_get(api: Api, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/v2/cookies", "/v1", "/v1/", "/v1/cookies/", "/v1/outputs", "/v1/outputs/", "/x"])
 async def test_an_unknown_path_is_404_in_the_error_shape(api: Api, path: str) -> None:
-    answer = await api.get(path)
-    assert (answer.status, answer.problems()) == (404, [(["path"], "not_found")])
+    response = await api.get(path)
+    assert (response.status, response.problems()) == (404, [(["path"], "not_found")])
 
 
 def methods_of(path: str) -> set[str]:
@@ -75,24 +75,24 @@ OTHER_METHODS = [
 
 @pytest.mark.parametrize(("method", "path"), OTHER_METHODS)
 async def test_another_method_is_405_with_those_allowed(api: Api, method: str, path: str) -> None:
-    answer = await api.request(method, path)
-    assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
-    assert {word.strip() for word in answer.headers["Allow"].split(",")} == methods_of(path)
+    response = await api.request(method, path)
+    assert (response.status, response.problems()) == (405, [(["method"], "method_not_allowed")])
+    assert {word.strip() for word in response.headers["Allow"].split(",")} == methods_of(path)
 
 
 @pytest.mark.parametrize("given", ["a", "req-1.2:3/4+5=_", "x" * 128, "3f6c2f7e-53a8-4d0f-8ac8-0d7f7b1b2c3d"])
 async def test_a_request_id_is_taken_and_returned(api: Api, given: str) -> None:
-    answer = await api.get("/v1/cookies", headers={"X-Request-ID": given})
-    assert answer.headers["X-Request-ID"] == given
+    response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+    assert response.headers["X-Request-ID"] == given
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 129, "ü", '"quoted"', "a,b"])
 async def test_what_is_no_request_id_is_replaced(api: Api, given: str) -> None:
-    answer = await api.get("/v1/cookies", headers={"X-Request-ID": given})
-    assert re.fullmatch("[0-9a-f]{32}", answer.headers["X-Request-ID"])
+    response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+    assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-ID"])
 
 
-async def test_every_answer_has_a_request_id_of_its_own(api: Api) -> None:
+async def test_every_response_has_a_request_id_of_its_own(api: Api) -> None:
     paths = ["/v1/cookies", "/nowhere", "/healthz", "/v1/outputs/g?limit=0", "/docs"]
     ids = [(await api.get(path)).headers["X-Request-ID"] for path in paths]
     ids.append((await api.request("DELETE", "/v1/cookies")).headers["X-Request-ID"])
@@ -182,7 +182,7 @@ async def test_no_secret_is_in_the_log(api: Api, lines: list[str]) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate, gzip;q=0.5", "*", "br, gzip"])
-async def test_large_answers_are_compressed_when_asked(api: Api, encoding: str) -> None:
+async def test_large_responses_are_compressed_when_asked(api: Api, encoding: str) -> None:
     await api.ok("/v1/outputs/group-1", [make_output(n) for n in range(10)])
     plain = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "identity"})
     assert "Content-Encoding" not in plain.headers
@@ -198,15 +198,15 @@ async def test_large_answers_are_compressed_when_asked(api: Api, encoding: str) 
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "gzip;q=0", "br"])
-async def test_answers_are_not_compressed_unless_asked(api: Api, encoding: str) -> None:
+async def test_responses_are_not_compressed_unless_asked(api: Api, encoding: str) -> None:
     await api.ok("/v1/outputs/group-1", [make_output(n) for n in range(10)])
-    answer = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": encoding})
-    assert "Content-Encoding" not in answer.headers
+    response = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": encoding})
+    assert "Content-Encoding" not in response.headers
 
 
-async def test_small_answers_are_not_compressed(api: Api) -> None:
-    answer = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "gzip"})
-    assert "Content-Encoding" not in answer.headers
+async def test_small_responses_are_not_compressed(api: Api) -> None:
+    response = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "gzip"})
+    assert "Content-Encoding" not in response.headers
 
 
 @pytest.mark.parametrize("path", POSTS)
@@ -223,15 +223,15 @@ async def test_json_is_taken_under_its_names(api: Api, path: str, kind: str) -> 
     "kind", ["text/plain", "text/json", "application/xml", "application/x-www-form-urlencoded", "application/jsonp"]
 )
 async def test_another_content_type_is_415(api: Api, path: str, kind: str) -> None:
-    answer = await api.post(path, data=b"[]", headers={"Content-Type": kind})
-    assert (answer.status, answer.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
+    response = await api.post(path, data=b"[]", headers={"Content-Type": kind})
+    assert (response.status, response.problems()) == (415, [(["header", "Content-Type"], "unsupported_media_type")])
 
 
 @pytest.mark.parametrize("path", [path for path in GETS if path.startswith("/v1/")] + ["/v1/nowhere"])
-async def test_every_answer_keeps_itself_private(api: Api, path: str) -> None:
-    answer = await api.get(path)
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.headers["Cache-Control"] in ("no-store", "private, no-cache")
+async def test_no_response_may_be_cached_by_others(api: Api, path: str) -> None:
+    response = await api.get(path)
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cache-Control"] in ("no-store", "private, no-cache")
 
 
 async def test_the_health_checks_need_no_token(api: Api) -> None:

@@ -32,17 +32,17 @@ class TestRate:
         return Settings(mongo_database="test", rate_limit=5)
 
     async def test_more_requests_a_second_than_allowed_are_429(self, api: Api) -> None:
-        answers = [await api.get(READ) for _ in range(10)]
-        refused = [answer for answer in answers if answer.status == 429]
+        responses = [await api.get(READ) for _ in range(10)]
+        refused = [response for response in responses if response.status == 429]
         assert len(refused) == 5
-        for answer in refused:
-            assert answer.problems() == [([], "rate_limited")]
-            assert int(answer.headers["Retry-After"]) >= 1
+        for response in refused:
+            assert response.problems() == [([], "rate_limited")]
+            assert int(response.headers["Retry-After"]) >= 1
 
     async def test_after_the_time_it_was_told_to_wait_a_client_gets_in(self, api: Api, clock: SimpleNamespace) -> None:
-        while (answer := await api.get(READ)).status == 200:
+        while (response := await api.get(READ)).status == 200:
             pass
-        clock.now += int(answer.headers["Retry-After"])
+        clock.now += int(response.headers["Retry-After"])
         assert (await api.get(READ)).status == 200
 
     async def test_each_token_has_a_rate_of_its_own(self, make_api: MakeApi) -> None:
@@ -70,9 +70,9 @@ class TestSlowRate:
 
     async def test_a_rate_below_one_tells_how_long_to_wait(self, api: Api) -> None:
         assert (await api.get(READ)).status == 200
-        answer = await api.get(READ)
-        assert answer.status == 429
-        assert int(answer.headers["Retry-After"]) == 4
+        response = await api.get(READ)
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) == 4
 
 
 async def test_without_a_rate_there_is_no_limit(api: Api) -> None:
@@ -105,14 +105,14 @@ class TestInFlight:
                 await asyncio.sleep(0.01)
         for _ in range(5):
             async with asyncio.timeout(60):
-                answer = await api.get("/v1/reviews/g")
-            assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
-            assert int(answer.headers["Retry-After"]) >= 1
+                response = await api.get("/v1/reviews/g")
+            assert (response.status, response.problems()) == (503, [([], "unavailable")])
+            assert int(response.headers["Retry-After"]) >= 1
         for path in ("/healthz", "/metrics", "/openapi.json", "/"):
             assert (await api.get(path)).status == 200
         assert 'sds_resource_used{resource="requests"} 3.0' in (await api.get("/metrics")).body.decode()
         gate.set()
-        assert [answer.status for answer in await asyncio.gather(*accepted)] == [200, 200, 200]
+        assert [response.status for response in await asyncio.gather(*accepted)] == [200, 200, 200]
         assert (await api.get("/v1/reviews/g")).status == 200
 
     async def test_requests_that_fail_leave_their_place(self, api: Api) -> None:
@@ -137,11 +137,11 @@ def cors_headers(headers: Any) -> dict[str, str]:
 
 
 async def test_no_origin_may_call_unless_it_is_set(api: Api) -> None:
-    answer = await api.get(READ, headers={"Origin": PAGE})
-    assert cors_headers(answer.headers) == {}
-    async with api.client.options(READ, headers=PREFLIGHT) as response:
-        assert response.status == 405
-        assert cors_headers(response.headers) == {}
+    response = await api.get(READ, headers={"Origin": PAGE})
+    assert cors_headers(response.headers) == {}
+    async with api.client.options(READ, headers=PREFLIGHT) as preflight:
+        assert preflight.status == 405
+        assert cors_headers(preflight.headers) == {}
 
 
 class TestCors:
@@ -165,17 +165,17 @@ class TestCors:
             assert "Access-Control-Allow-Credentials" not in response.headers
 
     @pytest.mark.parametrize("origin", [PAGE, "http://localhost:3000"])
-    async def test_a_listed_origin_may_read_answers_and_errors(self, api: Api, origin: str) -> None:
-        for answer in (
+    async def test_a_listed_origin_may_read_responses_and_errors(self, api: Api, origin: str) -> None:
+        for response in (
             await api.get(READ, headers={"Origin": origin}),
             await api.get("/nowhere", headers={"Origin": origin}),
             await api.get(READ, headers={"Origin": origin, "Authorization": "Bearer wrong"}),
             await api.post(READ, [{}], headers={"Origin": origin}),
         ):
-            assert answer.headers["Access-Control-Allow-Origin"] == origin
-            exposed = answer.headers["Access-Control-Expose-Headers"].split(", ")
+            assert response.headers["Access-Control-Allow-Origin"] == origin
+            exposed = response.headers["Access-Control-Expose-Headers"].split(", ")
             assert {"ETag", "Link", "X-Request-ID", "Retry-After"} <= set(exposed)
-            assert "Origin" in answer.headers["Vary"]
+            assert "Origin" in response.headers["Vary"]
 
     @pytest.mark.parametrize(
         "origin",
@@ -191,12 +191,12 @@ class TestCors:
         ],
     )
     async def test_other_origins_may_not(self, api: Api, origin: str) -> None:
-        answer = await api.get(READ, headers={"Origin": origin})
-        assert cors_headers(answer.headers) == {}
-        assert "Origin" in answer.headers["Vary"]  # no cache may mix the two
-        async with api.client.options(READ, headers={**PREFLIGHT, "Origin": origin}) as response:
-            assert response.status == 405
-            assert cors_headers(response.headers) == {}
+        response = await api.get(READ, headers={"Origin": origin})
+        assert cors_headers(response.headers) == {}
+        assert "Origin" in response.headers["Vary"]  # no cache may mix the two
+        async with api.client.options(READ, headers={**PREFLIGHT, "Origin": origin}) as preflight:
+            assert preflight.status == 405
+            assert cors_headers(preflight.headers) == {}
 
     async def test_a_call_without_an_origin_is_as_ever(self, api: Api) -> None:
         assert (await api.get(READ)).status == 200
@@ -208,8 +208,8 @@ class TestAnyOrigin:
         return Settings(mongo_database="test", cors_origins="*")
 
     async def test_a_star_lets_every_page_call(self, api: Api) -> None:
-        answer = await api.get(READ, headers={"Origin": "https://any.example"})
-        assert answer.headers["Access-Control-Allow-Origin"] == "*"
+        response = await api.get(READ, headers={"Origin": "https://any.example"})
+        assert response.headers["Access-Control-Allow-Origin"] == "*"
 
 
 async def test_a_token_is_still_needed(api: Api) -> None:

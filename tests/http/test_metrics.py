@@ -76,7 +76,7 @@ async def test_requests_are_counted_by_method_route_and_status(api: Api) -> None
     assert not any("secret-group" in name for name in found)
 
 
-async def test_the_time_to_answer_is_a_histogram_by_route(api: Api) -> None:
+async def test_the_response_time_is_a_histogram_by_route(api: Api) -> None:
     for _ in range(3):
         await api.ok("/v1/cookies")
     found = await metrics(api)

@@ -1,4 +1,4 @@
-"""The OpenAPI document and the page that shows it. Other tests hold every answer against it."""
+"""The OpenAPI document and the page that shows it. Other tests check every response against it."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def properties(name: str) -> dict[str, Any]:
 
 
 async def test_the_document_is_served_as_it_is(api: Api) -> None:
-    answer = await api.client.get("/openapi.json")
-    assert answer.status == 200
-    assert await answer.json() == document()
+    response = await api.client.get("/openapi.json")
+    assert response.status == 200
+    assert await response.json() == document()
 
 
 def test_the_document_is_valid_openapi() -> None:

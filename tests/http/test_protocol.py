@@ -16,7 +16,7 @@ from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api, make_cookie, make_output
-from tests.support.raw import RawAnswer, connect, exchange
+from tests.support.raw import RawResponse, connect, exchange
 
 RECEIVE_TIMEOUT = 1.0
 IN_TIME = RECEIVE_TIMEOUT + 10  # the rest is for the machine; what is not cut goes on for a minute
@@ -33,11 +33,11 @@ COOKIES = b"POST /v1/cookies HTTP/1.1\r\n" + AUTH + b"Content-Type: application/
 BODY = json.dumps([make_cookie()]).encode()
 
 
-def check_headers(answer: RawAnswer) -> None:
+def check_headers(response: RawResponse) -> None:
     for name in SECURITY_HEADERS:
-        assert name.lower() in answer.headers, name
-    assert not any(character.isdigit() for character in answer.headers["server"])
-    assert "aiohttp" not in answer.headers["server"]
+        assert name.lower() in response.headers, name
+    assert not any(character.isdigit() for character in response.headers["server"])
+    assert "aiohttp" not in response.headers["server"]
 
 
 # -- requests that are none ------------------------------------------------------------------------
@@ -93,11 +93,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("case", BROKEN)
-async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) -> None:
-    answer = await exchange(api, BROKEN[case])
-    assert answer.status == 400
-    assert answer.problems()
-    check_headers(answer)
+async def test_a_malformed_request_gets_400(api: Api, case: str) -> None:
+    response = await exchange(api, BROKEN[case])
+    assert response.status == 400
+    assert response.problems()
+    check_headers(response)
     assert await api.ok("/v1/cookies") == []
 
 
@@ -117,18 +117,18 @@ async def test_a_request_that_is_none_is_answered_with_400(api: Api, case: str) 
 )
 async def test_other_methods_are_405_with_allow(api: Api, path: str, allowed: set[str]) -> None:
     for method in {"PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"} - allowed:
-        answer = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
-        assert (answer.status, answer.problems()) == (405, [(["method"], "method_not_allowed")])
-        assert set(answer.headers["allow"].split(",")) == allowed
-        check_headers(answer)
+        response = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
+        assert (response.status, response.problems()) == (405, [(["method"], "method_not_allowed")])
+        assert set(response.headers["allow"].split(",")) == allowed
+        check_headers(response)
 
 
 @pytest.mark.parametrize("start", [b"GET *", b"OPTIONS *", b"CONNECT nowhere", b"CONNECT evil.example:443"])
 async def test_a_target_that_is_no_path_leads_nowhere(api: Api, start: bytes) -> None:
-    answer = await exchange(api, start + b" HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert answer.status in (400, 404)
-    assert answer.problems()
-    check_headers(answer)
+    response = await exchange(api, start + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert response.status in (400, 404)
+    assert response.problems()
+    check_headers(response)
 
 
 GETS = [
@@ -150,10 +150,10 @@ async def test_head_is_get_without_the_body(api: Api, path: str) -> None:
     request = f"{path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n"
     async with connect(api) as connection:
         await connection.send(b"HEAD " + request.replace(b"{token}", api.token.encode()))
-        head = await connection.answer(head_only=True)
-        # The connection is still in step: the next answer follows at once.
+        head = await connection.read_response(head_only=True)
+        # The connection is still in step: the next response follows at once.
         await connection.send(b"GET " + request.replace(b"{token}", api.token.encode()))
-        get = await connection.answer()
+        get = await connection.read_response()
     check_headers(head)
     check_headers(get)
     assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"])
@@ -162,16 +162,16 @@ async def test_head_is_get_without_the_body(api: Api, path: str) -> None:
 # -- sizes --------------------------------------------------------------------------------------------
 
 
-async def test_a_query_of_100_kb_is_answered_with_414(api: Api) -> None:
-    answer = await exchange(api, b"GET /v1/outputs/g?url=" + b"x" * 100_000 + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
-    assert (answer.status, answer.problems()) == (414, [(["path"], "too_large")])
-    check_headers(answer)
+async def test_a_query_of_100_kb_gets_414(api: Api) -> None:
+    response = await exchange(api, b"GET /v1/outputs/g?url=" + b"x" * 100_000 + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
+    assert (response.status, response.problems()) == (414, [(["path"], "too_large")])
+    check_headers(response)
 
 
 async def test_a_url_of_8192_characters_can_be_asked_for(api: Api) -> None:
     url = b"https://shop.example/" + b"x" * (8192 - 21)
-    answer = await exchange(api, b"GET /v1/groups?url=" + url + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
-    assert answer.status not in (400, 414)
+    response = await exchange(api, b"GET /v1/groups?url=" + url + b" HTTP/1.1\r\n" + AUTH + b"\r\n")
+    assert response.status not in (400, 414)
 
 
 @pytest.mark.parametrize(
@@ -185,15 +185,15 @@ async def test_a_url_of_8192_characters_can_be_asked_for(api: Api) -> None:
     ],
     ids=["one value", "one name", "too many", "a token", "cookies"],
 )
-async def test_headers_that_are_too_large_are_answered_with_431(api: Api, headers: bytes) -> None:
-    answer = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers + b"\r\n")
-    assert (answer.status, answer.problems()) == (431, [(["header"], "too_large")])
-    check_headers(answer)
+async def test_headers_that_are_too_large_get_431(api: Api, headers: bytes) -> None:
+    response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers + b"\r\n")
+    assert (response.status, response.problems()) == (431, [(["header"], "too_large")])
+    check_headers(response)
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_sent(api: Api) -> None:
-    answer = await exchange(api, COOKIES + b"Content-Length: 99999999999\r\n\r\n")
-    assert (answer.status, answer.problems()) == (413, [(["body"], "too_large")])
+    response = await exchange(api, COOKIES + b"Content-Length: 99999999999\r\n\r\n")
+    assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
 # -- Expect ------------------------------------------------------------------------------------------
@@ -203,9 +203,9 @@ async def test_a_client_that_waits_is_told_to_continue(api: Api) -> None:
     async with connect(api) as connection:
         head = COOKIES + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(BODY)
         await connection.send(head.replace(b"{token}", api.token.encode()))
-        assert (await connection.answer(head_only=True)).status == 100
+        assert (await connection.read_response(head_only=True)).status == 100
         await connection.send(BODY)
-        assert (await connection.answer()).json == {"created": 1, "updated": 0}
+        assert (await connection.read_response()).json == {"created": 1, "updated": 0}
 
 
 @pytest.mark.parametrize(
@@ -219,30 +219,30 @@ async def test_a_client_that_waits_is_told_to_continue(api: Api) -> None:
     ],
 )
 async def test_a_client_that_waits_is_not_told_to_send_what_is_refused(api: Api, head: bytes, status: int) -> None:
-    answer = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
-    assert answer.status == status
-    assert answer.problems()
+    response = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+    assert response.status == status
+    assert response.problems()
 
 
 @pytest.mark.parametrize("path", [b"/v1/cookies", b"/nothing"])
-async def test_an_unknown_expectation_is_answered_with_417(api: Api, path: bytes) -> None:
+async def test_an_unknown_expectation_gets_417(api: Api, path: bytes) -> None:
     head = COOKIES.replace(b"/v1/cookies", path)
-    answer = await exchange(api, head + b"Expect: miracles\r\nContent-Length: 2\r\n\r\n[]")
-    assert (answer.status, answer.problems()) == (417, [(["header", "Expect"], "bad_request")])
-    check_headers(answer)
+    response = await exchange(api, head + b"Expect: miracles\r\nContent-Length: 2\r\n\r\n[]")
+    assert (response.status, response.problems()) == (417, [(["header", "Expect"], "bad_request")])
+    check_headers(response)
 
 
 # -- connections -----------------------------------------------------------------------------------
 
 
-async def test_requests_sent_in_one_piece_are_answered_in_order(api: Api) -> None:
+async def test_requests_sent_in_one_piece_get_their_responses_in_order(api: Api) -> None:
     async with connect(api) as connection:
         get = (b"GET /v1/cookies HTTP/1.1\r\n" + AUTH + b"\r\n").replace(b"{token}", api.token.encode())
         post = COOKIES.replace(b"{token}", api.token.encode()) + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY
         await connection.send(get + post + get)
-        answers = [await connection.answer() for _ in range(3)]
-    assert [answer.status for answer in answers] == [200, 200, 200]
-    assert [len(answers[0].json), answers[1].json["created"], len(answers[2].json)] == [0, 1, 1]
+        responses = [await connection.read_response() for _ in range(3)]
+    assert [response.status for response in responses] == [200, 200, 200]
+    assert [len(responses[0].json), responses[1].json["created"], len(responses[2].json)] == [0, 1, 1]
 
 
 async def test_what_follows_a_broken_request_is_not_taken_for_another(api: Api) -> None:
@@ -252,18 +252,18 @@ async def test_what_follows_a_broken_request_is_not_taken_for_another(api: Api) 
         async with connect(api) as connection:
             data = b"POST /nothing HTTP/1.1\r\n" + HOST + head + b"\r\n0\r\n\r\n" + smuggled
             await connection.send(data.replace(b"{token}", api.token.encode()))
-            assert (await connection.answer()).status == 400
+            assert (await connection.read_response()).status == 400
             assert await connection.closed()
     assert await api.ok("/v1/cookies") == []
 
 
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_a_client_that_closes_its_side_gets_its_answer(api: Api, version: bytes) -> None:
+async def test_a_client_that_closes_its_side_gets_its_response(api: Api, version: bytes) -> None:
     async with connect(api) as connection:
         get = b"GET /v1/cookies HTTP/" + version + b"\r\n" + AUTH + b"\r\n"
         await connection.send(get.replace(b"{token}", api.token.encode()))
         connection.writer.write_eof()
-        assert (await connection.answer()).json == []
+        assert (await connection.read_response()).json == []
         assert await connection.closed()
 
 
@@ -282,19 +282,19 @@ async def test_a_response_to_a_request_that_asked_before_it_sent_its_body_has_ev
     async with connect(api) as connection:
         head = COOKIES.replace(b"{token}", token) + b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % len(BODY)
         await connection.send(head.replace(b"{token}", api.token.encode()))
-        answer = await connection.answer()
+        response = await connection.read_response()
         if token != b"wrong":
-            assert answer.status == 100
+            assert response.status == 100
             await connection.send(BODY)
-            answer = await connection.answer()
-        assert answer.status == (401 if token == b"wrong" else 200)
-        check_headers(answer)
-        assert answer.headers["x-request-id"]
+            response = await connection.read_response()
+        assert response.status == (401 if token == b"wrong" else 200)
+        check_headers(response)
+        assert response.headers["x-request-id"]
 
 
 async def test_http_1_0_without_a_host_is_fine(api: Api) -> None:
-    answer = await exchange(api, b"GET /healthz HTTP/1.0\r\n\r\n")
-    assert answer.json == {"status": "ok"}
+    response = await exchange(api, b"GET /healthz HTTP/1.0\r\n\r\n")
+    assert response.json == {"status": "ok"}
 
 
 async def test_an_upgrade_is_not_taken_up(api: Api) -> None:
@@ -303,13 +303,13 @@ async def test_an_upgrade_is_not_taken_up(api: Api) -> None:
         assert (await exchange(api, head)).status == 200
 
 
-async def test_header_lines_cannot_be_put_into_an_answer(api: Api) -> None:
+async def test_header_lines_cannot_be_put_into_a_response(api: Api) -> None:
     for value in (b"a%0d%0aSet-Cookie: x", b"a\tb", b"x" * 200, b"\xff\xfe"):
         head = b"GET /healthz HTTP/1.1\r\n" + HOST + b"X-Request-ID: " + value + b"\r\nOrigin: " + value + b"\r\n\r\n"
-        answer = await exchange(api, head)
-        assert answer.status == 200
-        assert "set-cookie" not in answer.headers
-        assert len(answer.headers["x-request-id"]) == 32
+        response = await exchange(api, head)
+        assert response.status == 200
+        assert "set-cookie" not in response.headers
+        assert len(response.headers["x-request-id"]) == 32
 
 
 # -- slow clients --------------------------------------------------------------------------------------
@@ -325,28 +325,28 @@ async def drip(connection: Any, data: bytes, pause: float) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.1, 0.4])
-async def test_a_head_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, pause: float) -> None:
+async def test_a_head_sent_byte_by_byte_gets_408_in_time(api: Api, pause: float) -> None:
     started = time.monotonic()
     async with connect(api) as connection:
         dripping = asyncio.create_task(drip(connection, b"GET /healthz HTTP/1.1\r\n" + b"X: 1\r\n" * 100, pause))
-        answer = await connection.answer()
-        assert (answer.status, answer.problems()) == (408, [([], "timeout")])
-        check_headers(answer)
+        response = await connection.read_response()
+        assert (response.status, response.problems()) == (408, [([], "timeout")])
+        check_headers(response)
         assert await connection.closed()
         assert RECEIVE_TIMEOUT - 0.1 < time.monotonic() - started < IN_TIME
         dripping.cancel()
 
 
 @pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
-async def test_a_body_sent_byte_by_byte_is_answered_with_408_in_time(api: Api, length: bytes) -> None:
+async def test_a_body_sent_byte_by_byte_gets_408_in_time(api: Api, length: bytes) -> None:
     async with connect(api) as connection:
         await connection.send(COOKIES.replace(b"{token}", api.token.encode()) + length + b"\r\n\r\n")
         started = time.monotonic()
         dripping = asyncio.create_task(drip(connection, b"1\r\n \r\n" * 100, 0.1))
-        answer = await connection.answer()
-        assert (answer.status, answer.problems()) == (408, [([], "timeout")])
-        assert answer.headers["connection"] == "close"
-        check_headers(answer)
+        response = await connection.read_response()
+        assert (response.status, response.problems()) == (408, [([], "timeout")])
+        assert response.headers["connection"] == "close"
+        check_headers(response)
         assert await connection.closed()
         assert time.monotonic() - started < IN_TIME + RECEIVE_TIMEOUT
         dripping.cancel()
@@ -357,7 +357,7 @@ async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -
     async with connect(api) as connection:
         await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Content-Length: 1000\r\n\r\n")
         dripping = asyncio.create_task(drip(connection, b" " * 600, 0.1))
-        assert (await connection.answer()).status == 401
+        assert (await connection.read_response()).status == 401
         started = time.monotonic()
         assert await connection.closed()
         assert time.monotonic() - started < IN_TIME
@@ -373,8 +373,8 @@ class TestPatience:
         async with connect(api) as connection:
             head = COOKIES.replace(b"{token}", b"wrong") + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
             await connection.send(head)
-            answer = await connection.answer()
-            assert (answer.status, answer.headers["connection"]) == (401, "close")
+            response = await connection.read_response()
+            assert (response.status, response.headers["connection"]) == (401, "close")
             assert await connection.closed(60)  # and not after the time it has to send its request
 
 
@@ -397,7 +397,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_client_that_takes_nothing_of_its_answer_is_cut(api: Api, store: Store) -> None:
+async def test_a_client_that_takes_nothing_of_its_response_is_cut(api: Api, store: Store) -> None:
     await fill(api, store, 4_000_000)
     before = open_connections(api)
     async with connect(api) as connection:
@@ -448,7 +448,7 @@ class TestImpatience:
     async def test_idle_connections_are_closed(self, api: Api) -> None:
         async with connect(api) as silent, connect(api) as used:
             await used.send(b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n")
-            assert (await used.answer()).status == 200
+            assert (await used.read_response()).status == 200
             assert await silent.closed()
             assert await used.closed()
 

@@ -12,8 +12,8 @@ from tests.support.routes import API_ROUTES
 async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, method: str, path: str) -> None:
     for name in ("group_id", "output_id"):
         path = path.replace(f"{{{name}}}", "x")
-    answer = await api.request(method, f"{path}?nothing_like_it=1")
-    assert (answer.status, answer.problems()) == (422, [(["query", "nothing_like_it"], "unknown_parameter")])
+    response = await api.request(method, f"{path}?nothing_like_it=1")
+    assert (response.status, response.problems()) == (422, [(["query", "nothing_like_it"], "unknown_parameter")])
 
 
 @pytest.mark.parametrize(
@@ -26,22 +26,22 @@ async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, m
     ],
 )
 async def test_a_misspelled_filter_is_told_the_right_name(api: Api, query: str, meant: str) -> None:
-    answer = await api.get(f"/v1/outputs/g?{query}")
-    assert answer.status == 422
-    assert answer.json["detail"][0]["msg"] == f"Unknown parameter: did you mean {meant}?"
+    response = await api.get(f"/v1/outputs/g?{query}")
+    assert response.status == 422
+    assert response.json["detail"][0]["msg"] == f"Unknown parameter: did you mean {meant}?"
 
-    answer = await api.get("/v1/cookies?" + "&".join(f"p{n}=1" for n in range(300)))
-    assert (answer.status, len(answer.json["detail"])) == (422, 100)
+    response = await api.get("/v1/cookies?" + "&".join(f"p{n}=1" for n in range(300)))
+    assert (response.status, len(response.json["detail"])) == (422, 100)
 
 
 async def test_a_name_of_many_kilobytes_is_cut_in_the_response(api: Api) -> None:
-    answer = await api.get("/v1/cookies?" + "x" * 30_000 + "=1")
-    assert answer.status == 422 and len(answer.body) < 500
+    response = await api.get("/v1/cookies?" + "x" * 30_000 + "=1")
+    assert response.status == 422 and len(response.body) < 500
 
 
 async def test_a_caller_without_a_token_learns_nothing_about_parameters(api: Api) -> None:
-    answer = await api.get("/v1/cookies?nothing=1", headers={"Authorization": ""})
-    assert answer.status == 401
+    response = await api.get("/v1/cookies?nothing=1", headers={"Authorization": ""})
+    assert response.status == 401
 
 
 async def test_the_page_ignores_what_others_append_to_its_address(api: Api) -> None:

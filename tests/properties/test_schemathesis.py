@@ -9,7 +9,7 @@ from scripts.fuzz import fuzz
 pytestmark = pytest.mark.slow
 
 
-def test_no_answer_differs_from_the_document(mongo_url: str) -> None:
+def test_no_response_differs_from_the_document(mongo_url: str) -> None:
     done = fuzz(mongo_url, examples=3)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
     assert "No issues found" in done.stdout

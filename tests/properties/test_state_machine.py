@@ -154,12 +154,12 @@ class Walk(RuleBasedStateMachine):
             for key, item in last.items()
         }
         stored.update(last)
-        answer = self.call("POST", f"/v1/outputs/{quoted(group)}", batch)
-        assert [r["key_hash"] for r in answer["items"]] == [item["key_hash"] for item in batch]
-        assert {r["key_hash"]: r["result"] for r in answer["items"]} == expected
+        response = self.call("POST", f"/v1/outputs/{quoted(group)}", batch)
+        assert [r["key_hash"] for r in response["items"]] == [item["key_hash"] for item in batch]
+        assert {r["key_hash"]: r["result"] for r in response["items"]} == expected
         for kind in ("created", "updated", "unchanged"):
-            assert answer[kind] == sum(value == kind for value in expected.values())
-        for result in answer["items"]:
+            assert response[kind] == sum(value == kind for value in expected.values())
+        for result in response["items"]:
             known = self.output_ids.setdefault((group, result["key_hash"]), result["output_id"])
             assert known == result["output_id"]
 

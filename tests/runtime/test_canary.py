@@ -1,4 +1,4 @@
-"""Tokens and values sent through every route and every failure appear in no log, error answer or metric."""
+"""Tokens and values sent through every route and every failure appear in no log, error response or metric."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ class Canaries:
     def check(self, log: str) -> None:
         for secret in self.secrets:
             assert secret not in log
-            for request, answer in self.failures:
-                assert secret not in answer, request
+            for request, response in self.failures:
+                assert secret not in response, request
 
 
 STATE = {

@@ -204,7 +204,7 @@ def test_a_port_in_use_ends_the_service_with_one_clear_line(mongo_url: str, work
     assert "Traceback" not in done.stderr
 
 
-def test_a_database_that_does_not_answer_is_one_clear_line(
+def test_an_unreachable_database_is_one_clear_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MONGO_TIMEOUT", "0.3")

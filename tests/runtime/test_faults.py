@@ -24,7 +24,7 @@ from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store, new_secret
 from tests.conftest import MakeApi, Server
-from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review, walk
+from tests.support.api import Api, Response, make_cookie, make_entry, make_output, make_review, walk
 from tests.support.fault_proxy import FAULTS, Command, Fault, FaultProxy, until_ready
 from tests.support.processes import SECONDS, ServiceProcess, make_token
 from tests.support.routes import API_ROUTES
@@ -102,14 +102,14 @@ class Call(NamedTuple):
 
     method: str
     path: str
-    answer: Answer
+    response: Response
     seconds: float
 
     @property
     def works(self) -> bool:
         # The output that is deleted is an unknown one: to find that out takes a whole round.
         is_unknown = (self.method, self.path) == ("DELETE", "/v1/outputs/{group_id}/{output_id}")
-        return self.answer.status == (404 if is_unknown else 200)
+        return self.response.status == (404 if is_unknown else 200)
 
 
 async def call(api: Api, method: str, path: str, output_id: str = "", query: str = "") -> Call:
@@ -119,8 +119,8 @@ async def call(api: Api, method: str, path: str, output_id: str = "", query: str
     options = {} if body is None else {"json": body}
     started = time.monotonic()
     path_of = path.format(group_id=group, output_id=output_id, job_id="job-1")
-    answer = await api.request(method, path_of + query, **options)
-    return Call(method, path, answer, time.monotonic() - started)
+    response = await api.request(method, path_of + query, **options)
+    return Call(method, path, response, time.monotonic() - started)
 
 
 async def call_all(*callers: tuple[Api, str]) -> list[Call]:
@@ -153,10 +153,10 @@ async def again(api: Api, path: str, body: Any = None) -> Any:
     deadline = time.monotonic() + RECOVERY
     while True:
         path = path.format(group_id="group")
-        answer = await (api.get(path) if body is None else api.post(path, body))
-        if answer.status != 503:
-            assert answer.status == 200
-            return answer.json
+        response = await (api.get(path) if body is None else api.post(path, body))
+        if response.status != 503:
+            assert response.status == 200
+            return response.json
         assert time.monotonic() < deadline
         await asyncio.sleep(0.1)
 
@@ -180,12 +180,12 @@ async def test_every_route_answers_in_time_whatever_the_database_does(
         calls = await call_all(*callers)
     for done in calls:
         assert done.seconds < TIMEOUT + GRACE, done
-        if done.answer.status != 503:
+        if done.response.status != 503:
             assert done.works and (fault == "latency" or done.path == TOKEN_ONLY), done
         else:
-            assert done.answer.problems() == [([], "unavailable")]
-            assert done.answer.headers["Retry-After"] == "1"
-    assert any(done.answer.status == 503 for done in calls)
+            assert done.response.problems() == [([], "unavailable")]
+            assert done.response.headers["Retry-After"] == "1"
+    assert any(done.response.status == 503 for done in calls)
     await until_all_work(*callers)
     gc.collect()  # a failed task that nobody asked for its result says so when it goes
     assert unhandled == []
@@ -213,7 +213,7 @@ async def test_a_write_that_fails_at_any_step_is_a_503_and_works_when_sent_again
         async with proxy.faulty(fault, lambda command, steps=steps: command in steps.values()):  # type: ignore[misc]
             failed = await asyncio.gather(*(call(api, "POST", path) for path in steps))
         for done in failed:
-            assert done.answer.status == 503, steps
+            assert done.response.status == 503, steps
             assert done.seconds < TIMEOUT + GRACE
         for path in steps:
             await again(api, path, BODIES[path])
@@ -234,7 +234,7 @@ OUTPUT_STEPS = [
 async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again(
     api: Api, proxy: FaultProxy, fault: Fault
 ) -> None:
-    """The answer to the write or to the release is what is lost: the worst moments."""
+    """The reply to the write or to the release is lost: the worst moments."""
     body = [make_output(1, is_approved=True), make_output(2), make_output(3, root_job_id="job-2")]
     readers: dict[str, tuple[dict[str, Any], int]] = {}
     for step in OUTPUT_STEPS:
@@ -244,8 +244,8 @@ async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again
             assert (await api.post(path, body)).status == 503, step
         seen = {item["key_hash"]: item for item in (await again(api, path))["items"]}
         readers[path] = seen, max(item["id"] for item in seen.values())
-        answer = await again(api, path, body)
-        assert {item["key_hash"] for item in answer["items"]} == {"key-1", "key-2", "key-3"}
+        response = await again(api, path, body)
+        assert {item["key_hash"] for item in response["items"]} == {"key-1", "key-2", "key-3"}
     deadline = time.monotonic() + RECOVERY
     for path, (seen, cursor) in readers.items():
         while len(seen) < 3 or not seen["key-1"]["is_approved"]:
@@ -264,9 +264,9 @@ async def test_writes_to_one_key_of_a_hanging_database_do_not_wait_for_each_othe
     async with proxy.faulty("hang"):
         versions = [api.post("/v1/outputs/group", [make_output(1, root_job_id=f"job-{n}")]) for n in range(8)]
         started = time.monotonic()
-        answers = await asyncio.gather(*versions)
+        responses = await asyncio.gather(*versions)
         assert time.monotonic() - started < TIMEOUT + GRACE
-        assert {answer.status for answer in answers} == {503}
+        assert {response.status for response in responses} == {503}
     await again(api, "/v1/outputs/group", [make_output(1, root_job_id="last")])
 
 
@@ -283,7 +283,7 @@ async def test_the_service_starts_before_its_database_and_works_once_that_is_the
     mongo_url: str, proxy: FaultProxy, organization: int
 ) -> None:
     database = f"late{organization}"
-    token = new_secret()  # of the right form, and unknown: the answer to it needs the database
+    token = new_secret()  # well-formed and unknown: only the database can say so
     await proxy.start("refused")
     with ServiceProcess(proxy.url, mongo_database=database, mongo_timeout=TIMEOUT) as service:
         await asyncio.to_thread(service.wait_until_listening)
@@ -344,9 +344,9 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
                     health.append(time.monotonic() - started)
                     threads.append(len(os.listdir(tasks)))
                     await asyncio.sleep(0.02)
-                answers = [task.result() for task in stuck]
-            assert {status for status, _ in answers} == {503}
-            assert max(seconds for _, seconds in answers) < TIMEOUT + GRACE
+                responses = [task.result() for task in stuck]
+            assert {status for status, _ in responses} == {503}
+            assert max(seconds for _, seconds in responses) < TIMEOUT + GRACE
             assert statistics.median(health) < TIMEOUT / 5
             # The driver's threads and its monitors, those for work off the loop, the main one.
             assert max(threads) <= pool + 16
@@ -402,8 +402,8 @@ async def test_a_stop_under_load_answers_every_request_that_was_accepted(
         service.process.send_signal(signal.SIGTERM)
         await asyncio.wait_for(asyncio.gather(*clients), SECONDS)
         writer.write(body[10:])  # its body was on the way when the order came
-        answer = await asyncio.wait_for(reader.read(), SECONDS)
-        assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer.lower()
+        response = await asyncio.wait_for(reader.read(), SECONDS)
+        assert response.startswith(b"HTTP/1.1 200") and b"connection: close" in response.lower()
         writer.close()
         assert await asyncio.to_thread(service.process.wait, SECONDS) == 0, service.log()[-3000:]
     assert "close" in last_words

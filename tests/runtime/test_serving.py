@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 
 
 def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, **options: Any) -> Any:
-    """Return the JSON of an answer."""
+    """Return the JSON of a response."""
     request = urllib.request.Request(
         service.url + path,
         data=None if body is None else json.dumps(body).encode(),
@@ -161,13 +161,13 @@ def test_a_request_that_was_accepted_completes_when_the_service_is_told_to_stop(
             service.wait_for("stopping", workers)
             wait_until(lambda: is_refused(service.port))
             connection.sendall(body[100:])
-            answer = b""
-            while b"}]}" not in answer:
+            response = b""
+            while b"}]}" not in response:
                 piece = connection.recv(65536)
-                assert piece, answer
-                answer += piece
-        assert b"200 OK" in answer
-        assert b'"created":10' in answer
+                assert piece, response
+                response += piece
+        assert b"200 OK" in response
+        assert b'"created":10' in response
         assert service.process.wait(SECONDS) == 0
 
 
@@ -250,16 +250,16 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         welcome = demo.welcome()
         assert f"{demo.service.url}/docs" in welcome
         demo.service.wait_until_ready()
-        # The lines to paste answer with data.
+        # The lines to paste get data.
         commands = re.findall(r"^  (curl .+)$", welcome, re.MULTILINE)
         assert len(commands) == 2
-        answers = [
+        responses = [
             json.loads(subprocess.run(shlex.split(command), capture_output=True, check=True, timeout=SECONDS).stdout)
             for command in commands
         ]
-        assert answers[0]["items"][0]["data"]["title"]
-        assert answers[0]["metadata"]["next_url"]
-        assert len(answers[1]) > 10
+        assert responses[0]["items"][0]["data"]["title"]
+        assert responses[0]["metadata"]["next_url"]
+        assert len(responses[1]) > 10
         assert f"{demo.service.url}/#token={demo.token()}" in welcome
         with urllib.request.urlopen(f"{demo.service.url}/docs", timeout=SECONDS) as page:
             assert b"swagger" in page.read()

@@ -59,8 +59,8 @@ async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: S
     assert (await api.get("/readyz")).status == 200
     readiness: Any = api.client.app[READINESS]
     readiness._probes, readiness._asked = Unwritable(), 0.0
-    answer = await api.get("/readyz")
-    assert (answer.status, answer.problems()) == (503, [([], "unavailable")])
+    response = await api.get("/readyz")
+    assert (response.status, response.problems()) == (503, [([], "unavailable")])
     assert (await api.get("/healthz")).status == 200
 
 

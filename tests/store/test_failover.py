@@ -113,10 +113,10 @@ async def until_available(api: Api, path: str, value: Any = None) -> Any:
     """Return the JSON of the first response that is not 503."""
     async with asyncio.timeout(RETRY_SECONDS):
         while True:
-            answer = await (api.get(path) if value is None else api.post(path, value))
-            assert answer.status in (200, 503), answer.body
-            if answer.status == 200:
-                return answer.json
+            response = await (api.get(path) if value is None else api.post(path, value))
+            assert response.status in (200, 503), response.body
+            if response.status == 200:
+                return response.json
             await asyncio.sleep(0.1)
 
 
@@ -124,13 +124,13 @@ async def sync(api: Api, path: str, seen: list[str], cursor: int = 0) -> int:
     """Read on from the cursor to the end, or to a 503, as a consumer does; return the new cursor."""
     more = True
     while more:
-        answer = await api.get(f"{path}?limit=5&cursor={cursor}")
-        if answer.status == 503:
+        response = await api.get(f"{path}?limit=5&cursor={cursor}")
+        if response.status == 503:
             return cursor
-        assert answer.status == 200, answer.body
-        seen += [item["key_hash"] for item in answer.json["items"]]
-        cursor = answer.json["items"][-1]["id"] if answer.json["items"] else cursor
-        more = answer.json["metadata"]["next_cursor"] is not None
+        assert response.status == 200, response.body
+        seen += [item["key_hash"] for item in response.json["items"]]
+        cursor = response.json["items"][-1]["id"] if response.json["items"] else cursor
+        more = response.json["metadata"]["next_cursor"] is not None
     return cursor
 
 
@@ -173,8 +173,8 @@ async def test_an_item_is_not_called_unchanged_against_a_version_older_than_the_
     again = asyncio.create_task(api.post(path, old))
     await asyncio.to_thread(failover.wait_until_something_waits)
     await asyncio.to_thread(failover.release_snapshot)
-    answer = await again
-    assert answer.status == 503 or answer.json["updated"] == 1, answer.body
+    response = await again
+    assert response.status == 503 or response.json["updated"] == 1, response.body
     await until_available(api, path, old)
     # The request that got the 503 holds the group up until its batch is ended.
     page = await until_available(api, f"{path}?wait=20")
@@ -191,6 +191,6 @@ async def test_a_revoked_token_stays_revoked_when_the_new_primary_serves_an_olde
 
     await asyncio.to_thread(failover.fail_over)
     async with asyncio.timeout(RETRY_SECONDS):
-        while (answer := await api.get("/v1/groups")).status == 503:
+        while (response := await api.get("/v1/groups")).status == 503:
             await asyncio.sleep(0.1)
-    assert answer.status == 401
+    assert response.status == 401

@@ -158,9 +158,9 @@ async def test_a_value_moved_to_another_record_is_a_500_that_says_nothing(
     moved = await cookies.find_one({"organization_id": api.organization_id, "name": "a"})
     assert moved
     await cookies.update_one({"organization_id": api.organization_id, "name": "b"}, {"$set": {"value": moved["value"]}})
-    answer = await api.get("/v1/cookies")
-    assert answer.status == 500 and answer.problems() == [([], "internal_error")]
-    assert VALUE.encode() not in answer.body
+    response = await api.get("/v1/cookies")
+    assert response.status == 500 and response.problems() == [([], "internal_error")]
+    assert VALUE.encode() not in response.body
     assert any("SECRET_KEYS" in record.getMessage() for record in caplog.records)
     assert VALUE not in caplog.text
     # What does not hold that record works, and setting it again heals it.

@@ -13,7 +13,7 @@ SHAPE = {"loc", "msg", "type"}
 
 
 @dataclass
-class Answer:
+class Response:
     """What came back."""
 
     status: int
@@ -38,35 +38,35 @@ class Api:
     def __init__(self, client: TestClient[Any, Any], token: str, organization_id: int) -> None:
         self.client, self.token, self.organization_id = client, token, organization_id
 
-    async def request(self, method: str, path: str, **options: Any) -> Answer:
+    async def request(self, method: str, path: str, **options: Any) -> Response:
         headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
         async with self.client.request(method, path, headers=headers, **options) as response:
             body = await response.read()
             is_json = body and response.content_type == "application/json"
-            return Answer(response.status, response.headers, body, json.loads(body) if is_json else None)
+            return Response(response.status, response.headers, body, json.loads(body) if is_json else None)
 
-    async def get(self, path: str, **options: Any) -> Answer:
+    async def get(self, path: str, **options: Any) -> Response:
         return await self.request("GET", path, **options)
 
-    async def post(self, path: str, value: Any = None, **options: Any) -> Answer:
+    async def post(self, path: str, value: Any = None, **options: Any) -> Response:
         if value is not None:
             options["json"] = value
         return await self.request("POST", path, **options)
 
-    async def patch(self, path: str, value: Any, **options: Any) -> Answer:
+    async def patch(self, path: str, value: Any, **options: Any) -> Response:
         return await self.request("PATCH", path, json=value, **options)
 
-    async def put(self, path: str, value: Any, **options: Any) -> Answer:
+    async def put(self, path: str, value: Any, **options: Any) -> Response:
         return await self.request("PUT", path, json=value, **options)
 
-    async def delete(self, path: str, **options: Any) -> Answer:
+    async def delete(self, path: str, **options: Any) -> Response:
         return await self.request("DELETE", path, **options)
 
     async def ok(self, path: str, value: Any = None, **options: Any) -> Any:
         """Return the JSON of a successful GET, or of a successful POST of `value`."""
-        answer = await (self.get(path, **options) if value is None else self.post(path, value, **options))
-        assert answer.status == 200, answer.body
-        return answer.json
+        response = await (self.get(path, **options) if value is None else self.post(path, value, **options))
+        assert response.status == 200, response.body
+        return response.json
 
 
 def make_cookie(**changes: Any) -> dict[str, Any]:

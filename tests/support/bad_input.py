@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.support.api import Answer, Api, make_cookie, make_entry, make_output, make_review
+from tests.support.api import Api, Response, make_cookie, make_entry, make_output, make_review
 
 MIB = 1024 * 1024
 JSON = {"Content-Type": "application/json"}
@@ -19,15 +19,15 @@ POSTS = {
 }
 
 
-async def send(api: Api, path: str, body: bytes, **headers: str) -> Answer:
+async def send(api: Api, path: str, body: bytes, **headers: str) -> Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return await api.request("POST", path, data=body, headers={**JSON, **named})
 
 
 async def refused(api: Api, path: str, body: bytes, *problems: tuple[list[str], str], **headers: str) -> None:
     """Check that a body is refused for exactly these problems, and that nothing of it was stored."""
-    answer = await send(api, path, body, **headers)
-    assert (answer.status, answer.problems()) == (422, list(problems)), answer.body[:500]
+    response = await send(api, path, body, **headers)
+    assert (response.status, response.problems()) == (422, list(problems)), response.body[:500]
     assert (await api.ok(path))["items" if "outputs" in path else slice(None)] == []
 
 

@@ -1,4 +1,4 @@
-"""Holds answers against what is documented: the Marshmallow schema of the route and the OpenAPI document."""
+"""Checks responses against what is documented: the Marshmallow schema of the route and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from schemas.errors import Error
 from service.http.openapi import describe
 from service.routes import ROUTES
 from service.settings import Settings
-from tests.support.api import Answer, Api
+from tests.support.api import Api, Response
 from tests.support.routes import API_ROUTES
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -24,31 +24,31 @@ _FREE = {"data", "tags", "file_metadata"}
 
 
 class HeldApi(Api):
-    """A caller who checks the form of every answer."""
+    """A caller who checks the form of every response."""
 
-    async def request(self, method: str, path: str, **options: Any) -> Answer:
-        answer = await super().request(method, path, **options)
-        if answer.json is not None:
-            hold(method, path, answer)
-        return answer
+    async def request(self, method: str, path: str, **options: Any) -> Response:
+        response = await super().request(method, path, **options)
+        if response.json is not None:
+            hold(method, path, response)
+        return response
 
 
-def hold(method: str, path: str, answer: Answer) -> None:
-    """Check an answer's body against its schema and its entry in the document."""
+def hold(method: str, path: str, response: Response) -> None:
+    """Check a response's body against its schema and its entry in the document."""
     template = template_of(method, path)
     if template is None:
-        assert not Error().validate(answer.json)
+        assert not Error().validate(response.json)
         return
-    schema = schema_of(method, template) if answer.status == 200 else Error()
+    schema = schema_of(method, template) if response.status == 200 else Error()
     # A schema refuses fields that it does not name. With `fields` only some are there.
     some = "fields=" in path
-    assert not schema.validate(answer.json, partial=some), (method, path, answer.status)
-    if answer.status not in (404, 405, 431):  # of every path: not repeated for each
-        for error in validator(method, template, answer.status).iter_errors(answer.json):
+    assert not schema.validate(response.json, partial=some), (method, path, response.status)
+    if response.status not in (404, 405, 431):  # of every path: not repeated for each
+        for error in validator(method, template, response.status).iter_errors(response.json):
             if some and error.validator == "required":
                 continue
-            raise AssertionError(f"{method} {path} {answer.status}: {error.message[:300]} at {list(error.path)}")
-    for name, value in served_fields(answer.json):
+            raise AssertionError(f"{method} {path} {response.status}: {error.message[:300]} at {list(error.path)}")
+    for name, value in served_fields(response.json):
         if name in _DATES or (name == "expires" and isinstance(value, str)):
             assert value is None or DATE.fullmatch(value), (name, value)
 

@@ -19,7 +19,7 @@ from service.store import Store, StoreUnavailable
 # lost     nothing goes on, and connections of that time stay dead: a host that went without a word
 # reset    every connection is reset at its next message
 # refused  nobody listens
-# cut      the database gets the message and answers; half the answer arrives, then a reset
+# cut      the database gets the message and replies; half the reply arrives, then a reset
 Fault = Literal["latency", "hang", "lost", "reset", "refused", "cut"]
 FAULTS: tuple[Fault, ...] = ("latency", "hang", "lost", "reset", "refused", "cut")
 

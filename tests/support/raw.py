@@ -13,8 +13,8 @@ from tests.support.api import Api
 
 
 @dataclass
-class RawAnswer:
-    """One answer as it came over the wire; status 0 is a connection closed without one."""
+class RawResponse:
+    """One response as it came over the wire; status 0 is a connection closed without one."""
 
     status: int
     headers: dict[str, str]
@@ -41,13 +41,13 @@ class Connection:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def answer(self, seconds: float = 60, head_only: bool = False) -> RawAnswer:
-        """Return the next answer."""
+    async def read_response(self, seconds: float = 60, head_only: bool = False) -> RawResponse:
+        """Return the next response."""
         async with asyncio.timeout(seconds):
             try:
                 head = await self.reader.readuntil(b"\r\n\r\n")
             except (asyncio.IncompleteReadError, ConnectionError):
-                return RawAnswer(0, {}, b"")
+                return RawResponse(0, {}, b"")
             first, *lines = head.decode("latin-1").split("\r\n")[:-2]
             headers = {}
             for line in lines:
@@ -62,7 +62,7 @@ class Connection:
                 await self.reader.readline()
             elif not head_only and headers.get("connection") == "close":
                 body = await self.reader.read()
-            return RawAnswer(int(first.split(" ")[1]), headers, body)
+            return RawResponse(int(first.split(" ")[1]), headers, body)
 
     async def closed(self, seconds: float = 60) -> bool:
         """Wait until the service closes, and return whether it did so without a further byte."""
@@ -82,8 +82,8 @@ async def connect(api: Api) -> AsyncIterator[Connection]:
         writer.close()
 
 
-async def exchange(api: Api, data: bytes, **options: Any) -> RawAnswer:
-    """Send bytes on a new connection and return the first answer. `{token}` in them is the token."""
+async def exchange(api: Api, data: bytes, **options: Any) -> RawResponse:
+    """Send bytes on a new connection and return the first response. `{token}` in them is the token."""
     async with connect(api) as connection:
         await connection.send(data.replace(b"{token}", api.token.encode()))
-        return await connection.answer(**options)
+        return await connection.read_response(**options)

@@ -45,7 +45,7 @@ class Received:
 
 @dataclass
 class Receiver:
-    """What came, at which URL, and how the next requests are answered."""
+    """What came, at which URL, and the responses to the next requests."""
 
     url: str = ""
     received: list[Received] = field(default_factory=list)
