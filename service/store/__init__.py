@@ -14,7 +14,7 @@ from service.settings import Settings
 from service.store.analysts import Analysts
 from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Selection, now
-from service.store.connection import Client, PoolUse, connect
+from service.store.connection import Client, PoolUse, close, connect, opened
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
@@ -202,7 +202,8 @@ class Store:
             {"$project": {"batches": 1, "millis": {"$subtract": ["$$NOW", "$oldest"]}}},
         ]
         late = await self.upkeep.seconds_late()
-        for found in await self.database["groups"].aggregate(pipeline, hint="deadline").to_list(1):
+        batches = await opened(self.database["groups"].aggregate(pipeline, hint="deadline"))
+        for found in await batches.to_list(1):
             return InFlight(found["batches"], max(0.0, found["millis"] / 1000), late)
         return InFlight(0, 0.0, late)
 
@@ -227,7 +228,7 @@ class Store:
                     await task
         await self.watch.close()
         await self.outputs.close()
-        await asyncio.to_thread(self.client.close)  # tells the server about its sessions: a round trip
+        await close(self.client)
 
     def _look_after_groups(self) -> None:
         """Look at the groups that are due beside the reaper: a large one must not hold up those of dead writers."""

@@ -18,7 +18,7 @@ from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
 from pymongo.errors import OperationFailure
 
-from service.store.connection import DURABLE, Client, Database
+from service.store.connection import DURABLE, Client, Database, opened
 from service.store.contract import stored, without_time_limit
 from service.store.decoding import RAW
 from service.store.errors import StoreError
@@ -102,7 +102,7 @@ class Backup:
                 yield found
 
     async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, bytes]]:
-        async with await self._client.start_session(snapshot=True) as session:
+        async with await opened(self._client.start_session(snapshot=True)) as session:
             for collection in GROUP_COLLECTIONS:
                 async for block in self._database[collection].find_raw_batches(name, session=session):
                     if block:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -72,7 +74,7 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
     """Return a client that gives up on an operation after `mongo_timeout`; connects when used."""
     limit = settings.mongo_timeout
     try:
-        client: Client = _motor(settings.mongo_pool).AsyncIOMotorClient(
+        client: Client = client_class(settings.mongo_pool)(
             url,
             tz_aware=True,
             maxPoolSize=settings.mongo_pool,
@@ -90,17 +92,28 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
         raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}).") from None
 
 
-def _motor(threads: int) -> Any:
-    """Return Motor, which takes this many threads when it is first imported.
+def client_class(threads: int) -> Any:
+    """Return Motor's client. Motor takes this many threads when it is first imported.
 
     It would take 5 x cores: fewer threads than connections let a few slow operations hold up all.
+    PyMongo's own asyncio client works in its place: `tests/store` passes with it (docs/decisions/motor.md).
     """
     given = os.environ.setdefault(_THREADS, str(threads))
-    from motor import motor_asyncio
+    from motor.motor_asyncio import AsyncIOMotorClient
 
     if given == str(threads):
         os.environ.pop(_THREADS, None)  # a process started by this one has its own number
-    return motor_asyncio
+    return AsyncIOMotorClient
+
+
+async def opened(made: Any) -> Any:
+    """Return a cursor, a change stream or a session, whether the driver gives it at once or has to be waited for."""
+    return await made if inspect.isawaitable(made) else made
+
+
+async def close(client: Client) -> None:
+    """Close a client: it tells the server about its sessions, which is a round trip."""
+    await opened(await asyncio.to_thread(client.close))
 
 
 async def server_time(database: Database) -> datetime:

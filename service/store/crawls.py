@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pymongo import ReturnDocument
 
 from service.store.browser_state import now
-from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
+from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened
 from service.store.contract import stored
 from service.store.errors import StoreUnavailable
 from service.store.group import Group
@@ -166,7 +166,7 @@ class Crawls:
             {"$match": {**owner, **_others(job)}},
             {"$group": {"_id": None, "items": {"$sum": "$items"}}},
         ]
-        found = await self._jobs.aggregate(pipeline).to_list(1)
+        found = await (await opened(self._jobs.aggregate(pipeline))).to_list(1)
         return int(found[0]["items"]) if found else 0
 
     async def _before(self, owner: Record, job: Record) -> Record | None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from service.store.browser_state import now
-from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.connection import DURABLE, MAJORITY, Collection, Database, opened
 from service.store.contract import stored, streamed
 from service.store.counters import Counters
 from service.store.errors import CursorInvalid
@@ -70,7 +70,8 @@ class Reviews:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
         if limit is None:
             return Listing(self._batches(owner, pipeline))
-        found = await self._reviews.aggregate([*pipeline, {"$skip": limit - 1}, {"$limit": 2}], hint=_INDEX).to_list(2)
+        last = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}]
+        found = await (await opened(self._reviews.aggregate(last, hint=_INDEX))).to_list(2)
         next_key = None
         if len(found) > 1:
             next_key = (found[0]["review_date"].isoformat(), found[0]["order"])
@@ -81,7 +82,8 @@ class Reviews:
         """Return the latest review of each of some jobs, its comment cut to MAX_SHOWN characters."""
         self._indexes.require("reviews")
         owner = group.owner
-        keys = await self._reviews.aggregate(_latest({**owner, "job_id": {"$in": jobs}}), hint=_INDEX).to_list(None)
+        latest = _latest({**owner, "job_id": {"$in": jobs}})
+        keys = await (await opened(self._reviews.aggregate(latest, hint=_INDEX))).to_list(None)
         shown = {**_SERVED, "comment": {"$substrCP": ["$comment", 0, MAX_SHOWN]}}
         return {review["job_id"]: review for review in await self._read(owner, keys, shown)}
 
@@ -94,7 +96,7 @@ class Reviews:
     @streamed
     async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Batch]:
         """Yield the reviews of a pipeline's keys, about a megabyte at a time: a comment may be 256 KB."""
-        found, at_once = self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX), _FIRST
+        found, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
         while keys := await found.to_list(_READ):
             while keys:
                 reviews = await self._read(owner, keys[:at_once], _SERVED)

@@ -17,7 +17,7 @@ from typing import Any
 from pymongo import ReturnDocument
 
 from service.settings import Settings
-from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, server_time
+from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, opened, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
 from service.store.group import Group
@@ -186,7 +186,7 @@ class Upkeep:
         await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", int(pause * 1000)]}}}])
         try:
             await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
-            async with await self._client.start_session(snapshot=has_snapshots) as session:
+            async with await opened(self._client.start_session(snapshot=has_snapshots)) as session:
                 quiet = {**owner, "open": [], "paused": {"$exists": True}}
                 kept = await self._groups.find_one(quiet, session=session)
                 if kept is None:
@@ -211,7 +211,7 @@ class Upkeep:
     async def _difference(self, owner: dict[str, Any], kept: dict[str, Any], session: Any) -> Change:
         """Return what the counts of a group and its jobs lack, by what is stored at the moment of a session."""
         pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB]
-        found = self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, session=session)
+        found = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, session=session))
         by_job = {job["_id"]: job async for job in found}
         tombstones = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}}, session=session)
         counts = {name: sum(job[name] for job in by_job.values()) for name in ("items", "approved", "deleted")}

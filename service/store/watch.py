@@ -17,7 +17,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from service.bounded import Bounded
-from service.store.connection import MAJORITY, Collection, Database
+from service.store.connection import MAJORITY, Collection, Database, opened
 from service.store.group import Group
 
 log = logging.getLogger("service.store")
@@ -112,7 +112,7 @@ class Watch:
         self._wake_all()  # what came before is not in the stream
         if start is None:
             await self._poll()
-        async with self._groups.watch(_PIPELINE, start_at_operation_time=start) as stream:
+        async with await opened(self._groups.watch(_PIPELINE, start_at_operation_time=start)) as stream:
             async for event in stream:
                 group = await self._group_of(event)
                 if group is not None:

@@ -6,6 +6,8 @@ import re
 from typing import Any
 
 import pytest
+from aiohttp_apispec import docs, json_schema, querystring_schema, response_schema
+from marshmallow import Schema, fields
 from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 
@@ -19,6 +21,34 @@ from tests.support.routes import API_ROUTES
 @pytest.fixture
 def store(mock_store: Store) -> Store:
     return mock_store
+
+
+def test_the_decorators_of_aiohttp_apispec_leave_what_the_document_is_made_from() -> None:
+    """All that is used of the library. It is a pre-release of 2022: whatever takes its place has to do this."""
+
+    class Query(Schema):
+        limit = fields.Integer()
+
+    class Body(Schema):
+        name = fields.String()
+
+    async def handler(request: Any) -> Any:
+        """Do something."""
+
+    decorated = docs(summary="Sum", tags=["a"], responses={"404": {"description": "Gone"}})(handler)
+    decorated = querystring_schema(Query)(decorated)
+    decorated = json_schema(Body(many=True), required=True)(decorated)
+    decorated = response_schema(Body(), 200, description="Success")(decorated)
+    assert decorated is handler  # a mark on the handler, and nothing around it
+    left = handler.__apispec__
+    assert (left["summary"], left["tags"], left["parameters"]) == ("Sum", ["a"], [])
+    assert left["responses"]["404"] == {"description": "Gone"}
+    assert isinstance(left["responses"]["200"]["schema"], Body)
+    assert left["responses"]["200"]["description"] == "Success"
+    query, body = left["schemas"]
+    assert (query["location"], body["location"]) == ("querystring", "json")
+    assert isinstance(query["schema"], Query)
+    assert (body["schema"].many, body["options"]) == (True, {"required": True})
 
 
 # Beside those that every route with a token has.

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from pymongo import AsyncMongoClient
+
 from service.settings import Settings
-from service.store import Store
+from service.store import Store, connection
 from service.store.indexes import INDEXES
+
+
+def use_pymongo() -> bool:
+    """Put PyMongo's own asyncio client in the place of Motor's, if `TEST_DRIVER=pymongo` asks for it."""
+    if os.environ.get("TEST_DRIVER") != "pymongo":
+        return False
+    connection.client_class = lambda threads: AsyncMongoClient
+    return True
 
 
 @contextmanager
 def shared_client(url: str) -> Iterator[None]:
     """Let `Store.connect` to this server lend a client that stays open between tests."""
+    if use_pymongo():  # its clients belong to an event loop, and each test has its own
+        yield
+        return
     connect = Store.connect
     owners: dict[tuple[float, int], Store] = {}
 
