@@ -106,7 +106,7 @@ __all__ = [
 
 log = logging.getLogger("service.store")
 
-# A dead writer holds up its group for the lease and this at most.
+# A dead writer blocks the readers of its group for the lease plus this, at most.
 REAP_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _IN_FLIGHT_SECONDS = 1.0
@@ -165,7 +165,7 @@ class Store:
             raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}): {hint}") from None
 
     async def ensure_indexes(self) -> None:
-        """Check the layout and make all indexes; costs little where they are there."""
+        """Check the layout and make all indexes; cheap when they exist already."""
         await self.layout.check()
         await self.indexes.ensure()
 
@@ -181,12 +181,12 @@ class Store:
 
     @stored
     async def ping(self) -> bool:
-        """Return whether the database answers and all indexes are there."""
+        """Return whether the database responds and all indexes exist."""
         await self.database.command("ping")
         return self.indexes.are_ready
 
     async def in_flight(self) -> InFlight | None:
-        """Return the batches in flight, or None if the database does not say within a second."""
+        """Return the batches in flight, or None if the database does not respond within a second."""
         try:
             with time_budget(_IN_FLIGHT_SECONDS):
                 return await self._in_flight()
@@ -213,7 +213,7 @@ class Store:
         return self._failures + self.upkeep.failures
 
     def start_upkeep(self) -> None:
-        """Make the indexes as soon as the database answers, then look after it."""
+        """Make the indexes as soon as the database responds, then run the upkeep until cancelled."""
         self._task = asyncio.create_task(self._keep_up())
 
     async def close(self) -> None:
@@ -231,12 +231,12 @@ class Store:
         await close(self.client)
 
     def _look_after_groups(self) -> None:
-        """Look at the groups that are due beside the reaper: a large one must not hold up those of dead writers."""
+        """Run the upkeep beside the reaper: a large group must not delay the recovery of dead batches."""
         if self._looking is not None and not self._looking.done():
             return
         done, self._looking = self._looking, asyncio.create_task(self.upkeep.run())
         if done is not None:
-            done.result()  # raises what it met
+            done.result()  # raises its exception
 
     async def _keep_up(self) -> None:
         indexed, refused = False, ""
@@ -258,11 +258,11 @@ class Store:
             except StoreError as error:
                 log.warning("upkeep waits for the database", extra={"error": str(error)})
                 self._failures += 1
-                indexed = False  # what comes back may be another one, restored or new
+                indexed = False  # the database that comes back may be restored or new
             except Exception as error:
-                # Without upkeep a dead writer would hold up its group for good.
+                # Without upkeep, a dead writer would block the readers of its group for ever.
                 log.error("upkeep failed", extra={"error": type(error).__name__})
                 self._failures += 1
-            # Apart from each other, so that processes do not all ask at once.
+            # At random, so that processes do not all ask at once.
             pause = REAP_SECONDS if indexed else _RETRY_SECONDS
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))

@@ -122,7 +122,7 @@ class Analysts:
             return True
 
     async def _find(self, name: str | int) -> tuple[Analyst, ...]:
-        """Return the analyst of this name; all of them for 1."""
+        """Return the analyst of this name, if any; 1 instead of a name returns all."""
         users = (await self._database.command("usersInfo", name))["users"]
         found = ((user["user"], _ONE_ROLE.fullmatch(user["roles"][0]["role"])) for user in users if self._has_one(user))
         return tuple(Analyst(user, int(role[1]) if role[1] else None) for user, role in found if role)

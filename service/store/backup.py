@@ -3,8 +3,8 @@
 A group is read from one snapshot: its ids, its counts and its outputs belong together. Values that are sealed stay
 sealed.
 
-A file is a line of JSON that says what it is, then blocks, each a line of JSON and the documents it announces, then
-a line that says how many documents there are. Nothing is decoded on the way: that would take most of the time.
+A backup file begins with a header (one line of JSON). Blocks follow: one line of JSON and the documents that it
+announces. The last line has the number of documents. Documents are never decoded: that would take most of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from service.store.errors import StoreError
 from service.store.layout import VERSION, Layout
 
 _FORMAT = "scraping-data-service backup"
-# Of a group, in one snapshot; and of an organization as a whole.
+# Collections read per group, in one snapshot; and collections read per organization.
 GROUP_COLLECTIONS = ("groups", "outputs", "versions", "jobs", "days", "reviews")
 ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens")
 # The counters of an organization; its id is the document's own.
@@ -36,7 +36,7 @@ _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
 _MAX_BLOCK_BYTES = 64 * 1024 * 1024
 _MAX_LINE = 1024
-# Each waits for the journal and the majority: several at once keep the database at work meanwhile.
+# Each insert waits for the journal and the majority: several at once keep the database busy.
 _INSERTS_AT_ONCE = 4
 _SNAPSHOT_TOO_OLD = 239
 
@@ -44,7 +44,7 @@ Progress = Callable[[int], None]
 
 
 class BackupError(StoreError):
-    """The file or the database is not one that can be restored; the text says what to do."""
+    """The backup cannot be made or restored; the text says what to do."""
 
 
 class Backup:

@@ -26,7 +26,7 @@ from service.store.vault import Sealed, Vault
 
 T = TypeVar("T")
 
-# What a record has besides its value, roughly, in bytes.
+# Approximate bytes of a record besides its value.
 _OVERHEAD = 300
 # A cursor goes into a header, of which most clients take 8 KB: a longer key is named by its record's `_id`.
 _MAX_KEY_CHARACTERS = 1000
@@ -42,7 +42,7 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Selection:
-    """Which records of an organization: all of them unless something is given."""
+    """A filter for the records of an organization; without values it selects all."""
 
     domain: str | None = None
     subdomains: bool = False  # of `domain`, which then may have a leading dot or a port
@@ -56,7 +56,7 @@ ALL = Selection()
 
 
 def now() -> datetime:
-    """Return the present in UTC and whole milliseconds, as the database stores it."""
+    """Return the current time in UTC and whole milliseconds, as the database stores it."""
     moment = datetime.now(UTC)
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
@@ -72,7 +72,7 @@ class BrowserState(SealedRecords):
     # The index that gives the order of listing, and its fields after the organization.
     order_index: ClassVar[str] = "identity"
     order: ClassVar[tuple[str, ...]]
-    # The fields that `Selection.path` and `Selection.name` mean.
+    # The fields that `Selection.path` and `Selection.name` filter by.
     path_field: ClassVar[str] = "path"
     name_field: ClassVar[str] = "name"
     session: ClassVar[Any]  # what `expires` holds in a record that does not expire
@@ -117,7 +117,7 @@ class BrowserState(SealedRecords):
 
         async for size, records in by_bytes(read, self._position, _stored_size, begin):
             if end is not None and self._position(records[-1]) > end:
-                # Set between the look at the keys and now: the next page begins with it.
+                # Written after the keys were read: the next page begins with it.
                 records = [record for record in records if self._position(record) <= end]
             ended = end is not None and (not records or self._position(records[-1]) == end)
             yield Batch(size, partial(self._open_all, records, extra))
@@ -185,7 +185,7 @@ class BrowserState(SealedRecords):
 
     @stored
     async def delete(self, organization_id: int, selection: Selection) -> int:
-        """Delete the records of a selection, in bounded commands; return how many they were."""
+        """Delete the records of a selection, in bounded commands; return their number."""
         self._indexes.require(self.name)
         where = self._where(organization_id, selection)
         deleted = 0
@@ -193,7 +193,7 @@ class BrowserState(SealedRecords):
             found = await self._records.find(where, {"_id": 1}, limit=CHUNK).to_list(CHUNK)
             if found:
                 chosen = {"_id": {"$in": [record["_id"] for record in found]}}
-                # With the filter again: one that was set anew meanwhile may no longer be expired.
+                # With the filter again: a record that was set again meanwhile may no longer be expired.
                 deleted += (await self._records.delete_many({**where, **chosen})).deleted_count
             if len(found) < CHUNK:
                 return deleted
@@ -217,7 +217,7 @@ class BrowserState(SealedRecords):
         return made
 
     async def _upsert(self, operations: list[UpdateOne]) -> Counts:
-        """Write all operations; those that met the first write of the same record go again."""
+        """Write all operations; repeat those that collided with the first write of the same record."""
         created = updated = 0
         for start in range(0, len(operations), CHUNK):
             counts = await self._upsert_chunk(operations[start : start + CHUNK])

@@ -29,13 +29,13 @@ else:
 
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
-# For a write that the reaper repeats if a crash loses it.
+# For writes that the reaper repeats if a crash loses them.
 COMMITTED = WriteConcern(w="majority")
 MAJORITY = ReadConcern("majority")
 
-# A server that went away without a word is found by the driver's heartbeat: after the pause
-# between two and the time to connect, 3 s together. Its connections are dropped then, and what
-# waits on them ends; without that, each of them would cost one request its whole time.
+# The driver's heartbeat notices a server that vanished without closing its connections within 3 s:
+# the pause between two heartbeats plus the time to connect. It then drops the connections. Without
+# it, each of them would cost one request its whole time budget.
 _HEARTBEAT_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
 
@@ -117,6 +117,6 @@ async def close(client: Client) -> None:
 
 
 async def server_time(database: Database) -> datetime:
-    """Return what the clock of the database says."""
+    """Return the time on the clock of the database."""
     local: datetime = (await database.command("hello"))["localTime"]
     return local.replace(tzinfo=UTC)

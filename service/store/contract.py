@@ -1,4 +1,4 @@
-"""What every public method of the store keeps to: the store's errors only, and within the time budget."""
+"""The contract of every public method of the store: it raises only the store's errors, within the time budget."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from service.store.errors import StoreUnavailable, driver_errors
 from service.store.time_budget import current_budget, in_time, refill_budget
 
 _A_DAY = 86_400.0
-# A response that has begun can only be cut off: it waits so long for a database that fails over.
+# How long a response that has begun waits for a failover: after that it can only be cut off.
 _FAILOVER_SECONDS = 30.0
 _RETRY_SECONDS = 0.5
 
@@ -54,7 +54,7 @@ def patient(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
 
 def without_time_limit(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
-    """Let a method of the upkeep take as long as it takes: the driver's own limit is that of a request."""
+    """Run a method of the upkeep without a time limit: the driver's default is the limit of a request."""
 
     @functools.wraps(method)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -65,10 +65,10 @@ def without_time_limit(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitab
 
 
 def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator[T]]:
-    """Let a store's async generator raise the store's errors only, and keep time by the value.
+    """Let an async generator raise only the store's errors, and limit the time per value.
 
-    The first value counts to the budget of the request, which ends as a 503; each later one has
-    the whole time for itself, however long the client took over those before it.
+    The first value counts against the budget of the request, which ends with a 503. Each later
+    value has a full budget of its own, however slowly the client reads.
     """
 
     @functools.wraps(method)
@@ -81,7 +81,7 @@ def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator
                         taken = [await anext(values)]
                     except StopAsyncIteration:
                         return
-            yield taken.pop()  # nothing is kept of it while the client takes its time
+            yield taken.pop()  # no reference is kept while the client reads it
             refill_budget()
 
     return wrapper

@@ -29,7 +29,7 @@ class Counters:
                 )
                 return int(document[name]) - count + 1
             except DuplicateKeyError:
-                # Two first writers of an organization: the other one made the document.
+                # Another first writer of this organization has just made the document.
                 if last_try:
                     raise
         raise AssertionError("unreachable")

@@ -1,8 +1,8 @@
 """Jobs from their beginning to their end: finished, compared with the job before, judged.
 
-A job is finished once, whoever asks: the step that ends it also keeps what was found, and is made only
-if nobody has made it before. Its counts are those that its writes have added up. What it did not see is
-what the other jobs of its series still hold: every item belongs to the newest job that saw it.
+A job is finished once, however often it is requested: one conditional update ends it and stores the results.
+Its counts are the sum of its writes. The items that it did not see are those that other jobs of its series
+still hold, because every item belongs to the newest job that saw it.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from service.store.rules import Facts, Field, Verdict, judge
 from service.store.upkeep import Expire
 from service.store.webhooks import Webhooks
 
-# Fill rates that are kept with a job, and their bytes: a list has up to 1000 jobs.
+# Limits of the fill rates stored with a job, in number and bytes: a list has up to 1000 jobs.
 _MAX_FIELDS = 100
 _MAX_FIELD_BYTES = 8 * 1024
 # Other jobs of a series that are looked at one by one.
 _MAX_JOBS = 1000
-# A deletion of what is missing ends after this long, and goes on when the same is said again.
+# The deletion of missing items stops after this long; repeating the request continues it.
 _DELETE_SECONDS = 1.5
 # How long the end of a job waits for writers of its group.
 _SETTLE_SECONDS = 2.0
@@ -54,9 +54,9 @@ class Crawls:
 
     @stored
     async def declare(self, group: Group, job_id: str, said: Record) -> Record:
-        """Set the series of a job, let it run, or end it as failed; return it. One that is new is made.
+        """Set the series of a job, or its state to running or failed; return it. Creates the job if needed.
 
-        Of a job that is said to be finished only the series is set: see `finish`.
+        For the state `finished` only the series is set: see `finish`.
         """
         self._indexes.require("groups", "jobs")
         job = group.owner | {"job_id": job_id}
@@ -86,7 +86,7 @@ class Crawls:
 
     @stored
     async def one(self, group: Group, job_id: str) -> Record | None:
-        """Return a job as it is served; None if there is none."""
+        """Return a job as it is served, or None."""
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
         found = await self._jobs.find_one(group.owner | {"job_id": job_id})
@@ -94,7 +94,7 @@ class Crawls:
 
     @stored
     async def finish(self, group: Group, job_id: str, fields: list[Field]) -> Record:
-        """Take stock of a job whose fields were described, judge it and return it; only the first call changes it."""
+        """Count and judge a job, given the statistics of its fields; return it. Only the first call changes it."""
         owner = group.owner
         await self._settle(owner)
         await self._counts.gather(group)
@@ -132,22 +132,22 @@ class Crawls:
         return ended
 
     async def _settle(self, owner: Record) -> None:
-        """Wait until all that was written is counted. Raises StoreUnavailable where a writer has died: try again."""
+        """Wait until all writes are counted. Raises StoreUnavailable while a dead writer's are not: try again."""
         found = await self._groups.find_one(owner, ["open.token"]) or {}
         tokens = [batch["token"] for batch in found.get("open", ())]
-        # The upkeep counts anew as soon as it can; a date that is later than this says that it does already.
+        # Make a pending recount due now; a later date means that one is running already.
         soon = {**owner, "recount": {"$exists": True}, "due": {"$lt": now() + UPKEEP_DELAY}}
         await self._groups.update_one(soon, {"$set": {"due": now()}})
         uncounted = {**owner, "$or": [{"open.token": {"$in": tokens}}, {"recount": {"$exists": True}}]}
         deadline = time.monotonic() + _SETTLE_SECONDS
         while await self._groups.find_one(uncounted, ["_id"]) is not None:
             if time.monotonic() > deadline:
-                raise StoreUnavailable("what a dead writer did is not counted yet")
+                raise StoreUnavailable("the writes of a dead writer are not counted yet")
             await asyncio.sleep(_SETTLE_SECONDS / 50)
 
     @stored
     async def tell(self, group: Group, job: Record) -> None:
-        """Tell the webhooks that a job has ended, if nobody has yet."""
+        """Tell the webhooks that a job has ended, unless this was done before."""
         if job.get("untold"):
             await self._webhooks.job_finished(group, served(job))
             told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
@@ -177,7 +177,7 @@ class Crawls:
 
     @stored
     async def unseen(self, group: Group, job_id: str) -> list[str] | None:
-        """Return the jobs that hold what a job did not see; None where they are all others of the group."""
+        """Return the jobs that hold items which a job did not see; None means all other jobs of the group."""
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
         owner = group.owner
@@ -190,9 +190,9 @@ class Crawls:
 
     @stored
     async def delete_missing(self, group: Group, job: Record) -> bool:
-        """Delete what a job did not see, for a limited time; return whether there is more.
+        """Delete items that a job did not see, for a limited time; return whether there are more.
 
-        Not what a job that began later has seen: it is there. And nothing for a job that failed, or saw nothing.
+        Keeps items that a later job has seen. Deletes nothing for a job that failed or saw no items.
         """
         if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
             return False
@@ -214,7 +214,7 @@ class Crawls:
 
 
 def _others(job: Record) -> Record:
-    """Return the filter for the other jobs of a series that hold items. Jobs without a series have none, or null."""
+    """Return the filter for the other jobs of a series that hold items; null also finds jobs without a series."""
     return {"series": job.get("series"), "items": {"$gt": 0}, "job_id": {"$ne": job["job_id"]}}
 
 
@@ -227,7 +227,7 @@ _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def _kept(fields: list[Field], named: set[str]) -> list[Record]:
-    """Return fill rates to keep with a job: first those that rules name, as the next job is compared with them."""
+    """Return the fill rates to store with a job; first those that rules compare with the next job."""
     kept: list[Record] = []
     left = _MAX_FIELD_BYTES
     for field in sorted(fields, key=lambda field: field["path"] not in named):

@@ -1,7 +1,7 @@
 """From BSON to Python values, exactly as they were stored.
 
 The driver takes a sub-document with `$ref` and `$id` for a reference, moves its members and drops a `$db` that is
-null. What scrapers send may look like one and is data like any other.
+null. Items may contain such objects, and they must stay unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Document = bytes | dict[str, Any]
 _BATCH_BYTES = 8 * 1024 * 1024
 
 _REFERENCE = b"$ref\0"
-# Dollar signs that are looked at one by one.
+# Up to this many dollar signs are checked one by one.
 _MAX_DOLLARS = 1000
 
 
@@ -42,9 +42,9 @@ def decode(document: Document, options: CodecOptions[dict[str, Any]] = NAIVE) ->
 
 
 def has_reference(document: bytes) -> bool:
-    """Return whether a document may hold what the driver takes for a reference.
+    """Return whether a document may hold an object that the driver would decode as a reference.
 
-    From dollar to dollar: 5 µs for 240 KB of ordinary items, where `in` alone takes 160, a tenth of decoding them.
+    Goes from dollar sign to dollar sign: 5 µs for 240 KB of ordinary items, instead of 160 µs with `in`.
     """
     place = document.find(b"$")
     for _ in range(_MAX_DOLLARS):
@@ -57,7 +57,7 @@ def has_reference(document: bytes) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without raw documents in it; the driver makes no references of those."""
+    """Return a value with its raw documents decoded: the driver would make references of some."""
     if isinstance(value, RawBSONDocument):
         return {name: _plain(member) for name, member in value.items()}
     if isinstance(value, list):
@@ -71,7 +71,7 @@ def encoded(document: RawBSONDocument | dict[str, Any]) -> Document:
 
 
 async def decoded_batches(found: AsyncIterator[Any], max_documents: int) -> AsyncIterator[list[dict[str, Any]]]:
-    """Yield the documents of a cursor that reads RAW, their dates aware: so many at once, or about 8 MB of them."""
+    """Yield the documents of a cursor that reads RAW, with aware dates: `max_documents` at once, or about 8 MB."""
     batch: list[dict[str, Any]] = []
     size = 0
     async for document in found:

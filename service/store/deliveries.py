@@ -1,10 +1,10 @@
-"""Messages to webhooks: stored before they are sent, so that they outlive the process that had them to send.
+"""Messages to webhooks: stored before they are sent, so that they survive the process that sends them.
 
-A webhook is worked on by one process at a time, which holds its lease. `due` says when somebody is to
-look at it next: at once when a message is added, when the next attempt is to be made, every five
-seconds where it is told of changed groups. The lease ends by itself when its process dies.
+One process at a time works on a webhook, and holds its lease. `due` is when a process must look at it next: at once
+when a message is added, at the next attempt, and every five seconds if it subscribes to changed groups. The lease
+expires if its process dies.
 
-A message is named by what it says: to add it twice is to add it once.
+The id of a message is made from its content: adding a message twice stores it once.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ RETRIES = [timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 3600, 6 *
 CHANGED_EVERY = timedelta(seconds=5)
 # Longer than a turn of the worker: ten seconds of messages, and ten more for the last of them.
 LEASE = timedelta(seconds=40)
-# A webhook that nothing is known of is looked at this often, should a process have died before it set `due`.
+# An idle webhook is looked at this often, in case a process died before it set `due`.
 _IDLE = timedelta(minutes=1)
 KEPT = 50
 MAX_RESPONSE = 200
-# How far the clock of a new primary may be behind that of the one before.
+# How far the clock of a new primary may be behind the clock of the previous one.
 _SKEW = timedelta(seconds=2)
-# Finished messages are kept so much longer than the changes that are looked at: they are what keeps one from being
-# added again.
+# Finished messages are kept this much longer than the changes that are looked at: they prevent a second message about
+# the same change.
 _MARGIN = timedelta(minutes=1)
 _GROUPS_AT_ONCE = 1000
 
 
 class Outcome(NamedTuple):
-    """What came of an attempt: the status and the beginning of the response, or why there is none."""
+    """The outcome of an attempt: status and beginning of the response, or the reason why there is none."""
 
     status: int | None
     response: str = ""
@@ -109,7 +109,7 @@ class Deliveries:
 
     @stored
     async def add(self, group: Group, webhooks: list[str], type: str, version: str, data: dict[str, Any]) -> None:
-        """Store a message for each webhook and let it be sent; `version` tells it from others of its type and group."""
+        """Store a message for each webhook and have it sent; `version` distinguishes messages of one type and group."""
         group_id = group.group_id
         records = [
             _record(group.organization_id, id, new_message(type, data, _name(id, type, group_id, version)), group_id)
@@ -129,14 +129,14 @@ class Deliveries:
         return [_served(record) for record in await found.to_list(None)]
 
     async def remove(self, owner: Record) -> None:
-        """Forget the messages to a webhook."""
+        """Delete the messages to a webhook."""
         await self._deliveries.delete_many(owner)
 
-    # -- for whoever sends --------------------------------------------------------------------
+    # -- for the sender ------------------------------------------------------------------------
 
     @stored
     async def due(self, busy: Iterable[int], limit: int) -> list[tuple[int, str]]:
-        """Return organization and id of webhooks to look at, the longest due first, without busy organizations."""
+        """Return organization and id of the webhooks that are due, oldest first, without busy organizations."""
         self._indexes.require("webhooks", "deliveries")
         where: Record = {"due": {"$lte": now()}, "lease.until": {"$not": {"$gt": now()}}}
         if busy := list(busy):
@@ -173,7 +173,7 @@ class Deliveries:
         moment = now()
         if lane.look is None or lane.look > moment:
             return lane
-        # Both before the groups are read: what is written later is in the next look.
+        # Both before the groups are read: later writes are found by the next look.
         present = await server_time(self._database)
         since = min([present, *await self._in_flight_since(lane.organization_id)]) - _SKEW
         where: Record = {"organization_id": lane.organization_id, "last_change": {"$gte": lane.since}}
@@ -200,19 +200,19 @@ class Deliveries:
         return [batch["date"] for group in await found.to_list(None) for batch in group["open"]]
 
     async def _add_changed(self, lane: Lane, groups: dict[str, int]) -> None:
-        """Add messages of changed groups, each in place of the one of its group that still waits."""
+        """Add messages about changed groups; each replaces the unsent message about the same group."""
         names = {_name(lane.webhook_id, GROUP_CHANGED, id, str(last)): id for id, last in groups.items()}
         known = {**lane.owner, "_id": {"$in": list(names)}}
         for record in await self._deliveries.find(known, ["_id"]).to_list(None):
             del names[record["_id"]]
         if not names:
             return
-        # What became of the messages before: the attempts go on where they were, and five seconds are between two.
+        # A new message takes over the attempts of the one it replaces; after a sent one it waits five seconds.
         before = {**lane.owner, "group_id": {"$in": list(names.values())}, "type": GROUP_CHANGED}
         waiting: dict[str, Record] = {}
         earliest: dict[str, datetime] = {}
         async for record in self._deliveries.find(before, ["group_id", "attempts", "due", "last_attempt", "last_id"]):
-            # A process whose lease is over must not take away what another has added.
+            # A process that has lost its lease must not remove messages that another one added.
             if "due" in record and record["last_id"] < groups[record["group_id"]]:
                 waiting[record["group_id"]] = record
             elif "due" not in record and record["last_attempt"] is not None:
@@ -243,7 +243,7 @@ class Deliveries:
 
     @stored
     async def record(self, lane: Lane, message: Message, outcome: Outcome) -> None:
-        """Note what came of an attempt; after the last one the webhook is switched off."""
+        """Store the outcome of an attempt; after the last one the webhook is switched off."""
         moment = now()
         change: Record = {"$set": _attempt(message, outcome, moment), "$unset": {"due": ""}}
         last = not outcome.is_success and message.attempts == len(RETRIES)
@@ -264,7 +264,7 @@ class Deliveries:
 
     @stored
     async def record_test(self, organization_id: int, webhook_id: str, message: Message, outcome: Outcome) -> Record:
-        """Store what came of a test; one that succeeds switches the webhook on again."""
+        """Store the outcome of a test; a success switches the webhook on again."""
         moment = now()
         owner = {"organization_id": organization_id, "webhook_id": webhook_id}
         record = {**_record(organization_id, webhook_id, message, None), **_attempt(message, outcome, moment)}
@@ -278,12 +278,12 @@ class Deliveries:
 
     @stored
     async def release(self, lane: Lane) -> None:
-        """Leave a webhook to others, and say when it is to be looked at next."""
+        """Release a webhook, and set when it must be looked at next."""
         moment = now()
         waiting = self._deliveries.find({**lane.owner, "due": {"$exists": True}}, ["due"], hint="due")
         found = await waiting.sort("due", 1).limit(1).to_list(1)
         times = [moment + _IDLE, *(record["due"] for record in found), *([lane.look] if lane.look else [])]
-        # Not before the others that are due now. What was added meanwhile has set `due` to before the end of the lease.
+        # Behind the others that are due now. A message added meanwhile has set `due` to before the end of the lease.
         due = max(moment, min(times))
         update: list[Record] = [
             {
@@ -300,7 +300,7 @@ class Deliveries:
             await self.remove(lane.owner)  # it was deleted meanwhile
 
     async def _trim(self, lane: Lane) -> None:
-        """Remove old messages that nothing waits for."""
+        """Remove old messages that are finished."""
         ended = {**lane.owner, "state": {"$ne": "pending"}}
         newest = self._deliveries.find(ended, ["create_date"]).sort("create_date", -1)
         found = await newest.skip(KEPT).limit(1).to_list(1)
@@ -313,7 +313,7 @@ class Deliveries:
     async def _insert(self, records: list[Record]) -> None:
         try:
             await self._deliveries.insert_many(records, ordered=False)
-        except BulkWriteError as error:  # those that are there already say the same
+        except BulkWriteError as error:  # messages with the same id have the same content
             failed = error.details["writeErrors"]
             if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
                 raise
@@ -323,13 +323,13 @@ _GROUP = {"_id": 0, "group_id": 1, "last_change": 1, "last_id": 1, "open.first":
 
 
 def _readable(group: Record) -> int:
-    """Return the newest id of a group that a reader can see now: batches in flight end what is readable."""
+    """Return the newest id of a group that a reader can see now: a batch in flight hides itself and all after it."""
     first: int = min([*(batch["first"] for batch in group.get("open", ())), group.get("last_id", 0) + 1])
     return first - 1
 
 
 def _name(*parts: str) -> str:
-    """Return the id of a message that says this; no two messages have the same."""
+    """Return the id of a message with this content; different content gives a different id."""
     text = b"".join(b"%d:%b" % (len(part.encode()), part.encode()) for part in parts)
     return f"msg_{hashlib.sha256(text).hexdigest()[:32]}"
 

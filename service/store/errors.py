@@ -1,4 +1,4 @@
-"""What the store raises, and how the driver's errors become it."""
+"""The exceptions of the store, and how the driver's errors are turned into them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from pymongo.errors import (
 )
 
 DUPLICATE_KEY = 11000
-# Server codes of a command that no database would take: it is wrong, and so is the service. Whatever else a server
-# reports (no disk space, a lost lock, a read-only member, a code of a later version) may be over next time.
+# Server codes of an invalid command: a defect of the service. All other codes (no disk space, a lost lock, a read-only
+# member, a code of a later version) may be temporary.
 _DEFECT_CODES = {
     *(2, 9, 12, 14, 15, 16, 22, 28, 40, 52, 54, 55, 56, 57, 59, 66, 72, 73, 96, 241),  # bad values, paths, operators
     *(10334, 17280, 40352, 40353, 40415, DUPLICATE_KEY, 121),  # 121: a validator that an operator has set
 }
-# What the server says, with code 2, where an index has vanished.
+# The server's text, with code 2, when an index is missing.
 _NO_INDEX = "hint"
-# Server codes of a message that cannot be read, as one document in it is too deep, too large or malformed.
+# Server codes of a message that cannot be read: one document in it is too deep, too large or malformed.
 _REFUSING_CODES = {2, 9, 15, 22, 10334}
 
 # Server codes of a wrong configuration -> what the operator has to fix.
@@ -43,7 +43,7 @@ log = logging.getLogger("service.store")
 
 
 class StoreError(Exception):
-    """The database refused an operation. Carries no document: driver messages do."""
+    """The database refused an operation. Its text quotes no document, as the driver's does."""
 
 
 class StoreUnavailable(StoreError):
@@ -55,7 +55,7 @@ class CursorExpired(StoreError):
 
 
 class CursorInvalid(StoreError):
-    """A cursor that no page of this list has given."""
+    """A cursor that no page of this list has returned."""
 
 
 class Misconfigured(StoreUnavailable):
@@ -94,7 +94,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_passing_code(code: int) -> bool:
-    """Return whether an error that the server reports for one document may be over next time."""
+    """Return whether an error that the server reports for one document may be temporary."""
     return code not in _DEFECT_CODES
 
 
@@ -107,7 +107,7 @@ def is_passing(error: BulkWriteError) -> bool:
 
 
 def _is_defect(error: PyMongoError) -> bool:
-    """Return whether the service has asked for something that cannot work, now or later."""
+    """Return whether the service has sent an operation that can never work."""
     if error.timeout:
         return False
     if isinstance(error, BulkWriteError):
@@ -115,5 +115,5 @@ def _is_defect(error: PyMongoError) -> bool:
     if isinstance(error, OperationFailure):
         reason = str((error.details or {}).get("errmsg", ""))
         return error.code in _DEFECT_CODES and _NO_INDEX not in reason
-    # Of the driver's own, those about the network have been dealt with.
+    # Network errors of the driver were handled above.
     return isinstance(error, (ConfigurationError, InvalidOperation, InvalidName, CollectionInvalid, DocumentTooLarge))

@@ -28,7 +28,7 @@ class Group(NamedTuple):
         return self.output_ids()(key_hash)
 
     def output_ids(self) -> Callable[[str], str]:
-        """Return what makes the identities of many keys."""
+        """Return a function that makes the identities of many keys."""
         begun = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())
 
         def output_id(key_hash: str) -> str:

@@ -1,4 +1,4 @@
-"""What each group holds: counted as it is written, so that nothing is counted when it is read."""
+"""The counts of each group: kept up to date by writes, so that reading counts nothing."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _GROUP_BYTES = 2000
 _GATHERED_AT_ONCE = 16
 _COLLECTIONS = ("groups", "jobs", "days")
 _NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict.verdict")
-# Those of one group, and what they are where nobody has set them.
+# The settings of a group, with their defaults.
 _SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
-# Whether counts of jobs and days are on their way, not the counts: they may be 64 KB per group.
+# Whether counts of jobs and days wait to be moved, not the counts themselves: they may be 64 KB per group.
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(_NAMES, 1),
     "waits": {"$gt": [{"$ifNull": ["$pending", "$moving"]}, None]},
@@ -81,7 +81,7 @@ class Groups:
 
     @stored
     async def one(self, group: Group) -> dict[str, Any]:
-        """Return one group with all its days; one that does not exist has nothing in it."""
+        """Return one group with all its days; all counts are 0 if it does not exist."""
         self._indexes.require(*_COLLECTIONS)
         found = await self._groups.find_one(group.owner, _FIELDS)
         if found is None:
@@ -92,7 +92,7 @@ class Groups:
 
     @stored
     async def settings(self, group: Group) -> dict[str, Any]:
-        """Return the settings of a group: those that nobody has set have their defaults."""
+        """Return the settings of a group, with defaults."""
         self._indexes.require(*_COLLECTIONS)
         found = await self._groups.find_one(group.owner, list(_SETTINGS)) or {}
         return {name: found.get(name, default) for name, default in _SETTINGS.items()}
@@ -114,19 +114,19 @@ class Groups:
                 await self._groups.update_one(group.owner, update, upsert=True)
                 self._comparings.forget(group)
                 return
-            except DuplicateKeyError:  # somebody else made the group's document
+            except DuplicateKeyError:  # another process made the group's document
                 if last_try:
                     raise
 
     @stored
     async def remove(self, group: Group) -> None:
-        """Forget the jobs and the days of a group whose outputs are deleted; its ids go on where they were."""
+        """Delete the jobs and days of a group whose outputs are deleted; its ids continue to increase."""
         self._indexes.require(*_COLLECTIONS)
         owner = group.owner
         await self._jobs.remove(group)
         await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
-        # Unless somebody has written to it meanwhile.
+        # Unless it was written to meanwhile.
         await self._groups.update_one({**owner, "items": {"$lte": 0}}, {"$unset": gone})
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
@@ -141,7 +141,7 @@ class Groups:
         return days
 
     async def _gather(self, group: Group, found: dict[str, Any]) -> None:
-        """Bring the days and the number of the jobs of a group that was found up to date."""
+        """Bring the days and the number of jobs of a loaded group up to date."""
         if found["waits"]:
             await self._jobs.gather(group)
             now = await self._groups.find_one(group.owner, ["jobs"]) or {}

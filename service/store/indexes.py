@@ -1,7 +1,7 @@
 """Every index of every collection, and how they are made.
 
-Index builds take as long as they take: they run in the upkeep, without the time limit of requests.
-A collection may be written only when its indexes are there: without the unique ones two writers
+Index builds may take hours: they run in the upkeep, without the time limit of requests.
+A collection may be written only when its indexes exist: without the unique ones two writers
 could store one record twice.
 """
 
@@ -60,7 +60,7 @@ INDEXES: dict[str, list[IndexModel]] = {
     "jobs": [
         _index("job", *_GROUP, "job_id", unique=True),
         _index("recent", *_GROUP, "-last_write", "-_id"),
-        # What other jobs of a series hold: of many, few hold anything. And the last one that finished.
+        # Finds the few jobs of a series that still hold items, and the job of a series that finished last.
         _index("held", *_GROUP, "series", "items", partialFilterExpression={"items": {"$gt": 0}}),
         _index("finished", *_GROUP, "series", "-finish_date", partialFilterExpression={"state": "finished"}),
     ],
@@ -110,13 +110,13 @@ class Indexes:
             raise StoreUnavailable("indexes are being built")
 
     def forget(self) -> None:
-        """Let nothing be read or written until `ensure` has been through again."""
+        """Refuse reads and writes until `ensure` has run again."""
         self._ready.clear()
 
     @stored
     @without_time_limit
     async def ensure(self) -> None:
-        """Make all indexes, each collection's in one command; costs little where they are there.
+        """Make all indexes, with one command per collection; cheap when they exist already.
 
         One collection does not wait for another, which may take hours or fail.
         """
@@ -128,10 +128,10 @@ class Indexes:
 
     @stored
     async def verify(self) -> None:
-        """Raise StoreUnavailable if indexes have vanished, as when somebody dropped the database.
+        """Raise StoreUnavailable if indexes are missing, for example because the database was dropped.
 
-        Their collections are not read or written until `ensure` has been through again: without unique indexes two
-        writers would store one record twice.
+        Their collections are not read or written until `ensure` has run again: without unique indexes two writers would
+        store one record twice.
         """
         found = await asyncio.gather(*map(self._missing, INDEXES))
         vanished = {name for name, missing in zip(INDEXES, found, strict=True) if missing}

@@ -1,8 +1,8 @@
-"""What each job of a group wrote and holds, and what each day brought.
+"""The counts of each job and of each day of a group.
 
 A batch adds its counts to `pending` in its group's document, in the step that finishes it. From there they are moved
-to one document per job in `jobs` and one per day in `days`. A move has a number: a document that has had it refuses it
-the second time, so a move that broke off is simply done again.
+to one document per job in `jobs` and one per day in `days`. A move has a number: a document that has
+applied it refuses it the second time, so a move that was interrupted is simply repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
-# What stays of a job when its group is deleted, so that a move that comes late is refused.
+# The fields that are kept of a job when its group is deleted, so that a late move is refused.
 _REMOVED = {"organization_id": 1, "group_id": 1, "job_id": 1, "move": 1}
 
 
@@ -62,27 +62,27 @@ class Jobs:
 
     @stored
     async def declare(self, group: Group, job_id: str) -> None:
-        """Make a job that has written nothing: counted as one that wrote, but with nothing."""
+        """Make a job that has written nothing; it is counted as a job of its group."""
         self._indexes.require("groups", "jobs")
         owner = group.owner
         entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
         nothing = {"$push": {"pending": entry}}
         try:
             await self._groups.update_one(owner, nothing, upsert=True)
-        except DuplicateKeyError:  # somebody else made the group's document
+        except DuplicateKeyError:  # another process made the group's document
             await self._groups.update_one(owner, nothing)
         await self.gather(group)
 
     @stored
     async def gather(self, group: Group) -> None:
-        """Move the counts that wait in the group's document now to the jobs' documents."""
+        """Move the counts in the group's document to the jobs' documents."""
         self._indexes.require("groups", "jobs")
         owner = group.owner
         before = await self._begun(owner)
         if before is not None:
             await self._move(owner, before)
-        # One more, begun by this call or meanwhile by another, has all that waited. Not until nothing waits: while
-        # somebody writes, something always does.
+        # One more move, by this call or another, includes all that waited at the start. Not a loop until nothing
+        # waits: under load something always does.
         move = await self._begin(owner) or await self._begun(owner)
         if move is not None:
             await self._move(owner, move)
@@ -91,7 +91,7 @@ class Jobs:
         number, jobs, days = move["number"], *_summed(move["entries"])
         await _apply(self._jobs, owner, "job_id", number, jobs)
         await _apply(self._days, owner, "date", number, days)
-        # Those that this move made, whoever did it: counting all jobs would take longer with each one.
+        # The jobs that this move created: counting all jobs would take longer with each new one.
         made = {**owner, "job_id": {"$in": list(jobs)}, "first_move": number}
         await self._groups.update_one(
             {**owner, "moving.number": number},
@@ -103,7 +103,7 @@ class Jobs:
         return found["moving"] if found else None
 
     async def _begin(self, owner: dict[str, Any]) -> dict[str, Any] | None:
-        """Set the counts that wait aside, under a new number."""
+        """Set the waiting counts aside, under a new number."""
         number = {"$add": [{"$ifNull": ["$moves", 0]}, 1]}
         group = await self._groups.find_one_and_update(
             {**owner, "moving": {"$exists": False}, "pending": {"$exists": True}},
@@ -115,8 +115,8 @@ class Jobs:
 
     @stored
     async def remove(self, group: Group) -> None:
-        """Forget the jobs and the days of a group, and the counts that wait for them."""
-        await self.gather(group)  # whoever else moves these counts finds that done
+        """Delete the jobs and days of a group, and the counts that wait for them."""
+        await self.gather(group)  # a concurrent move of these counts then has no effect
         owner = group.owner
         await self._groups.update_one(owner, {"$unset": {"pending": ""}, "$set": {"jobs": 0}})
         await self._jobs.update_many(owner, [{"$project": _REMOVED}])
@@ -145,7 +145,7 @@ def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str
 async def _apply(
     collection: Collection, owner: dict[str, Any], name: str, number: int, summed: dict[str, dict[str, Any]]
 ) -> None:
-    """Add what a move brings to each document that has not had it."""
+    """Add the counts of a move to each document that has not applied it."""
     operations = []
     for value, counts in summed.items():
         update: dict[str, Any] = {"move": number, "first_move": {"$ifNull": ["$first_move", number]}}
@@ -164,7 +164,7 @@ async def _apply(
     try:
         await collection.bulk_write(operations, ordered=False)
     except BulkWriteError as error:
-        # A document that has had this move is not found, and cannot be made a second time.
+        # A document that has applied this move is not found, and cannot be created a second time.
         failed = error.details["writeErrors"]
         if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
             raise

@@ -1,4 +1,4 @@
-"""Which layout a database has. Another one is refused: data move by an export and an import."""
+"""The layout version of a database. Other versions are refused: data are moved by export and import."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Layout:
 
     def __init__(self, database: Database, indexes: Indexes) -> None:
         self._database, self._indexes = database, indexes
-        self._found: int | None = None  # when it was last looked at
+        self._found: int | None = None  # as of the last check
         self._meta: Collection = database.get_collection("meta", write_concern=DURABLE, read_concern=MAJORITY)
 
     async def require(self) -> None:
@@ -40,7 +40,7 @@ class Layout:
             raise LayoutError(f"the database was written by {age} version of the service: {_MOVE}")
 
     async def version(self) -> int | None:
-        """Return the version of a database's layout; None of an empty database."""
+        """Return the version of a database's layout; None if the database is empty."""
         marker = await self._meta.find_one({"_id": "layout"})
         if marker is not None:
             return int(marker["version"])

@@ -9,7 +9,7 @@ from typing import Any
 BATCH_BYTES = 1024 * 1024
 _FIRST_RECORDS = 100
 _MAX_RECORDS = 5000
-# The server ends a reply at 16 MB: one that is smaller than this and shorter than asked for is the last.
+# The server ends a reply at 16 MB: a reply below this size with fewer records than requested is the last.
 _REPLY_BYTES = 8 * 1024 * 1024
 
 Record = dict[str, Any]
@@ -18,7 +18,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Batch:
-    """Records as the database sent them. Opening them takes time, so the caller decides where it is done."""
+    """Records as the database sent them. `open` may take long, so the caller decides in which thread it runs."""
 
     size: int
     open: Callable[[], list[Record]]
@@ -42,7 +42,7 @@ def after(fields: Sequence[str], key: Key, operator: str = "$gt") -> Record:
 
 
 def split(records: list[Record], size_of: Callable[[Record], int]) -> Iterator[tuple[int, list[Record]]]:
-    """Yield the records in lists of about BATCH_BYTES, each with its size; lets go of what it has yielded."""
+    """Yield the records in lists of about BATCH_BYTES, each with its size; keeps no reference to them."""
     records.reverse()
     part: list[Record] = []
     size = 0
@@ -63,7 +63,7 @@ async def by_bytes(
     size_of: Callable[[Record], int],
     begin: Key | None = None,
 ) -> AsyncIterator[tuple[int, list[Record]]]:
-    """Yield the records in lists of about BATCH_BYTES; `read` returns at most so many after a key.
+    """Yield the records in lists of about BATCH_BYTES; `read` returns a limited number of records after a key.
 
     Every read is a query of its own: a reader that takes an hour holds no cursor open in the database.
     """

@@ -23,7 +23,7 @@ class LocalStorage(BrowserState):
 
     name = "local_storage"
     identity = order = ("domain", "path", "key")
-    # Not `id` and `create_date`: an entry that is there keeps them, and is not read before it is set.
+    # Not `id` and `create_date`: an existing entry keeps them, and is not read before it is set.
     bound = ("expires", "update_date")
     name_field = "key"
     session = None
@@ -34,12 +34,12 @@ class LocalStorage(BrowserState):
 
     @stored
     async def set(self, organization_id: int, entries: list[dict[str, Any]]) -> Counts:
-        """Store each entry; one that is there keeps its id and creation date. The last wins."""
+        """Store each entry; an existing one keeps its id and creation date. The last of several wins."""
         self._indexes.require(self.name)
         unique = {self._key(entry): entry for entry in entries}
         if not unique:
             return Counts(0, 0)
-        # Ids are taken for all; an entry that is there already does not use its one.
+        # Ids are taken for all entries; those of existing entries stay unused.
         first = await self._counters.take(organization_id, "local_storage", len(unique))
         moment = now()
         records = [

@@ -1,4 +1,4 @@
-"""What a browser keeps for an origin besides local storage, IndexedDB for one; kept as it came."""
+"""What a browser stores for an origin besides local storage, such as IndexedDB; stored as it was sent."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Origins(BrowserState):
     name = "origins"
     identity = ("origin",)
     bound = ("domain",)
-    # As local storage, so that the two can be read side by side.
+    # In the order of local storage, so that the two can be read side by side.
     order_index, order = "domain", ("domain", "origin")
     session = None
 
     @stored
     async def set(self, organization_id: int, origins: list[dict[str, Any]]) -> Counts:
-        """Store each origin's text, replacing the one that is there."""
+        """Store each origin's text, replacing an existing one."""
         self._indexes.require(self.name)
         unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
         return await self._upsert(await self._prepare(list(unique.values()), self._operations))

@@ -28,7 +28,7 @@ class Readiness:
         self._ready = False
 
     async def check(self) -> bool:
-        """Return whether a write was durable within a second; those who ask meanwhile share the result."""
+        """Return whether a write was durable within a second; concurrent callers share the result."""
         async with self._lock:
             if time.monotonic() - self._asked >= _SECONDS:
                 try:

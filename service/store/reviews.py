@@ -19,11 +19,11 @@ from service.store.listing import BATCH_BYTES, Batch, Key, Listing, Record, afte
 
 _ORDER = ("review_date", "order")
 _INDEX = "latest"
-# Keys read at once, and reviews read first: 20 of the largest are 5 MB.
+# Keys read at once, and reviews in the first read: 20 of the largest are 5 MB.
 _READ, _FIRST = 1000, 20
 # Characters of a comment in the list of jobs.
 MAX_SHOWN = 1000
-# What a review has besides its comment, roughly, in bytes.
+# Approximate bytes of a review besides its comment.
 _OVERHEAD = 300
 _SERVED = {"_id": 0, "job_id": 1, "review_id": 1, "review_date": 1, "status": 1, "comment": 1}
 

@@ -11,7 +11,7 @@ Field = Mapping[str, Any]
 
 
 class Facts(NamedTuple):
-    """What is known of a job when it is judged: its counts, and its fields by path."""
+    """The facts by which a job is judged: its counts, and its fields by path."""
 
     items: int
     changed: int
@@ -29,7 +29,7 @@ class Verdict(NamedTuple):
 
 
 def judge(rules: Sequence[Rule], facts: Facts) -> Verdict:
-    """Return the verdict on a job. A rule that cannot be applied, such as `min` where no value is, is kept."""
+    """Return the verdict on a job. A rule that cannot be applied, such as `min` without values, passes."""
     if not rules:
         return Verdict(None, [])
     problems = []
@@ -41,7 +41,7 @@ def judge(rules: Sequence[Rule], facts: Facts) -> Verdict:
     return Verdict("failed" if problems else "passed", problems)
 
 
-# What a rule found and what it says about it; None where the rule is kept.
+# The value that a rule found and its message; None if the rule passes.
 Found = tuple[Any, str] | None
 
 

@@ -61,15 +61,15 @@ class SealedRecords:
         )  # from before SECRET_KEYS was set
 
     def _context(self, record: Record) -> tuple[Any, ...]:
-        """Return what a value belongs to: it opens nowhere else."""
+        """Return the record fields that a value is sealed with: it opens with no others."""
         fields = (*self.identity, *self.bound)
         return (record["organization_id"], self.name, *(_text(record[field]) for field in fields))
 
     @streamed
     async def rotate(self) -> AsyncIterator[Rotation]:
-        """Seal every value that is not under the first key, of all organizations; yield how far it is.
+        """Seal every value that is not sealed with the first key, of all organizations; yield the progress.
 
-        Services may go on writing meanwhile, and it may be stopped and started again at any point.
+        Services may continue to write meanwhile, and it may be stopped and started again at any point.
         """
         seen = resealed = unreadable = 0
         async for records in decoded_batches(self._raw.find({}, batch_size=CHUNK), CHUNK):
@@ -82,7 +82,7 @@ class SealedRecords:
                 except VaultError:
                     unreadable += 1
                     continue
-                # Only if it is still the record that was read: a newer one has its own seal.
+                # Only if the record is unchanged: a newer one is sealed already.
                 fields = ("_id", "organization_id", "value", *self.bound)
                 same = {field: record[field] for field in fields}
                 operations.append(UpdateOne(same, {"$set": self._sealed({**record, **opened._asdict()})}))
@@ -98,7 +98,7 @@ class SealedRecords:
 
 
 def _text(value: Any) -> str:
-    """Return a field as it is authenticated: the same text before it is stored and after, and one for each value."""
+    """Return a field as authenticated text: the same before and after it is stored, and different for each value."""
     if isinstance(value, datetime):
         return f"date {value.isoformat(timespec='milliseconds')}"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""How long the database may take over all the calls of one request."""
+"""The time limit for all database calls of one request."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class Budget:
 
     def __init__(self, seconds: float) -> None:
         self.seconds = self._left = seconds
-        self.begun = False  # the response
+        self.begun = False  # whether the response has begun
         self._calls, self._started = 0, 0.0
 
     def refill(self) -> None:
-        """Give the next call the whole time again."""
+        """Give the next call the full time again."""
         self._left = self.seconds
 
     def start(self) -> float:
-        """Begin a call and return the seconds left for it."""
+        """Begin a call and return the seconds that remain for it."""
         if self._calls:
             left = self._left - (time.monotonic() - self._started)
         else:
@@ -54,7 +54,7 @@ _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def time_budget(seconds: float) -> Iterator[None]:
-    """Let all that the store does inside take this long together."""
+    """Limit the total time of all store calls inside the block."""
     token = _budget.set(Budget(seconds))
     try:
         yield
@@ -63,19 +63,19 @@ def time_budget(seconds: float) -> Iterator[None]:
 
 
 def current_budget() -> Budget | None:
-    """Return the budget of the request that this runs for."""
+    """Return the budget of the current request."""
     return _budget.get()
 
 
 def refill_budget() -> None:
-    """Give the next call of the request that this runs for the whole time again."""
+    """Give the next call of the current request the full time again."""
     budget = _budget.get()
     if budget is not None:
         budget.refill()
 
 
 def response_has_begun() -> None:
-    """Let reads for this request wait for a database that fails over: it is too late for a 503."""
+    """Let reads of the current request wait for a failover: it is too late for a 503."""
     budget = _budget.get()
     if budget is not None:
         budget.begun = True
@@ -84,7 +84,7 @@ def response_has_begun() -> None:
 class in_time:
     """Wait for the database, within the budget if there is one. Raises StoreUnavailable after it.
 
-    A class, though a function would be shorter: every call of the store passes here.
+    A class, for speed, although a generator would be shorter: every call of the store passes here.
     """
 
     __slots__ = ("_budget", "_driver", "_waiting")

@@ -28,7 +28,7 @@ _FORMAT = 2
 
 @dataclass(frozen=True)
 class Token:
-    """Whom a token lets in, and to what. `id` is safe to show."""
+    """The organization and scopes that a token gives access to. `id` is safe to show."""
 
     id: str
     organization_id: int
@@ -57,7 +57,7 @@ def is_token(secret: str) -> bool:
 
 
 def hash_token(secret: str) -> str:
-    """Return what is stored of a token."""
+    """Return the digest by which a token is stored."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -77,7 +77,7 @@ class Tokens:
         label: str = "",
         expires: datetime | None = None,
     ) -> str:
-        """Make a token and return its text, which cannot be had again."""
+        """Make a token and return its text, which is not stored."""
         secret = new_secret()
         await self._tokens.insert_one(
             {
@@ -96,7 +96,7 @@ class Tokens:
     @stored
     async def find(self, digest: str) -> Token | None:
         """Return the token whose text has this digest, valid or not."""
-        # The index compares digests, which tell nothing about the text; the last word is constant-time.
+        # The index compares digests, which reveal nothing about the text; the final comparison is constant-time.
         found = await self._tokens.find_one({"_id": digest})
         if found is None or not hmac.compare_digest(found["_id"], digest):
             return None
@@ -111,7 +111,7 @@ class Tokens:
 
     @stored
     async def revoke(self, id: str) -> bool:
-        """End a token by its id or its text; return whether there was one that was not ended."""
+        """Revoke a token by its id or its text; return whether one was found that was not revoked before."""
         digest = {"$regex": f"^{id}"} if _is_id(id) else hash_token(id)
         result = await self._tokens.update_one({"_id": digest, "revoked": None}, {"$set": {"revoked": now()}})
         return bool(result.modified_count)

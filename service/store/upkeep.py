@@ -1,7 +1,7 @@
-"""What keeps groups in order while the service runs; each group is looked at when its `due` date has come.
+"""Background work on groups; each group is looked at when its `due` date has come.
 
-Every step may break off and be done again, by this process or another one: moved counts have numbers, removals are
-noted before they are done.
+Every step may be interrupted and repeated, by this process or another one: moves of counts have numbers, and removals
+are noted before they are made.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
 
-# Groups that one pass looks at, and how long a process keeps others off one.
+# Groups that one pass looks at, and how long a process reserves one.
 KINDS = ("created", "changed", "unchanged")
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=60)
-# No writer is alive for so long.
+# Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
-# Expired items are deleted in short rounds with pauses that are as long, so that writers get through, for some seconds
-# per pass, so that a busy group does not grow for ever.
+# Expired items are deleted in short rounds with equally long pauses, so that writers are not blocked, and for some
+# seconds per pass, so that a busy group does not grow for ever.
 _EXPIRED_AT_ONCE = 200
 _EXPIRING_SECONDS = 3.0
-# Seconds that writers wait at most for the moment of a recount; where the database has no snapshots, for all of it.
+# Seconds that writers wait at most for a recount to begin; without snapshots, for all of the recount.
 _PAUSE = 2.0
 _LONG_PAUSE = 30.0
 _RECOUNT_AGAIN = timedelta(seconds=5)
@@ -84,7 +84,7 @@ class Upkeep:
         return 0.0 if first is None else max(0.0, (await self._now() - first["due"]).total_seconds())
 
     async def _now(self) -> datetime:
-        """Return the earlier of the clocks of the database and of this machine: one ahead must not remove anything."""
+        """Return the earlier time of the database's and this machine's clock: a wrong one must remove nothing."""
         return min(await server_time(self._database), datetime.now(UTC))
 
     @stored
@@ -93,7 +93,7 @@ class Upkeep:
         owner = Group.of(group).owner
         now = await self._now()
         claim = now + _CLAIM
-        # As it is now: its retention may have been changed since it was found due.
+        # Read again: its retention may have changed since it was found due.
         claimed = await self._groups.find_one_and_update(
             {**owner, "due": group["due"]}, {"$set": {"due": claim}}, return_document=ReturnDocument.AFTER
         )
@@ -109,7 +109,7 @@ class Upkeep:
             await self._recount(owner, group, now),
         ]
         due = min((date for date in next_due if date is not None), default=None)
-        # Only if nobody has found something to do meanwhile.
+        # Only if no new work was added meanwhile.
         change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
         await self._groups.update_one({**owner, "due": claim}, change)
 
@@ -122,10 +122,9 @@ class Upkeep:
         return now + _DAILY
 
     async def _remove_deletions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
-        """Remove old deletion records but the newest; note first which, so that late readers learn of it.
+        """Remove old deletion records except the newest; first note which, so that late readers get an error.
 
-        The one that stays is where a walk ends that finds nothing else behind what was removed: from there its reader
-        can go on.
+        The newest one stays so that a walk which finds nothing else ends there, and its reader can continue from it.
         """
         if group.get("deleted", 0) <= 0:
             return None
@@ -141,7 +140,7 @@ class Upkeep:
         return now
 
     async def _remove_versions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
-        """Remove versions that were replaced more than `history_days` ago; all of them where no history is kept."""
+        """Remove versions that were replaced more than `history_days` ago; all of them if no history is kept."""
         if "history_days" not in group:
             return None
         old = {**owner, "replaced_date": {"$lt": now - timedelta(days=group["history_days"])}}
@@ -174,10 +173,10 @@ class Upkeep:
         return now
 
     async def _recount(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
-        """Count what a group holds anew after a writer died, and add the difference to its counts.
+        """Recount a group after a writer died, and add the difference to its counts.
 
-        Both are read at one moment without a batch in flight. Writers pause for that moment only: what they write while
-        this counts is not in the difference, so that it can be added at any time.
+        Counts and items are read from one snapshot without a batch in flight. Writers pause only until the snapshot
+        exists: later writes do not affect the difference, so it can be added at any time.
         """
         if not group.get("recount"):
             return None
@@ -195,7 +194,7 @@ class Upkeep:
                     await self._groups.update_one(owner, {"$unset": {"paused": ""}})
                 difference = await self._difference(owner, kept, session)
             done = {"recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]}}
-            # Without snapshots, only if writers have paused all the time.
+            # Without snapshots, the result is valid only if writers paused all the time.
             where = owner if has_snapshots else {**owner, "next": kept["next"], "open": []}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
             return now + _RECOUNT_AGAIN
@@ -209,7 +208,7 @@ class Upkeep:
             await asyncio.sleep(_PAUSE / 50)
 
     async def _difference(self, owner: dict[str, Any], kept: dict[str, Any], session: Any) -> Change:
-        """Return what the counts of a group and its jobs lack, by what is stored at the moment of a session."""
+        """Return how far the counts of a group and its jobs differ from its items, in a session's snapshot."""
         pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB]
         found = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, session=session))
         by_job = {job["_id"]: job async for job in found}
@@ -238,7 +237,7 @@ class Upkeep:
 
 
 def _uncounted(found: dict[str, Any], counts: Counter[str]) -> dict[str, int]:
-    """Return what the counts of a running job lack, by what its items say; others may have taken some of them since."""
+    """Return what is certainly missing from a running job's counts; other jobs may have taken some of its items."""
     wrong = {kind: found.get(kind, 0) - counts[kind] for kind in KINDS}
     has_all = sum(wrong.values()) >= 0
     return wrong if has_all else {kind: max(0, number) for kind, number in wrong.items()}

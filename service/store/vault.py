@@ -19,7 +19,7 @@ log = logging.getLogger("service.store")
 
 _KEY = 32  # bytes
 _NONCE = 12  # bytes, the length AES-GCM is made for
-_LENGTH = 4  # bytes that say how long `extra` is
+_LENGTH = 4  # bytes of the length of `extra`
 _KEY_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -28,7 +28,7 @@ class VaultError(StoreError):
 
 
 class Sealed(NamedTuple):
-    """What is sealed of a record: its value, and the members that only its client knows."""
+    """The sealed part of a record: its value, and the members that only its client knows."""
 
     value: str
     extra: dict[str, Any]
@@ -38,8 +38,8 @@ class Vault:
     """AES-256-GCM with several keys: the first encrypts, all decrypt.
 
     A sealed value is bytes: the length of the key id, key id, nonce, ciphertext. A plain one is a
-    string, so the two cannot be taken for each other. What a value belongs to goes in as associated data: a
-    value copied onto another record, or one whose record was changed, does not open.
+    string, so the two cannot be confused. The record's other fields are associated data: a value that was
+    copied to another record, or whose record was changed, does not open.
     """
 
     def __init__(self, keys: Mapping[str, bytes], sealed_only: bool = False) -> None:
@@ -88,7 +88,7 @@ class Vault:
         return bytes([len(key_id)]) + key_id + nonce + sealed
 
     def open(self, stored: bytes, *belongs_to: Any) -> Sealed:
-        """Return the content that was sealed. Raises VaultError, and logs what to look at."""
+        """Return the sealed content. Raises VaultError, and logs what to check."""
         plain = self._decrypt(stored, belongs_to)
         start = _LENGTH + int.from_bytes(plain[:_LENGTH], "big")
         return Sealed(plain[start:].decode(), orjson.loads(plain[_LENGTH:start]))
@@ -125,7 +125,7 @@ class Vault:
 
 
 def _parts(stored: bytes) -> tuple[str, bytes, bytes]:
-    """Return key id, nonce and ciphertext; of what nobody sealed, parts that do not open."""
+    """Return key id, nonce and ciphertext; bytes that were never sealed give parts that do not open."""
     cut = 1 + (stored[0] if stored else 0)
     return stored[1:cut].decode("ascii", "replace"), stored[cut : cut + _NONCE], stored[cut + _NONCE :]
 

@@ -1,8 +1,8 @@
 """Wakes readers that wait for something new in a group.
 
-One change stream per process follows the groups' documents; a server without replica set has none,
-and the groups that somebody waits for are looked at four times per second. A wake-up is only a
-hint: the watermark decides what is readable.
+One change stream per process follows the groups' documents. A server without replica set has no change
+streams: groups with waiting readers are polled four times per second. A wake-up is only a hint: the
+watermark decides what is readable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("service.store")
 _MAX_KNOWN = 100_000
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
-# How long the stream is kept after the last reader has gone.
+# How long the stream stays open after the last reader has gone.
 _IDLE_SECONDS = 30.0
 # `rounds` is counted up whenever a batch is finished.
 _PIPELINE: list[dict[str, Any]] = [
@@ -74,7 +74,7 @@ class Watch:
                 self._idle = asyncio.get_running_loop().call_later(_IDLE_SECONDS, self._stop)
 
     def stop(self) -> None:
-        """Wake every reader for good: the service is told to stop."""
+        """Wake every reader, now and later: the service stops."""
         self.stopped = True
         self._wake_all()
 
@@ -88,7 +88,7 @@ class Watch:
     def _stop(self) -> None:
         if self._task is not None and not self._waiting:
             self._task.cancel()
-            self._task = None  # whoever comes while it ends starts another one
+            self._task = None  # a reader that comes while it ends starts another one
 
     def _wake(self, group: Group) -> None:
         for event in self._waiting.get(group, ()):
@@ -109,7 +109,7 @@ class Watch:
 
     async def _changes(self) -> AsyncIterator[Group]:
         start = (await self._database.command("ping")).get("operationTime")
-        self._wake_all()  # what came before is not in the stream
+        self._wake_all()  # earlier changes are not in the stream
         if start is None:
             await self._poll()
         async with await opened(self._groups.watch(_PIPELINE, start_at_operation_time=start)) as stream:
@@ -131,7 +131,7 @@ class Watch:
         return self._known.get(id)
 
     async def _poll(self) -> None:
-        """Look at the groups that somebody waits for, again and again."""
+        """Poll the groups that have waiting readers."""
         seen: dict[Group, int] = {}
         while True:
             await asyncio.sleep(_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Webhooks: whom an organization wants to be told of what, and the secret that signs it."""
+"""Webhooks: the addresses that an organization's events are sent to, and the secrets that sign them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from service.store.vault import Vault
 # What the Standard Webhooks specification puts before a secret.
 SECRET_PREFIX = "whsec_"  # noqa: S105
 _SECRET = 32  # bytes
-# Each is looked at every few seconds by whoever delivers.
+# Bounded, as the sender looks at each of them every few seconds.
 MAX_WEBHOOKS = 50
 JOB_FINISHED = "job.finished"
 
 
 class TooManyWebhooks(StoreError):
-    """The organization has as many webhooks as it may have."""
+    """The organization has the maximum number of webhooks."""
 
 
 class Webhook(NamedTuple):
@@ -44,7 +44,7 @@ class Webhooks(SealedRecords):
 
     name = "webhooks"
     identity = ("webhook_id",)
-    # A secret opens for its own address only: nobody who can write to the database sends its messages elsewhere.
+    # A secret opens only with its own address: changing the address in the database does not redirect messages.
     bound = ("url",)
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
@@ -54,7 +54,7 @@ class Webhooks(SealedRecords):
 
     @stored
     async def create(self, organization_id: int, webhook: Record) -> Record:
-        """Make a webhook and return it with its secret, which cannot be had again. Raises TooManyWebhooks."""
+        """Make a webhook and return it with its secret, which is not shown again. Raises TooManyWebhooks."""
         self._indexes.require(self.name)
         if await self._records.count_documents({"organization_id": organization_id}) >= MAX_WEBHOOKS:
             raise TooManyWebhooks
@@ -86,7 +86,7 @@ class Webhooks(SealedRecords):
 
     @stored
     async def find(self, organization_id: int, webhook_id: str) -> Webhook | None:
-        """Return where to send the messages of a webhook. Raises VaultError where its secret does not open."""
+        """Return where to send the messages of a webhook. Raises VaultError if its secret does not open."""
         self._indexes.require(self.name)
         record = await self._records.find_one({"organization_id": organization_id, "webhook_id": webhook_id})
         if record is None:

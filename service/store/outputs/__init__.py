@@ -1,4 +1,4 @@
-"""Outputs of the groups of an organization: one face for reading, writing and their life after that."""
+"""The outputs of a group: reading, writing, patching and deleting them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PAUSE = 3
 _DELETE_SECONDS = 2.0
 # Unfinished deletions whose place is remembered.
 _MAX_DELETING = 1000
-# Far more ids than any group can have given out since a backup was made.
+# Far more ids than any group can have used since a backup was made.
 RESTORED_GAP = 1_000_000_000
 
 
@@ -50,7 +50,7 @@ _PAUSED_MS = 1000
 
 
 class _Pass(NamedTuple):
-    """How far a deletion by filter has come, and whether it has found something since it last began at 0."""
+    """The progress of a deletion by filter, and whether its current pass has found an item."""
 
     cursor: int
     found: bool
@@ -93,11 +93,11 @@ class Outputs:
         return self._reading.pages(group, query, max_items)
 
     def fitting(self, group: Group) -> int:
-        """Return how many items of a group make about a megabyte, as far as it is known."""
+        """Return the estimated number of items of a group in a megabyte."""
         return self._reading.fitting(group)
 
     def expected_bytes(self, group: Group, limit: int) -> int:
-        """Return about how many bytes some items of a group are, as far as it is known."""
+        """Return the estimated bytes of some items of a group."""
         return self._reading.expected_bytes(group, limit)
 
     async def one(self, group: Group, output_id: str) -> Page | None:
@@ -116,7 +116,7 @@ class Outputs:
         return await self._reading.version(group)
 
     def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
-        """Return a reader at the end of a query, where all who wait share what is read and rendered."""
+        """Return a live reader of a query; all readers of one query share what is read and rendered."""
         self._indexes.require("outputs", "groups")
         return self._tails.reader(group, query, form, gate)
 
@@ -128,11 +128,11 @@ class Outputs:
     # -- writing ------------------------------------------------------------------------------
 
     async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:
-        """Return what turns one validated item of a group into what `write` takes. Raises ItemTooLarge."""
+        """Return a function that encodes one validated item of a group for `write`. Raises ItemTooLarge."""
         return Door(group, self._max_item_bytes, await self._comparings.of(group)).encode
 
     async def write(self, group: Group, items: list[Put]) -> list[Result]:
-        """Create, update or leave each item by its key; return the results in order.
+        """Create, update or leave unchanged each item by its key; return the results in order.
 
         Returns when all of it is durable. The last of several items with one key wins.
         """
@@ -167,10 +167,10 @@ class Outputs:
         return [results[output_id] for output_id, _ in changes]
 
     async def delete_matching(self, group: Group, query: Query, caller: str = "") -> tuple[int, bool]:
-        """Delete what a query selects, for a limited time; return how many, and whether there may be more.
+        """Delete the items that a query selects, for a limited time; return how many, and whether there may be more.
 
-        There is no more when one pass over the whole group finds nothing: what a crawl sees again meanwhile may come to
-        match behind the place that a pass has reached. The place is remembered for the next call of the same caller.
+        It is complete when one pass over the whole group finds nothing: an item that a crawl sees again may begin to
+        match behind the place that the pass has reached. The next call of the same caller continues at that place.
         """
         place = (group, query, caller)
         cursor, found = self._deleting.pop(place, _Pass(0, False))
@@ -186,7 +186,7 @@ class Outputs:
                     return deleted, False
                 next_cursor, found = 0, False
             cursor = next_cursor
-            others_write = self._lanes.rounds > rounds + 1  # one of them was its own
+            others_write = self._lanes.rounds > rounds + 1  # this deletion made one of them
             at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
@@ -205,7 +205,7 @@ class Outputs:
         return sum(result["result"] == "updated" for result in results), next_cursor
 
     def set_clock(self, moment: datetime | None) -> None:
-        """Date what this process writes at a moment in the past, for demo data; None: now again."""
+        """Set the clock for what this process writes, for demo data; None is the database's clock."""
         self.ids.clock = moment
 
     async def close(self) -> None:
@@ -219,7 +219,7 @@ class Outputs:
 
     @stored
     async def set_clocks_back(self) -> int:
-        """Bring groups that a database clock has dated into the future back to the present; return how many.
+        """Repair groups whose dates are in the future because a database clock was ahead; return how many.
 
         Items dated later than now get the present date: they stay in order, all being the newest.
         """
@@ -228,7 +228,7 @@ class Outputs:
         ahead = {"now": {"$gt": present + timedelta(minutes=1)}}
         async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
             owner = Group.of(found).owner
-            # Not beside a batch in flight, which has its date. Then what comes is dated now, above what is corrected.
+            # Not while a batch is in flight: it has its date already. Later batches are dated now.
             set_back = {"$set": {"now": present}, "$min": {"last_change": present}, "$unset": {"paused": ""}}
             while (group := await self._groups.find_one_and_update({**owner, "open": []}, set_back)) is None:
                 await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", _PAUSED_MS]}}}])

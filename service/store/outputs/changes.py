@@ -1,4 +1,4 @@
-"""What becomes of each change of a round: a row with an id, a touch, or nothing at all."""
+"""The outcome of each change of a round: a row with an id, a touch, or nothing."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ KNOWN_FIELDS = dict.fromkeys(
     ),
     1,
 )
-# What a deletion leaves of what it takes away: the shape of an item. Identity and filter fields stay.
+# The empty values of a deletion record, which has the shape of an item. Identity and filter fields stay.
 _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
-# What a patch of tags counts for in a round: those that it is merged with may be 1 MiB, and 50 are looked up at once.
+# The bytes that a patch of tags counts for: the stored tags may be 1 MiB, and 50 are looked up at once.
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
 
-# Each item of a statement is looked for among its constants, so their number is bounded.
+# Each item of a statement is searched among its constants, so their number is bounded.
 _TOUCHED_AT_ONCE = 100
 
-Known = dict[str, Any]  # the stored document under a key, as far as a round looks at it
-Result = dict[str, Any]  # what became of one change
+Known = dict[str, Any]  # the fields of a stored document that a round reads
+Result = dict[str, Any]  # the outcome of one change
 
 
 @dataclass(frozen=True)
@@ -83,12 +83,12 @@ Pending = Put | Patch | Delete
 
 
 def result_of(result: str, id: int, output_id: str, key_hash: str) -> Result:
-    """Return what became of one change, as it is served."""
+    """Return the outcome of one change, as it is served."""
     return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}
 
 
 class Row(NamedTuple):
-    """One change of a batch: what was there, what comes, and the document or the statement that stores it."""
+    """One change of a batch: the item before, the item after, and the document or update statement that stores it."""
 
     output_id: str
     key_hash: str
@@ -107,7 +107,7 @@ class Row(NamedTuple):
 
     @property
     def counted_as(self) -> tuple[str, str, bool, str | None, bool, bool, str]:
-        """What the row does, its job and approval, and what was there before."""
+        """A key by which rows are counted together: what the row does, its job and approval, and the item before."""
         known = self.known
         if known is None:
             return self.kind, self.job, self.is_approved, None, False, False, CREATED
@@ -123,19 +123,19 @@ class Touch(NamedTuple):
     job: str
     seen_by: str  # the job that sent it, even where a newer one has it
     scraped: datetime
-    content_hash: str | None  # where it was made by other settings than now
+    content_hash: str | None  # set if the stored one was made with other settings
 
 
 @dataclass
 class Plan:
-    """What a round is to do with its changes, given what is stored of their items."""
+    """The plan of a round: what to write for its changes, given the stored items."""
 
     batch: Batch
     max_item_bytes: int
     rows: list[Row] = field(default_factory=list)
     touches: dict[str, Touch] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
-    recount: bool = False  # whether a race left it open what to count
+    recount: bool = False  # whether a race made the counts uncertain
 
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)
@@ -235,7 +235,7 @@ class Plan:
     def _update(
         self, output_id: str, known: Known, kind: str, job: str, approved: bool, update: Any, size: int
     ) -> None:
-        """Add an update that does nothing when somebody else has changed or touched the item meanwhile."""
+        """Add an update that does nothing if the item was changed or touched meanwhile."""
         seen = {name: known[name] for name in ("id", "root_job_id", "last_scraped_date")}
         statement = {"q": {**self.batch.group.owner, "_id": output_id, **seen}, "u": update, "hint": "_id_"}
         self.rows.append(Row(output_id, known["key_hash"], self._id, known, kind, job, approved, statement, size))
@@ -247,9 +247,9 @@ class Plan:
         self.touches[output_id] = Touch(known, job, put.root_job_id, scraped, known.get("rehashed"))
 
     def touch_statements(self) -> list[dict[str, Any]]:
-        """Return what stores the touches, a few statements whatever their dates.
+        """Return the statements that store the touches: a few, however many dates they have.
 
-        It finds each item as it was looked up: a change gives it another id, a touch another job.
+        They match an item only as it was looked up: a change gives it another id, a touch another job.
         """
         alike: dict[tuple[str, str], list[Touch]] = {}
         for touch in self.touches.values():
@@ -269,7 +269,7 @@ class Plan:
         if all(touch.scraped == first.scraped and touch.content_hash is None for touch in touches):
             update = {"$max": {"last_scraped_date": first.scraped}, **({"$set": changes} if changes else {})}
             return {**statement, "u": update}
-        # Each item finds its own among the constants: a statement for each item would cost the database twice as much.
+        # Each item finds its values among the constants: one statement per item would cost the database twice as much.
         dates = [touch.scraped for touch in touches]
         hashes = [touch.content_hash or touch.known["content_hash"] for touch in touches]
         place = {"$indexOfArray": ["$$ids", "$id"]}
@@ -279,7 +279,7 @@ class Plan:
         return {**statement, "u": [{"$set": changes}], "c": {"ids": ids, "dates": dates, "hashes": hashes}}
 
     def count(self, made: list[Row], tombstones: int) -> Change:
-        """Return what the rows that were made and the touches change in the counts."""
+        """Return how the written rows and the touches change the counts."""
         change = Change(tombstones=tombstones, recount=self.recount, last_id=made[-1].id if made else 0)
         # Most rows of a round are alike.
         for (kind, job, approved, job_before, approved_before, deleted_before, change_before), count in Counter(
@@ -318,7 +318,7 @@ def is_changed(put: Put, known: Known) -> bool:
 
 
 def _approval(put: Put, known: Known) -> bool:
-    """Return the approval sent, else the one that is known and still means the same data."""
+    """Return the approval that was sent; else the stored one, if the data are the same."""
     if put.is_approved is not None:
         return put.is_approved
     return bool(known["is_approved"]) and same_data(known["content_hash"], put.content_hash)

@@ -20,18 +20,18 @@ class Comparing(NamedTuple):
     """The settings of a group that writing depends on."""
 
     tree: Ignored = {}  # the paths that do not count as content
-    mark: str = ""  # stands at the end of content hashes that were made with them
+    mark: str = ""  # the end of content hashes made with these settings
     history_days: int = 0
 
     @classmethod
     def of(cls, document: dict[str, Any]) -> Comparing:
-        """Return what a group's document says."""
+        """Return the settings in a group's document."""
         paths, days = document.get("ignore") or [], document.get("history_days") or 0
         mark = hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:8] if paths else ""
         return cls(ignored(paths), mark, days)
 
     def data_text(self, data: dict[str, Any]) -> bytes:
-        """Return the one text of what counts of an item's data."""
+        """Return the canonical text of an item's data without ignored paths."""
         return documents.canonical(without(data, self.tree) if self.tree else data)
 
 
@@ -55,7 +55,7 @@ class Comparings:
         return await self._groups.find_one(group.owner, FIELDS) or {}
 
     def saw(self, group: Group, document: dict[str, Any]) -> Comparing:
-        """Take down what a group's document says now."""
+        """Remember the settings in a group's document."""
         self._known[group] = comparing = Comparing.of(document)
         return comparing
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-# How long after a change its group is looked at: counts of jobs and days are gathered that long.
+# How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
 
 

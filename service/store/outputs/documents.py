@@ -17,8 +17,8 @@ _DATES = ("create_date", "update_date", "last_scraped_date")
 
 # Decoded documents take several times their encoded size: no more than this is decoded at once.
 _CHUNK_BYTES = 128 * 1024
-# A reply up to this is decoded at once: a fifth less than item by item, and about a millisecond in all. Not with what
-# looks like a reference in it: 176 KB of that can take 40 ms, and are left to whoever renders them.
+# A reply up to this size is decoded at once, in about a millisecond: a fifth less than item by item. Not if it may hold
+# references: 176 KB of them can take 40 ms, and are decoded when they are rendered.
 _WHOLE_BYTES = 256 * 1024
 
 
@@ -28,7 +28,7 @@ def render_date(moment: datetime) -> str:
 
 
 def dump(value: Any) -> bytes:
-    """Return JSON as the service answers it."""
+    """Return a value as JSON, as the service writes it."""
     return orjson.dumps(value, default=_default, option=orjson.OPT_PASSTHROUGH_DATETIME)
 
 
@@ -66,7 +66,7 @@ def id_of(document: Document) -> int:
 class Page(NamedTuple):
     """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown.
 
-    `checkpoint` is the id up to which the filters were applied; `walk` what the next page of a walk has to know.
+    `checkpoint` is the id up to which the filters were applied; `walk` the state that the next page of a walk needs.
     """
 
     documents: list[Document]
@@ -83,7 +83,7 @@ class Page(NamedTuple):
 
     @property
     def work(self) -> int:
-        """The bytes that are left to decode and render; a quarter where only the rendering is left."""
+        """The bytes still to decode and render; a quarter of them if they are decoded already."""
         is_decoded = bytes not in map(type, self.documents)  # a page of several windows can have both
         return self.size // 4 if is_decoded else self.size
 
@@ -117,7 +117,7 @@ class Page(NamedTuple):
         return b"".join(dump_lines(self.documents))
 
 
-# A page begins so, and its items follow: a large one is sent before its end is known.
+# The beginning of a page, before its items: a large page is sent before its end is known.
 PAGE_BEGIN = b'{"items":['
 
 
@@ -134,7 +134,7 @@ def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
     """Write the dates of outputs as text, in place.
 
-    Left to `dump` they are a third of all rendering: 1.7 µs each. Most dates stand in several items.
+    In `dump` they would take a third of all rendering: 1.7 µs each. Most dates occur in several items.
     """
     for item in items:
         for name in _DATES:
@@ -150,7 +150,7 @@ def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> No
 
 
 def _date_to_text(holder: Any, name: str, seen: dict[datetime, str]) -> None:
-    """Write a date not seen before; leave what is no date, put there by hand in Mongo."""
+    """Write a date not seen before; leave other values, which somebody put there by hand in Mongo."""
     date = holder.get(name) if isinstance(holder, dict) else None
     if isinstance(date, datetime):
         holder[name] = seen[date] = render_date(date)
@@ -187,7 +187,7 @@ def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
 
 
 def canonical(value: Any) -> bytes:
-    """Return the one JSON text of a value: sorted keys, no spaces, UTF-8."""
+    """Return the canonical JSON text of a value: sorted keys, no spaces, UTF-8."""
     return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS)
 
 

@@ -20,21 +20,21 @@ from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.comparing import PLAIN, Comparing
 
-# Tags that are filters have a copy outside of `tags`: an array there would be indexed element by element.
+# Tags that are filters are copied out of `tags`: an array in there would be indexed element by element.
 FILTER_TAGS = ("country", "region")
-# The tag with the reason why a reviewer rejected an item: kept, like an approval, while its data stay the same.
+# The tag with the reason for a rejection: kept, like an approval, while the data stay the same.
 REJECTED = "rejected"
-# Of the content of an item; the database holds 16 MiB, and an update of more than 14 MB may not fit its cache.
+# Of the content of an item; a document may have 16 MiB, and an update of more than 14 MB may not fit the cache.
 _MAX_BSON_BYTES = 14_000_000
 _SHORT = 1024
-# What an item takes beside its content.
+# Bytes of an item in memory besides its content.
 _PUT_BYTES = 500
 # Hex digits of each part of `content_hash`: 128 bits.
 _PART = 32
 
 
 class ItemTooLarge(Exception):
-    """Raised for an item larger than one may be."""
+    """Raised for an item that is too large."""
 
 
 class Put(msgspec.Struct, frozen=True, gc=False):
@@ -46,8 +46,8 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     is_approved: bool | None  # None: not sent
     scraped: datetime | None  # None: now
     content_hash: str
-    content: bytes  # BSON elements: all that does not depend on what is stored, from output_id to files
-    undated: tuple[int, ...]  # the places of files that were sent without a date
+    content: bytes  # BSON elements, from output_id to files: all that does not depend on the stored item
+    undated: tuple[int, ...]  # the positions of files that were sent without a date
     size: int  # about how many bytes of memory it holds
 
 
@@ -59,7 +59,7 @@ class Door:
         self._now = datetime.now(UTC).replace(tzinfo=None)
 
     def encode(self, item: dict[str, Any]) -> Put:
-        """Return a validated item as it waits for the database. Raises ItemTooLarge."""
+        """Return a validated item as it is queued for the database. Raises ItemTooLarge."""
         source_url, data, tags, files = item["source_url"].encode(), item["data"], item["tags"], item["files"]
         data_text, tags_text = documents.canonical(data), documents.canonical(tags)
         file_texts = [documents.canonical(file) for file in files]
@@ -68,7 +68,7 @@ class Door:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
         value_hash = item.get("value_hash", digest)
-        if self._comparing.tree:  # what is ignored makes neither another item nor another version
+        if self._comparing.tree:  # ignored paths make neither a new item nor a new version
             data_text = self._comparing.data_text(data)
             digest = documents.sha256(data_text)
         key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(b"\n".join((source_url, data_text)))
@@ -105,7 +105,7 @@ class Door:
         )
 
     def _files(self, key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
-        """Return files in the order of the contract, with ids by their content: an item's same file keeps its id."""
+        """Return files with fields in the documented order. Ids come from the content: a file keeps its id."""
         seen: dict[bytes, int] = {}
         given = []
         for file, text in zip(files, texts, strict=True):
@@ -135,7 +135,7 @@ class Door:
 
 
 def _tags_hash(text: bytes) -> str:
-    """Return the part of a content hash that is of the tags: those of one crawl are mostly alike."""
+    """Return the part of a content hash for the tags, cached: most items of a crawl have the same."""
     return _short_hash(text) if len(text) <= _SHORT else documents.sha256(text)[:_PART]
 
 
@@ -145,19 +145,19 @@ def _short_hash(text: bytes) -> str:
 
 
 def rehashed(put: Put, comparing: Comparing) -> Put:
-    """Return an item that came through the door before the settings of its group were changed."""
+    """Return an item, encoded before the settings of its group changed, with its hash for the new ones."""
     content = dict(RawBSONDocument(_document(put.content), RAW))
     content["content_hash"] = rehash(put.content_hash, decode(encoded(content["data"])), comparing)
     return msgspec.structs.replace(put, content_hash=content["content_hash"], content=_elements(content))
 
 
 def rehash(hashed: str, data: dict[str, Any], comparing: Comparing) -> str:
-    """Return a content hash with the part of the data as it is compared now."""
+    """Return a content hash with the part for the data made with the present settings."""
     return documents.sha256(comparing.data_text(data))[:_PART] + hashed[_PART : 3 * _PART] + comparing.mark
 
 
 def mark_of(hashed: str) -> str:
-    """Return by which settings a content hash was made."""
+    """Return the mark of the settings that a content hash was made with."""
     return hashed[3 * _PART :]
 
 
@@ -167,7 +167,7 @@ def same_data(one: str, other: str) -> bool:
 
 
 def with_tags(hashed: str, tags: dict[str, Any]) -> str:
-    """Return a content hash with the part of the tags replaced; a rejection is a judgement, not content."""
+    """Return a content hash with the part for the tags replaced; a rejection is not content."""
     tags = {name: value for name, value in tags.items() if name != REJECTED}
     return hashed[:_PART] + documents.sha256(documents.canonical(tags))[:_PART] + hashed[2 * _PART :]
 
@@ -189,7 +189,7 @@ def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:
 
 
 def keep_file_dates(put: Put, dates: dict[tuple[str, int], datetime]) -> bytes:
-    """Return an item's content in which files that were sent without a date have the one that is known of them."""
+    """Return an item's content in which files that were sent without a date have the stored date."""
     content = dict(RawBSONDocument(_document(put.content), RAW))
     names = list(file_dates(content["files"]))
     content["files"] = [
@@ -200,7 +200,7 @@ def keep_file_dates(put: Put, dates: dict[tuple[str, int], datetime]) -> bytes:
 
 
 def keep_rejection(content: bytes, reason: Any) -> bytes:
-    """Return an item's content with the reason for which it was rejected, unless another was sent."""
+    """Return an item's content with the stored reason for its rejection, unless another one was sent."""
     fields = dict(RawBSONDocument(_document(content), RAW))
     fields["tags"] = {REJECTED: reason, **fields["tags"]}
     return _elements(fields)
@@ -211,13 +211,13 @@ def _document(elements: bytes) -> bytes:
 
 
 class Heads:
-    """Puts documents of one batch together: what depends on the batch, then an item's content.
+    """Builds the documents of one batch: the fields that depend on the batch, then an item's content.
 
-    Written by hand where it differs from item to item: encoding a dict of these fields takes 5 µs, this less than 1.
+    Fields that differ between items are encoded by hand: less than 1 µs, instead of 5 µs for a dict of them.
     """
 
     _ID = struct.Struct("<5si36sx")
-    # As the driver writes integers: in four bytes where they fit, which analysts see as plain numbers.
+    # Like the driver: integers in four bytes where they fit, which analysts see as plain numbers.
     _IDS, _LARGE_IDS = struct.Struct("<4si10si"), struct.Struct("<4sq10sq")
 
     def __init__(self, group: Group, date: datetime) -> None:
@@ -227,7 +227,7 @@ class Heads:
     def document(self, output_id: str, content: bytes, id: int, first_id: int, *rest: Any) -> RawBSONDocument:
         """Return the document of an item.
 
-        `rest` is create_date, last_scraped_date, is_approved, change and, of a known item, the id before this one.
+        `rest` is create_date, last_scraped_date, is_approved, change and, if the item exists, its previous id.
         """
         alike = self._rest.get(rest)
         if alike is None:

@@ -55,9 +55,9 @@ def ignored(paths: Iterable[str]) -> Ignored:
 
 
 def without(value: Any, tree: Ignored) -> Any:
-    """Return what two items are compared by: a value without the paths of a tree, also in the objects of arrays.
+    """Return a value without the paths of a tree, also inside arrays: items are compared by the rest.
 
-    The value itself stays as it is; what the tree does not touch is shared.
+    The value is not modified; parts without such paths are shared.
     """
     if isinstance(value, dict):
         kept = {}

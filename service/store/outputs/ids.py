@@ -13,7 +13,7 @@ counts.
 1. `turn` takes n ids and enters the batch in `open`, in one atomic step.
 2. The lane of the group (`lane.py`) writes the batch, durably. Ids that it does not need are never used.
 3. The next `turn` takes the batch out of `open` and adds what it changed to the counts, and allocates the ids of the
-   following batch, all in one atomic step. Only then are the writers' requests answered. A batch is counted once,
+   following batch, all in one atomic step. Only then do the writers get their responses. A batch is counted once,
    whoever finishes it.
 4. `watermark` is the lowest id still in flight, or the one after the newest change. Every page ends
    below it. It is read *before* the page, and the page is read from a snapshot no older than the
@@ -53,9 +53,9 @@ log = logging.getLogger("service.store")
 
 # A watermark is about 200 bytes: 10,000 of them are 2 MB.
 _MAX_REMEMBERED = 10_000
-# A database clock that is further ahead than this would date everything after it wrongly, for good.
+# A database clock that is further ahead than this would give all later items wrong dates, for ever.
 _MAX_CLOCK_SKEW = timedelta(days=1)
-# How often a group that takes no writes for a moment is asked again.
+# Seconds between attempts while a group takes no writes.
 _PAUSED_SECONDS = 0.05
 
 
@@ -77,7 +77,7 @@ class Finished(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """What a turn gives a lane: its batch, and the group's document as far as a lane needs it."""
+    """The result of a turn: the new batch, and the fields of the group's document that a lane needs."""
 
     batch: Batch | None
     document: dict[str, Any]
@@ -120,7 +120,7 @@ async def _no_step(name: str) -> None:
 
 
 class Ids:
-    """Hands out the ids of a group, and tells readers how far they may go."""
+    """Allocates the ids of a group, and tells readers how far they may read."""
 
     def __init__(self, database: Database, lease_seconds: float, timeout: float) -> None:
         self._database = database
@@ -160,7 +160,7 @@ class Ids:
         return Turn(batch, document)
 
     async def _update(self, group: Group, finished: Finished | None, size: int, token: str) -> dict[str, Any] | None:
-        """Send one turn; return the group's document as far as a lane needs it, None if the batch is not in flight."""
+        """Send one turn; return the group's document, reduced for a lane, or None if the batch is not in flight."""
         where, update = group.owner, []
         if finished is not None:
             batch, change = finished
@@ -178,7 +178,7 @@ class Ids:
                     where, update, fields, upsert=finished is None, return_document=ReturnDocument.AFTER
                 )
             except DuplicateKeyError:
-                # Two first writers of a group: the other one made the document.
+                # Another first writer of this group has just made the document.
                 if last_try:
                     raise
         raise AssertionError("unreachable")
@@ -208,7 +208,7 @@ class Ids:
 
     @stored
     async def watermark(self, group: Group) -> Watermark:
-        """Read how far the readers of a group may go now, and remember it.
+        """Read how far the readers of a group may read now, and remember it.
 
         Callers that come while one read is under way share the next one: a read that began before
         the caller asked may not show what the caller knows to be written.
@@ -218,7 +218,7 @@ class Ids:
             # In a context of its own: it must not end with the time of the request that began it.
             work = self._read_after(self._reading.get(group), group)
             task = asyncio.create_task(work, context=contextvars.Context())
-            # All callers may be out of time by its end: no "never retrieved" noise.
+            # All callers may have timed out by then: avoid the warning "exception was never retrieved".
             task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
             self._reading_next[group] = task
         return await asyncio.shield(task)
@@ -253,8 +253,8 @@ class Ids:
             return Watermark(time=reply.get("operationTime"))
         document = found[0]
         in_flight = frozenset(batch["first"] for batch in document.get("open", ()))
-        # Not up to `next`, though nothing is between: a crash of a single server can take back ids
-        # that are not in its journal yet, for a remembered watermark to be beyond what comes next.
+        # Not `next`, although no items are between: a crash of a single server can take back ids that are
+        # not in its journal yet, and a remembered watermark would then be above the ids of new items.
         end = min([*in_flight, document.get("last_id", 0) + 1])
         watermark = Watermark(
             end,
@@ -283,7 +283,7 @@ class Ids:
             return await self._database.command(command, **options)
 
     async def kill_cursor(self, collection: str, cursor: int) -> None:
-        """Let the server forget a cursor whose rest is not wanted."""
+        """Close a cursor whose remaining documents are not needed."""
         await self._database.command({"killCursors": collection, "cursors": [cursor]})
 
     def remembered(self, group: Group) -> Watermark:

@@ -1,8 +1,8 @@
-"""The lane: one loop per process and group that writes what waits, round by round.
+"""The lane: one loop per process and group that writes the queued changes, round by round.
 
-A round takes all writes that wait. It finishes the batch of the round before and takes ids for its own (`Ids.turn`),
-looks its keys up at the same time, and writes (`rounds.py`).
-The next turn, or one that only finishes, makes it readable; then its requests are answered.
+A round takes all queued writes. One `Ids.turn` finishes the batch of the previous round and allocates ids for this
+one; the keys are looked up at the same time; then the items are written (`rounds.py`). The next turn, or a final one
+that allocates nothing, makes them readable. Only then do the clients get their responses.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
 from service.store.time_budget import time_budget
 
-# A larger round gains nothing, and takes long enough to outlive its lease.
+# A larger round gains nothing, and may take longer than its lease.
 _MAX_KEYS = 1000
-# Each lost round means that another process changed the same keys: 20 losses in a row are a stuck database, no race.
+# A lost round means that another process changed the same keys: 20 in a row mean a stuck database, not a race.
 _MAX_LOSSES = 20
-# A round that failed is tried again after this long, for those of its clients that still wait.
+# Seconds before a failed round is tried again, for those of its clients that still wait.
 _RETRY_SECONDS = 0.2
-# Counts of jobs and days that wait in the group's document: every turn rewrites it, and it may have 16 MB.
+# Bytes of counts in the group's document before they are moved: every turn rewrites it, and 16 MB is its limit.
 _MAX_WAITING_BYTES = 64 * 1024
 
 
@@ -65,7 +65,7 @@ class Lanes:
     async def apply(self, group: Group, changes: dict[str, Pending]) -> dict[str, Result]:
         """Make the changes of one request, by output_id; return their results once they are durable.
 
-        A caller that gives up takes its changes back, as far as no attempt has begun.
+        If the caller is cancelled, its changes are dropped unless an attempt has begun.
         """
         if not changes:
             return {}
@@ -83,11 +83,11 @@ class Lanes:
         """Forget a lane that has ended."""
         if self._lanes.get(lane.group) is lane:
             del self._lanes[lane.group]
-        for write in lane.unanswered():  # none, unless the lane was cancelled
+        for write in lane.unfinished():  # none, unless the lane was cancelled
             write.done.cancel()
 
     async def close(self) -> None:
-        """Wait for the writes under way, for a limited time: the rest is left to the reaper."""
+        """Wait for the writes under way, for a limited time: the reaper ends the rest."""
         tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=2 * self.seconds)
@@ -112,16 +112,16 @@ class Lane:
         self._lanes, self._ids, self._recovery = lanes, lanes.ids, lanes.recovery
         self._rounds = Rounds(lanes.database, lanes.ids, lanes.recovery, group, lanes.max_item_bytes)
 
-    def unanswered(self) -> list[Write]:
+    def unfinished(self) -> list[Write]:
         """Return all writes whose callers wait."""
         return [*(self._written.writes if self._written else ()), *self._taken, *self.waiting]
 
     async def run(self) -> None:
-        """Write what waits until nothing does."""
+        """Write rounds until the queue is empty."""
         while True:
             writes = self._taken = self._take()
             if not writes and self._written is None:
-                # Before anything else can run: whoever comes now begins another lane.
+                # No await since the queue was seen empty: a write that comes now starts another lane.
                 self._lanes.end(self)
                 return
             token, batch = new_token(), None
@@ -140,9 +140,9 @@ class Lane:
                 await self._fail(writes, error, token, begun=batch is not None)
 
     def _take(self) -> list[Write]:
-        """Take the writes of one round out of those that wait; drop those whose client has gone.
+        """Take the writes of one round from the queue; drop those whose client has gone.
 
-        A write that shares a key with one before it goes into a later round; those behind it do not wait for it.
+        A write that shares a key with an earlier one goes into a later round; the writes after it do not wait.
         """
         taken: list[Write] = []
         later: list[Write] = []
@@ -165,20 +165,20 @@ class Lane:
         return taken
 
     async def _fail(self, writes: list[Write], error: Exception, token: str, *, begun: bool = False) -> None:
-        """End a batch of which nobody knows what was written, and let its writes go again or fail."""
+        """End a batch whose outcome is unknown, and let its writes be tried again or fail."""
         await self._recovery.recover(self.group, token, begun=begun)
         await asyncio.sleep(_RETRY_SECONDS)
         if isinstance(error, Misconfigured) or (len(writes) == 1 and not isinstance(error, StoreUnavailable)):
             for write in writes:
                 write.fail(error)
         elif not isinstance(error, StoreUnavailable):
-            # One of them may be to blame, and only its own client is to have the error.
+            # One of them may be the cause, and only its client must get the error.
             for write in writes:
                 write.alone = True
         self.waiting.extendleft(reversed(writes))
 
     async def _begin(self, writes: list[Write], token: str) -> tuple[Turn, dict[str, Known]]:
-        """Finish what is written and take ids for what waits, and look its items up at the same time."""
+        """Finish the written batch and allocate ids for the next; look its items up at the same time."""
         changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
         looking = asyncio.ensure_future(self._rounds.look_up(changes))
         try:
@@ -193,14 +193,14 @@ class Lane:
                 write.succeed()
             self._written = None
         if turn.waiting > _MAX_WAITING_BYTES:
-            with contextlib.suppress(StoreError):  # nothing but the database may hold up a lane
+            with contextlib.suppress(StoreError):  # moving counts must not fail a round
                 await self._lanes.jobs.gather(self.group)
         return turn, await looking
 
     def _settle(self, writes: list[Write], results: dict[str, Result], errors: dict[str, StoreError]) -> list[Write]:
         """Give each write its results; return those that only wait for the batch to be finished.
 
-        A write that has lost an item to another process goes again, first of all that wait.
+        A write that lost an item to another process goes back to the head of the queue.
         """
         complete = []
         for write in reversed(writes):

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from service.store.group import Group
 from service.store.outputs.fields import has_value, is_missing
 
-# Records passed over by one plain read; where a group has more of them, it is read in windows.
+# Hidden records (`Watermark.hidden`) that one plain read may skip; a group with more of them is read in windows.
 _MAX_HIDDEN = 1000
 
 SERVED = (
@@ -29,14 +29,14 @@ _NO_TOMBSTONE = {"tombstone": {"$exists": False}}
 
 
 class Walk(NamedTuple):
-    """What passes from one page of a walk to the next."""
+    """The state that one page of a walk hands to the next."""
 
     began: int  # the newest id when the walk began
     seen: int  # the newest id that was allocated when the page before was read; 0: unknown
 
 
 class Query(NamedTuple):
-    """Which outputs of a group a page is made of."""
+    """The parameters of a page: which outputs of a group, and which of their fields."""
 
     cursor: int = 0
     limit: int = 10
@@ -54,7 +54,7 @@ class Query(NamedTuple):
     rejected: bool | None = None
     of_jobs: tuple[str, ...] | None = None  # of any of these jobs
     not_of_job: str | None = None
-    walk: Walk | None = None  # None: a cursor that comes alone
+    walk: Walk | None = None  # None: a cursor without a walk
     newest_first: bool = False
     deleted: bool = False
     fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
@@ -68,7 +68,7 @@ class Query(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """How a query is read: by which index, and what is compared for each document that it leads to."""
+    """How a query is read: by which index, and which filters are compared with each document found."""
 
     hint: str
     indexed: dict[str, Any]
@@ -82,7 +82,7 @@ class Selection(NamedTuple):
 
 
 def select(group: Group, query: Query, hidden: int) -> Selection:
-    """Return how a query is read, as far as it can be told without looking."""
+    """Return how a query is read, as far as this is known without the database."""
     indexed = {field: value for name, (_, field) in INDEXED.items() if (value := getattr(query, name)) is not None}
     residual: dict[str, Any] = {}
     passed_over = {} if query.deleted else dict(LIVE)
@@ -99,7 +99,7 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
         residual["last_scraped_date"] = {"$lt": query.scraped_before}
     if conditions := _conditions(query):
         residual["$and"] = conditions
-    if query.key_hash is not None:  # one item at most: all else is compared
+    if query.key_hash is not None:  # one item at most: the other filters are compared
         identity = {"_id": group.output_id(query.key_hash)}
         return Selection("_id_", {**identity, **indexed, **residual, **passed_over}, {})
     choices = tuple(indexed) if len(indexed) > 1 else ()
@@ -111,7 +111,7 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
 
 
 def _conditions(query: Query) -> list[dict[str, Any]]:
-    """Return what no index serves. The record of a deletion has lost its data and tags: it is never kept back."""
+    """Return the filters that no index serves. A deletion record has no data and tags left: it always passes."""
     of_content: list[dict[str, Any]] = []
     if query.missing is not None:
         of_content.append(is_missing(query.missing))

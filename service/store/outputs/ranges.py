@@ -51,7 +51,7 @@ class Range(NamedTuple):
         return {"id": DESCENDING if self.query.newest_first else ASCENDING}
 
     def after(self, last: int) -> Range:
-        """Return what is left of the range behind an id."""
+        """Return the rest of the range after an id."""
         return self._replace(high=last) if self.query.newest_first else self._replace(low=last)
 
 
@@ -69,7 +69,7 @@ class Ranges:
         selection = select(group, query, watermark.hidden)
         by_date = query.created_after is not None and selection.hint == "id" and not selection.residual
         if query.created_after is not None and (query.cursor or query.newest_first or not by_date):
-            # After the watermark: an item in flight before it could have an id below the one found here.
+            # After the watermark was read: an item that was in flight before could have an id below the one found here.
             first = await self._first_id_since(group, query.created_after, watermark)
             low, by_date = max(low, first - 1), False
         if low + 1 >= high:
@@ -86,7 +86,7 @@ class Ranges:
         query, where = within.query, within.indexed
         sort, hint = within.order, within.selection.hint
         if by_date:
-            # The first of many, as a rule: dates never decrease along ids, so their order is the ids'.
+            # Dates never decrease along ids, so the order by date is the order by id.
             where["update_date"] = {"$gte": query.created_after}
             sort, hint = {"update_date": ASCENDING, "id": ASCENDING}, "updated"
         wanted = {
@@ -107,7 +107,7 @@ class Ranges:
         return Found(found.documents, found.size, documents.id_of(found.documents[-1]))
 
     async def _windows(self, within: Range) -> Found:
-        """Read a range whose index leads to more than what is wanted: a bounded number of documents at a time.
+        """Read a range whose index does not serve all filters: a bounded number of documents at a time.
 
         The page may end early, even empty, with the id to go on from.
         """
@@ -116,8 +116,8 @@ class Ranges:
         found_bytes = 0
         deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
         while True:
-            # Its end first: documents that change meanwhile leave the window, and one that is counted
-            # again after it was read would reach beyond what was looked at.
+            # The end of the window is fixed first: documents that change meanwhile leave it, and a window
+            # counted after the read would include documents that were not read.
             last = await self._end_of_window(within, size)
             bounds = {"$gt": within.low, "$lt": within.high}
             if last is not None:
@@ -207,7 +207,7 @@ class Ranges:
 
 
 def cut(found: list[Document], size: int, limit: int) -> Found:
-    """Return the first `limit` of the documents that were found, and where the rest begins."""
+    """Return the first `limit` of the found documents, and the id after which the rest begins."""
     if len(found) <= limit:
         return Found(found, size, None)
     return Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))

@@ -28,9 +28,9 @@ from service.store.watch import Watch
 _STREAMED_BYTES = 1024 * 1024
 _FIRST_STREAMED = 2  # of a group whose items may be 1 MiB each
 _MAX_STREAMED = 1000
-# What an item of a group that was not read yet is taken for.
+# The assumed bytes of an item in a group that was not read yet.
 _UNKNOWN_BYTES = 20_000
-# Groups whose items' size a process remembers: 10,000 are about 2 MB.
+# Groups for which a process remembers the size of items: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
 # How long the last page of a walk waits for batches in flight, before the client asks again.
 _WALK_SECONDS = 1.0
@@ -62,16 +62,16 @@ class Reading:
         if query.cursor + 1 < watermark.end:
             read = await self._range(group, query, watermark)
             if read.next is not None:
-                # What was allocated since this watermark was read is unknown.
+                # It is unknown which ids were allocated since this watermark was read.
                 return await self._page(group, query, read, watermark._replace(allocated=0))
-        # At the tail only a new watermark can tell whether there is more.
+        # At the end of the group only a new watermark shows whether there is more.
         new = await self._ids.watermark(group)
         if read is None or new.version != watermark.version:
             read = await self._range(group, query, new)
         return await self._page(group, query, read, new)
 
     async def _page(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
-        """Return what was found as a page, with the state of its walk."""
+        """Return the found documents as a page, with the state of its walk."""
         next_cursor, checkpoint = found.next, max(query.cursor, watermark.version)
         if next_cursor is not None:
             checkpoint = next_cursor
@@ -83,10 +83,10 @@ class Reading:
         return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk)
 
     async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark) -> bool:
-        """Return whether an item that a walk has not offered may be in a batch in flight, beyond the watermark.
+        """Return whether a batch in flight, beyond the watermark, may hold an item that the walk has not returned.
 
-        Such an item has left its place before the walk came there. Where the batch has begun since the page before this
-        one, that place is on this page; where it may be older, it can be on any page of the walk.
+        Such an item left its old place before the walk came there. If the batch began after the previous page was read,
+        the old place is on this page; if the batch may be older, the place can be on any page of the walk.
         """
         if not watermark.in_flight:
             return False
@@ -106,12 +106,12 @@ class Reading:
         return bool(reply["cursor"]["firstBatch"])
 
     def fitting(self, group: Group) -> int:
-        """Return how many items of a group make about a megabyte, by those that were read last."""
+        """Return the number of items of a group in about a megabyte, estimated from those read last."""
         average = self._averages.get(group)
         return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
 
     def expected_bytes(self, group: Group, limit: int) -> int:
-        """Return about how many bytes some items of a group are, by those that were read last."""
+        """Return the bytes of some items of a group, estimated from those read last."""
         return limit * self._averages.get(group, _UNKNOWN_BYTES)
 
     async def _range(self, group: Group, query: Query, watermark: Watermark) -> Found:
@@ -148,7 +148,7 @@ class Reading:
             left, next_cursor = None if left is None else left - len(page.documents), page.next_cursor
             handed_on = [page]
             del page
-            yield handed_on.pop()  # whoever takes it decides how long it stays in memory
+            yield handed_on.pop()  # no reference is kept: the consumer decides how long it stays in memory
             refill_budget()
             if left == 0 or next_cursor is None:
                 return
@@ -164,8 +164,8 @@ class Reading:
 
     @stored
     async def one(self, group: Group, output_id: str) -> Page | None:
-        """Return one item as a page of its own; None when there is none."""
-        # The newest watermark first, so that this is no older than what a page has shown.
+        """Return one item as a page of its own, or None."""
+        # Read the watermark first, so that this is no older than a page that was shown.
         watermark = await self._ids.watermark(group)
         reply = await self._ids.command(
             {
@@ -188,7 +188,7 @@ class Reading:
 
     @stored
     async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
-        """Return earlier versions of an item, newest first: those before a cursor, or before the one that is there."""
+        """Return earlier versions of an item, newest first: those before a cursor, or before the current one."""
         watermark = await self._ids.watermark(group)
         if not cursor:
             present = await self.one(group, output_id)
@@ -217,16 +217,16 @@ class Reading:
     async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
         """Return output_id and id of up to `limit` items that a query selects, and the cursor to go on with.
 
-        Also of items behind a batch in flight: they are acknowledged, though no page shows them yet.
+        Includes items beyond the watermark: they are acknowledged, although no page shows them yet.
         """
         watermark = (await self._ids.watermark(group))._replace(end=INT64_MAX)
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
     async def _check_expired(self, group: Group, query: Query) -> None:
-        """Refuse a cursor behind which deletion records were removed, unless its walk has begun since.
+        """Refuse a cursor if deletion records after it were removed, unless its walk began after that.
 
-        Looked up after the page: removing notes the id first, so a page without a record finds the note.
+        Checked after the page is read: the id is noted before a record is removed, so no removal is missed.
         """
         safe = max(query.cursor, query.walk.began if query.walk else 0)
         if query.cursor and safe < (await self._ids.watermark(group)).expired_id:

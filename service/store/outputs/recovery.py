@@ -20,18 +20,18 @@ from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
 
-# Pauses before each try to end a batch of this process; after the last one it is left to `reap`.
+# Pauses before each attempt to end a batch of this process; after the last one, `reap` does it.
 _PAUSES = (0.0, 0.3, 1.0, 3.0)
 # Batches of dead writers that are ended at once: each keeps the readers of its group waiting.
 _ENDED_AT_ONCE = 4
 
 
 class Recovery:
-    """Fences and finishes batches: at once those of this process, after their lease those of dead ones."""
+    """Fences and finishes batches: those of this process at once, those of dead processes after their lease."""
 
     def __init__(self, database: Database, ids: Ids, indexes: Indexes, timeout: float) -> None:
         self._database = database
-        # Read as the primary has it: everything before a fence is committed when the fence is, while a majority
+        # Local read concern: a committed fence means that everything before it is committed, while the majority
         # snapshot of a new primary may be older than the fence.
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._groups: Collection = database["groups"]
@@ -40,7 +40,7 @@ class Recovery:
     async def recover(self, group: Group, token: str, *, begun: bool) -> None:
         """End a batch of this process whose round has failed, so that readers need not wait for its lease.
 
-        `begun` says that it is known to have its ids. One that cannot be ended now is left to `reap`.
+        `begun` means that it certainly has its ids. If it cannot be ended now, `reap` does it later.
         """
         for pause in _PAUSES if begun else _PAUSES[:1]:
             await asyncio.sleep(pause)
@@ -69,13 +69,13 @@ class Recovery:
             except StoreError as error:
                 log.warning("a batch of a dead writer could not be ended yet", extra={"error": str(error)})
             except Exception as error:
-                # A defect, but one batch that cannot be ended must not stop the others.
+                # A defect; but it must not stop the other batches.
                 log.error("ending a batch of a dead writer failed", extra={"error": type(error).__name__})
             return False
 
     @stored
     async def _expired(self) -> list[Batch]:
-        # Deadlines are the database's clock's: so is what they are compared with.
+        # Deadlines were set by the database's clock, so they are compared with it.
         now = await server_time(self._database)
         fields = ["organization_id", "group_id", "open"]
         return [
@@ -86,8 +86,8 @@ class Recovery:
         ]
 
     async def end(self, batch: Batch) -> None:
-        """Take a batch out of flight that was written in part, when no more of it can land."""
-        self._indexes.require("outputs")  # without the unique index a fence holds nothing off
+        """Finish a batch that may be written in part, once no more of its writes can succeed."""
+        self._indexes.require("outputs")  # without the unique index a fence stops no write
         if await self._open(batch.group, batch.token) is None:
             return
         tombstones = await self.fence(batch)
@@ -122,20 +122,20 @@ class Recovery:
 
     @stored
     async def _written(self, batch: Batch) -> Change:
-        """Return what a batch changed, as far as it can be seen; the rest is left to a recount."""
+        """Return what a batch changed, as far as it can be seen; a recount finds the rest."""
         change = Change(recount=True)
         ids = {"$gte": batch.first, "$lt": batch.first + batch.size}
         where = {
             **batch.group.owner,
-            # What it created may have been changed since, and have a higher id; no more than a
-            # lease's worth of documents have.
+            # Items that it created may have been changed since and have a higher id; this can be no
+            # more documents than are written during one lease.
             "id": {"$gte": batch.first},
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
         fields = ["id", "first_id", "root_job_id", "is_approved", "deleted"]
         seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
-            if document["_id"] in seen:  # changed while this reads, and met again at its new id
+            if document["_id"] in seen:  # changed during this read, and found again at its new id
                 continue
             seen.add(document["_id"])
             job, in_place = document["root_job_id"], document["id"] < batch.first + batch.size
@@ -145,7 +145,7 @@ class Recovery:
                 change.created += 1
                 change.items += 1
                 change.job(job, items=1)
-                # Changed since: whoever did that has counted from what this batch wrote.
+                # Changed since: the later batch has counted from the state that this batch wrote.
                 change.approved += in_place and document.get("is_approved", False)
             elif document.get("deleted"):
                 change.items -= 1

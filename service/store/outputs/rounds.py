@@ -1,4 +1,4 @@
-"""One round: what is stored of its items is looked up, each change is decided, and all is written.
+"""One round: look up the stored items, decide what becomes of each change, and write.
 
 One `insert` command for new items, one `update` command for known ones, one for those that were seen again unchanged.
 """
@@ -27,16 +27,16 @@ log = logging.getLogger("service.store")
 
 # One message of the database holds three times as much.
 MAX_BYTES = 16 * 1024 * 1024
-# Planning and encoding on the event loop, before others run.
+# Seconds of planning and encoding on the event loop, before other tasks run.
 _SLICE_SECONDS = 0.005
-# Items whose data are hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
+# Items hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
 _HASHED_AT_ONCE = 10
 # Items whose files are looked up at once: each may have 1000.
 _FILES_AT_ONCE = 50
 
 
 class Write:
-    """One request's changes by output_id, the last of each, and the future of their results."""
+    """The changes of one request by output_id, the last one of each, and a future for their results."""
 
     __slots__ = ("alone", "changes", "done", "losses", "results", "size", "tried")
 
@@ -44,24 +44,24 @@ class Write:
         self.changes = changes
         self.size = sum(change.size for change in changes.values())
         self.results: dict[str, Result] = {}
-        self.tried: dict[str, Result] = {}  # what a round meant to do, as long as its outcome is not known
-        self.alone = False  # whether it may be to blame for the failure of a round
+        self.tried: dict[str, Result] = {}  # the intended results of a round whose outcome is unknown
+        self.alone = False  # whether it may be the cause of a failed round, and is tried alone
         self.losses = 0
         self.done: asyncio.Future[dict[str, Result]] = asyncio.get_running_loop().create_future()
 
     def fail(self, error: Exception) -> None:
-        """Let the caller have an error, unless it has gone."""
+        """Give the caller an error, unless it has gone."""
         if not self.done.done():
             self.done.set_exception(error)
 
     def succeed(self) -> None:
-        """Let the caller have the results, unless it has gone."""
+        """Give the caller the results, unless it has gone."""
         if not self.done.done():
             self.done.set_result(self.results)
 
 
 class Outcome(NamedTuple):
-    """What a round changed, what became of each item, and which the database refused."""
+    """The result of a round: changed counts, the outcome of each item, and the items that the database refused."""
 
     change: Change
     results: dict[str, Result]
@@ -77,10 +77,10 @@ class Rounds:
 
     @stored
     async def look_up(self, changes: dict[str, Pending]) -> dict[str, Known]:
-        """Return what is stored of some items.
+        """Return the stored fields of some items that a round needs.
 
-        Read as the primary has it now, committed or not: the write that follows is guarded by what
-        was read here, and is answered only when it is committed, and with it what it was built on.
+        Reads the latest state of the primary, committed or not. The write that follows matches only this
+        state, and its client gets a response only when both are committed.
         """
         if not changes:
             return {}
@@ -118,7 +118,7 @@ class Rounds:
 
     @stored
     async def write(self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> Outcome:
-        """Write a round durably; return what became of it, to be finished by the next turn."""
+        """Write a round durably; return its result, to be finished by the next turn."""
         await self._compare(writes, known, comparing)
         plan = await self._plan(batch, writes, known)
         await self._ids.step("before write")
@@ -127,7 +127,7 @@ class Rounds:
         lost, errors = await self._write_rows(plan)
         await self._touch(plan)
         await self._ids.step("written")
-        # Behind `mongos` a refused write may still land: not after the fence.
+        # Behind `mongos` a refused write may still succeed later: the fence prevents that.
         tombstones = await self._recovery.fence(batch) if errors else 0
         made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
         meant = writes[0].tried
@@ -135,7 +135,7 @@ class Rounds:
         return Outcome(plan.count(made, tombstones), plan.results, errors)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
-        """Hash again what was hashed before the settings of the group were changed, on either side."""
+        """Hash again the new and stored items that were hashed before the settings of the group changed."""
         stale = []
         for write in writes:
             for key, change in write.changes.items():
@@ -153,7 +153,7 @@ class Rounds:
                 there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
 
     async def _keep_versions(self, plan: Plan) -> None:
-        """Let the database copy the versions that this round replaces; one that is kept already stays as it is."""
+        """Let the database copy the versions that this round replaces; existing copies stay as they are."""
         ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
         if not ids:
             return
@@ -175,7 +175,7 @@ class Rounds:
                 there = known.get(key)
                 tried = write.tried.get(key)
                 if tried is not None and there is not None and there["id"] == tried["id"]:
-                    plan.results[key] = tried  # an attempt that failed had come so far
+                    plan.results[key] = tried  # the failed attempt had written it
                 elif key not in write.results:
                     plan.add(key, change, there)
                 if time.perf_counter() > slice_end:
@@ -205,7 +205,7 @@ class Rounds:
         except Exception as error:
             if not is_refusal(error):
                 raise
-            if len(part) > 1:  # find the row that no message can hold: its error is for its own client
+            if len(part) > 1:  # find the row that does not fit: only its client gets the error
                 await self._send(plan, part[: len(part) // 2], lost, errors)
                 await self._send(plan, part[len(part) // 2 :], lost, errors)
                 return
@@ -224,7 +224,7 @@ class Rounds:
             lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
 
     async def _command(self, command: dict[str, Any]) -> Any:
-        """Run a write that is durable when this returns; the order of what is in it does not matter."""
+        """Run an unordered write that is durable when this returns."""
         durable = {"ordered": False, "writeConcern": DURABLE.document}
         reply = await self._database.command({**command, **durable}, codec_options=NAIVE)
         errors = reply.get("writeErrors", ())
@@ -233,10 +233,10 @@ class Rounds:
         return reply
 
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
-        """Return which updates, `count` of them, found another version than the one looked up."""
+        """Return which of `count` updates found another version than the one looked up."""
         now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
         lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
-        # Changed again since, by somebody who saw this row or by somebody who was faster.
+        # Changed again since, by a writer that saw this row or by one that was faster.
         unsure = {row.output_id for row in rows if now.get(row.output_id, 0) > row.id}
         if len(lost) < count:
             plan.recount |= len(lost) + len(unsure) > count
@@ -244,7 +244,7 @@ class Rounds:
         return lost
 
     async def _touch(self, plan: Plan) -> None:
-        """Say that unchanged items were seen again, all in one command; leave those that changed to another round."""
+        """Store that unchanged items were seen again, in one command; items that changed go to another round."""
         if not plan.touches:
             return
         matched = (await self._command(_updates(plan.touch_statements())))["n"]

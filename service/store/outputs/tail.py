@@ -1,8 +1,8 @@
-"""Live readers: all who wait at the end of one query share its tail, which reads and renders once for them.
+"""Live readers: all readers that wait at the end of one query share its tail, which reads and renders once for all.
 
-A reader stands at an id: it has everything before. Whoever waits at the end is handed the next piece. Readers that are
-still sending the piece before find the next ones in a small buffer; where that has gone on without them, they are
-`Behind` and read for themselves.
+A reader has a position: the id up to which it has everything. Readers that wait at the end get the next piece. Readers
+that are still sending the previous piece find the next ones in a small buffer; if these have been dropped, the reader
+is `Behind` and reads for itself.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _RETRY_SECONDS = 1.0
 
 
 class Behind(Exception):
-    """The tail does not have what comes next for this reader: it reads for itself."""
+    """The tail does not hold the next piece for this reader, which must read for itself."""
 
 
 class Gate(Protocol):
-    """What a tail asks of whoever bounds its organization."""
+    """The limits of an organization, as a tail uses them."""
 
     async def take(self, size: int) -> None:
         """Take room for bytes, when it is this organization's turn."""
@@ -46,14 +46,14 @@ class Gate(Protocol):
 
 
 class Form(NamedTuple):
-    """How pages are rendered, and the bytes at the end of each item; none if a text cannot be taken apart."""
+    """How pages are rendered, and the bytes at the end of each item; none if the text cannot be split."""
 
     render: Callable[[Page], Awaitable[bytes]]
     separator: bytes = b""
 
 
 class Part(NamedTuple):
-    """What a reader gets: rendered items, how many they are, and what their page said."""
+    """What a reader gets: rendered items, their number, and the metadata of their page."""
 
     text: bytes
     items: int
@@ -71,7 +71,7 @@ class _Piece:
         self.awaited: set[Reader] = set()
 
     def part(self, form: Form, position: int, max_items: int | None) -> Part:
-        """Return what comes after a position. Raises Behind if that cannot be had from here."""
+        """Return the part after a position. Raises Behind if this piece does not hold it."""
         passed, text = bisect_right(self.ids, position), self.texts.get(form)
         count = len(self.ids) - passed
         if text is None or (passed and not form.separator) or (max_items is not None and count > max_items):
@@ -82,14 +82,14 @@ class _Piece:
 
 
 class Reader:
-    """One of those who read a tail; `position` is the id up to which it has everything."""
+    """A reader of a tail; `position` is the id up to which it has everything."""
 
     def __init__(self, tail: Tail, form: Form, position: int) -> None:
         self._tail, self.form, self.position = tail, form, position
         self.handed: _Piece | None = None
 
     async def next(self, seconds: float, max_items: int | None = None) -> Part | None:
-        """Return what comes next, None after some seconds or when the service stops. Raises Behind."""
+        """Return the next piece; None after some seconds or when the service stops. Raises Behind."""
         piece = self._tail.kept_for(self) or await self._tail.wait(self, seconds)
         if piece is None:
             return None
@@ -99,7 +99,7 @@ class Reader:
 
 
 class Tail:
-    """The end of one query of a group, for as long as somebody reads there."""
+    """The end of one query of a group; exists while it has readers."""
 
     def __init__(self, reading: Reading, watch: Watch, group: Group, query: Query, timeout: float, gate: Gate) -> None:
         self._reading, self._watch, self._timeout, self._gate = reading, watch, timeout, gate
@@ -114,7 +114,7 @@ class Tail:
         self._task = asyncio.create_task(self._follow())
 
     def leave(self, reader: Reader) -> None:
-        """Forget a reader, and end with the last one."""
+        """Remove a reader; end with the last one."""
         self.readers.discard(reader)
         for piece in self._buffer:
             piece.awaited.discard(reader)
@@ -123,7 +123,7 @@ class Tail:
             self._task.cancel()
 
     def kept_for(self, reader: Reader) -> _Piece | None:
-        """Return the next piece for a reader from the buffer; None if it stands at the end. Raises Behind."""
+        """Return the next piece for a reader from the buffer; None if it is at the end. Raises Behind."""
         if reader.position < self._begin:
             raise Behind
         found = None
@@ -146,7 +146,7 @@ class Tail:
             async with asyncio.timeout(seconds):
                 await waiting
         except TimeoutError:
-            if reader in self.waiting:  # else a piece was on its way: the buffer has it, or the reader is behind
+            if reader in self.waiting:  # else a piece has just come: it is in the buffer, or the reader is behind
                 reader.position = max(reader.position, self._end)
             return None
         finally:
@@ -155,7 +155,7 @@ class Tail:
 
     async def _follow(self) -> None:
         with self._watch.waiting(self._group) as changed:
-            changed.set()  # what came before it was watched
+            changed.set()  # for changes before the watch began
             while not self._watch.stopped:
                 try:
                     if self.waiting:
@@ -164,7 +164,7 @@ class Tail:
                             changed.set()
                     else:
                         self._wanted.clear()
-                except Exception as error:  # whoever waits must learn of it, whatever it is
+                except Exception as error:  # all waiting readers must get it, whatever it is
                     self._end_waiting(error)
                     changed.set()
                     await asyncio.sleep(_RETRY_SECONDS)
@@ -175,12 +175,12 @@ class Tail:
     async def _read(self) -> bool:
         """Read the next page and hand it on, if there is something new; return whether there is more."""
         start = min(reader.position for reader in self.waiting)
-        if start > self._end:  # all have read for themselves
+        if start > self._end:  # all readers have read for themselves
             while self._buffer:
                 self._drop()
             self._begin = self._end = start
         with time_budget(self._timeout):
-            response_has_begun()  # a database that fails over is waited for, once for all
+            response_has_begun()  # waits for a failover, once for all readers
             if await self._reading.version(self._group) <= start:
                 return False
             await self._gate.take(_READ_BYTES)
@@ -202,7 +202,7 @@ class Tail:
         return _Piece(page, list(map(id_of, page.documents)), texts)
 
     def _hand_on(self, piece: _Piece) -> None:
-        """Hand a piece to those who wait, and keep it for those who are still sending the one before."""
+        """Give a piece to waiting readers, and keep it for those that are still sending the previous one."""
         self._end = piece.end
         if not piece.ids:
             return
@@ -215,7 +215,7 @@ class Tail:
         self._drop_passed()
 
     def _end_waiting(self, error: Exception | None) -> None:
-        """Let all who wait go on with nothing, or with an error."""
+        """Wake all waiting readers with nothing, or with an error."""
         waiting, self.waiting = self.waiting, {}
         for future in waiting.values():
             if error is None:
@@ -224,7 +224,7 @@ class Tail:
                 future.set_exception(error)
 
     def _drop_passed(self) -> None:
-        """Drop what no reader is on its way to, and the oldest pieces of a full buffer."""
+        """Drop pieces that no reader still needs, and the oldest pieces of a full buffer."""
         while self._buffer and (
             not self._buffer[0].awaited or self._kept > _BUFFER_BYTES or len(self._buffer) > _BUFFER_PIECES
         ):
@@ -246,7 +246,7 @@ class Tails:
 
     @contextmanager
     def reader(self, group: Group, query: Query, form: Form, gate: Gate) -> Iterator[Reader]:
-        """Yield a reader that stands at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
+        """Yield a reader at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
         key = group, query._replace(cursor=0, walk=None)
         tail = self._tails.get(key)
         if tail is None:
