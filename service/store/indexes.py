@@ -14,7 +14,7 @@ from typing import Any
 from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
-from service.store.connection import Database
+from service.store.connection import Database, opened
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreUnavailable
 
@@ -141,7 +141,7 @@ class Indexes:
             raise StoreUnavailable("indexes have vanished")
 
     async def _missing(self, name: str) -> set[str]:
-        there = {index["name"] async for index in self._database[name].list_indexes()}
+        there = {index["name"] async for index in await opened(self._database[name].list_indexes())}
         return {index.document["name"] for index in INDEXES[name]} - there
 
     async def _make(self, name: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from service.store import Patch, Query, Store, StoreError
+from service.store.connection import opened
 from service.store.jobs import _apply, _summed
 from tests.support.api import make_output
 from tests.support.groups import (
@@ -290,7 +291,7 @@ async def test_thousands_of_new_jobs_do_not_make_the_document_of_the_group_grow(
         nonlocal largest
         pipeline: list[dict[str, Any]] = [{"$match": group.owner}, {"$project": {"size": {"$bsonSize": "$$ROOT"}}}]
         while not stop.is_set():
-            for found in await store.database["groups"].aggregate(pipeline).to_list(1):
+            for found in await (await opened(store.database["groups"].aggregate(pipeline))).to_list(1):
                 largest = max(largest, found["size"])
 
     watching = asyncio.ensure_future(watch())

@@ -38,11 +38,13 @@ async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
 
 
 async def test_writes_that_come_together_share_rounds(store: Store, group: Group) -> None:
+    await group.write(store, make_output(64))  # now the settings of the group are known
+    before = store.outputs._lanes.rounds
     results = await asyncio.gather(*(group.write(store, make_output(n)) for n in range(64)))
-    assert store.outputs._lanes.rounds <= 2
+    assert store.outputs._lanes.rounds <= before + 2
     assert [r["result"] for (r,) in results] == ["created"] * 64
     assert [r["key_hash"] for (r,) in results] == [f"key-{n}" for n in range(64)]
-    assert {item["id"] for item in await group.read(store)} == {r["id"] for (r,) in results}
+    assert {item["id"] for item in await group.read(store, cursor=1)} == {r["id"] for (r,) in results}
     await group.assert_counts_are_exact(store)
 
 
