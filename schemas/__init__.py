@@ -1,1 +1,1 @@
-"""What goes over the wire, one file a resource. A leaf: it imports Marshmallow only."""
+"""The shapes of requests and responses, one module per resource. Imports Marshmallow only."""

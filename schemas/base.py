@@ -42,17 +42,17 @@ def parse_date(text: str) -> datetime:
     zone = "+00:00" if offset is None or offset in "Zz" else offset
     if len(zone) == 3:
         zone += ":00"
-    # BSON dates hold milliseconds: cut here, so that what is stored is what is compared.
+    # BSON dates hold milliseconds: cut here, so that the stored date equals the one that is compared.
     millis = ((fraction or "") + "000")[:3]
     clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}.{millis}"
     try:
         return datetime.fromisoformat(f"{year}-{month}-{day}T{clock}{zone}").astimezone(UTC)
-    except OverflowError as error:  # year 1 or 9999, moved over the edge by its offset
+    except OverflowError as error:  # year 1 or 9999, moved out of range by its offset
         raise ValueError("out of range") from error
 
 
 class Text(fields.String):
-    """A JSON string within bounds; nothing else is turned into one."""
+    """A JSON string within bounds; other values are not converted."""
 
     default_error_messages = {
         "required": problem("missing", "Field required"),
@@ -152,7 +152,7 @@ class Digits(fields.Integer):
         if type(value) is str and _DIGITS.fullmatch(value):
             value = int(value)
         if type(value) is not int:
-            # Too many digits is a matter of range only when they are digits at all.
+            # Too many digits are an error of range only if all of them are digits.
             if not (type(value) is str and value.isascii() and value.isdigit()):
                 raise self.make_error("invalid")
             value = INT64_MAX + 1
@@ -164,7 +164,7 @@ class Digits(fields.Integer):
 
 
 class WholeNumber(Digits):
-    """A JSON integer within bounds; digits in a string are none."""
+    """A JSON integer within bounds; a string of digits is rejected."""
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> int:
         if type(value) is not int:
@@ -235,7 +235,7 @@ class PageQuery(Schema):
 
 
 class Base(Schema):
-    """A schema that refuses what it does not know: a typo must not lose a flag silently."""
+    """A schema that rejects unknown fields: a typo must not lose a flag silently."""
 
     class Meta:
         unknown = RAISE
@@ -246,7 +246,7 @@ class Base(Schema):
     }
 
     def _deserialize(self, data: Any, *, many: bool = False, **kwargs: Any) -> Any:
-        # Each unknown key is one problem: a million of them would take 15 seconds to tell.
+        # Each unknown key is one problem: a million of them would take 15 seconds to report.
         if not many and type(data) is dict and len(data) > _MAX_KEYS and self.unknown == RAISE:
             unknown = islice((key for key in data if key not in self.fields), _MAX_KEYS)
             data = {key: data[key] for key in (*self.fields, *unknown) if key in data}

@@ -49,7 +49,7 @@ class StateQuery(Base, PageQuery):
 
 
 class StateDeletion(Base):
-    """What a deletion of cookies and of local storage can be limited to."""
+    """The filters for deleting cookies and local storage."""
 
     domain = Text(
         load_default=None,
@@ -59,7 +59,7 @@ class StateDeletion(Base):
     )
     path = Text(load_default=None, allow_none=True, max_length=4096, metadata={"description": "Only this exact path"})
     expired = QueryFlag(load_default=False, allow_none=True, metadata={"description": "true: only what has expired"})
-    # Named apart from the builtin.
+    # Not `all`, which is a builtin.
     every = QueryFlag(
         data_key="all",
         load_default=False,

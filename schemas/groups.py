@@ -41,7 +41,7 @@ class GroupsQuery(Base, PageQuery):
 
 
 class GroupSettings(Base):
-    """Each may be left out, and then stays as it is."""
+    """The settings of a group; those that are left out stay unchanged."""
 
     retention_days = WholeNumber(
         allow_none=True,

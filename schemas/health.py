@@ -1,4 +1,4 @@
-"""What the health checks say."""
+"""The responses of the health checks."""
 
 from marshmallow import fields
 

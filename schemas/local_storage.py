@@ -9,7 +9,7 @@ from schemas.cookies import StateDeletion
 class LocalStorageInput(Base):
     domain = Text(required=True, min_length=1, max_length=255)
     key = Text(required=True, max_length=8192)
-    # Browsers allow about 5 MiB an origin.
+    # Browsers allow about 5 MiB per origin.
     value = Text(required=True, max_bytes=5 * 1024 * 1024)
     path = Text(load_default="/", max_length=4096)
     expires = Date(load_default=None, allow_none=True)

@@ -1,4 +1,4 @@
-"""Outputs of a group: what scrapers write, how consumers ask, and what they get."""
+"""Outputs of a group: what scrapers write, and the queries and responses of consumers."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -95,11 +95,11 @@ class Output(Base):
 
 
 class Paths(Text):
-    """Paths into an output, a comma between: `data.title,source_url`."""
+    """Paths into an output, separated by commas: `data.title,source_url`."""
 
     max_paths = 100
     max_names = 65  # no value is nested deeper, and MongoDB stops at 200
-    nested = ("data", "tags", "files")  # what has something below it
+    nested = ("data", "tags", "files")  # the fields that have members
 
     def _deserialize(  # type: ignore[override]
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
@@ -113,7 +113,7 @@ class Paths(Text):
             odd = names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names)
             if odd or len(names) > self.max_names or (len(names) > 1 and names[0] not in self.nested):
                 raise ValidationError([problem("value_error", "Must be paths such as data.title,source_url")])
-            # Below a path that is kept whole, another one says nothing more.
+            # A path below another one that is kept adds nothing.
             if not any(".".join(names[:count]) in paths for count in range(1, len(names))):
                 kept.append(path)
         return tuple(kept)
@@ -132,7 +132,7 @@ class WalkState(Text):
 
 
 class OutputFilters(Base):
-    """Which outputs of a group are meant."""
+    """The filters of the outputs of a group."""
 
     job_id = Text(
         load_default=None,
@@ -185,7 +185,7 @@ class OutputFilters(Base):
 
 
 class OutputSelection(OutputFilters):
-    """Which outputs are read, and what of them."""
+    """Which outputs are read, and which of their fields."""
 
     key_hash = Text(
         load_default=None, allow_none=True, max_length=256, metadata={"description": "Only the output with this key"}
@@ -202,14 +202,14 @@ class OutputSelection(OutputFilters):
     deleted = QueryFlag(
         load_default=False, metadata={"description": "true: deletions are part of the change order too"}
     )
-    # Named apart from Marshmallow's own `fields`.
+    # Not `fields`, which is Marshmallow's own name.
     kept = Paths(
         data_key="fields",
         load_default=(),
         allow_none=True,
         max_length=8192,
         metadata={
-            "description": "Keep only these paths, a comma between; id is always kept. "
+            "description": "Keep only these paths, separated by commas; id is always kept. "
             "The items then have these members only",
             "default": None,
         },

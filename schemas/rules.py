@@ -1,4 +1,4 @@
-"""Rules: what a finished job must hold to."""
+"""Rules by which a finished job is judged."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from schemas.base import Base, Choice, WholeNumber, problem
 from schemas.paths import DataPath
 
 TYPES = ("string", "number", "integer", "boolean", "array", "object")
-# Checks that are made of one field of the data, and those of a job as a whole.
+# Checks of one field of the data, and checks of a job as a whole.
 OF_PATHS = ("min_fill", "type", "min", "max", "max_drop")
 OF_JOBS = ("min_items", "max_missing", "max_changed")
 

@@ -34,7 +34,7 @@ class UnixSeconds(fields.Float):
 
 
 class Open(Base):
-    """A schema that keeps what it does not know: browsers add members from release to release."""
+    """A schema that keeps unknown members: browsers add new ones with each release."""
 
     class Meta:
         unknown = INCLUDE
@@ -54,7 +54,7 @@ class BrowserCookie(Open):
 
     @post_load
     def to_cookie(self, loaded: dict[str, Any], **_: Any) -> dict[str, Any]:
-        """Return the cookie as the store keeps it: what the contract does not have is `extra`."""
+        """Return the cookie as the store keeps it: members that the API does not have go into `extra`."""
         expires = loaded.pop("expires")
         cookie = {
             **{name: loaded.pop(name) for name in ("name", "value", "domain", "path", "secure")},
@@ -62,7 +62,7 @@ class BrowserCookie(Open):
             "expires": None if expires == -1 else datetime.fromtimestamp(expires, UTC),
         }
         if expires != int(expires):
-            loaded["expires"] = expires  # the contract has whole seconds
+            loaded["expires"] = expires  # the API has whole seconds
         return {**cookie, "extra": loaded}
 
 

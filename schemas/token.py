@@ -1,4 +1,4 @@
-"""What a token says of itself."""
+"""The response of GET /v1/token."""
 
 from marshmallow import fields
 

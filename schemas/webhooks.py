@@ -1,4 +1,4 @@
-"""Webhooks: who is told of what, and what came of it."""
+"""Webhooks, and the results of their deliveries."""
 
 from typing import Any
 

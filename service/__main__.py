@@ -9,7 +9,7 @@ def main() -> int:
     # PID 1 of a container ignores a signal without a handler: set before the imports, which take a second.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if sys.argv[1:2] == ["healthcheck"]:
-        from service.runtime.healthcheck import main as run  # without them: it runs every few seconds
+        from service.runtime.healthcheck import main as run  # without the other imports: it runs every few seconds
     else:
         from service.cli import main as run
     return run()

@@ -41,7 +41,7 @@ MIDDLEWARES = [
 
 
 def create_app(settings: Settings, store: Store) -> web.Application:
-    """Return the application on a store. Tests call it as the command line does."""
+    """Return the application that uses a store."""
     app = web.Application(client_max_size=settings.max_body_bytes, middlewares=MIDDLEWARES)
     app[SETTINGS] = settings
     app[STORE] = store
@@ -80,7 +80,7 @@ def _trace(app: web.Application) -> None:
 
 
 async def _upkeep(app: web.Application) -> AsyncIterator[None]:
-    """Keep the store in order while the application runs, and let its writes finish at the end."""
+    """Run the store's upkeep while the application runs, and let writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
     tasks = [asyncio.create_task(work) for work in (app[METRICS].watch(), watch_memory(), app[COURIER].run())]

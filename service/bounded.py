@@ -11,7 +11,7 @@ V = TypeVar("V")
 class Bounded(dict[K, V]):
     """Forgets its oldest key when a new one would make it larger than `max_keys`.
 
-    Setting a key that is there keeps its place: delete it first to make it the newest.
+    Setting an existing key keeps its place: delete it first to make it the newest.
     """
 
     def __init__(self, max_keys: int) -> None:

@@ -19,7 +19,7 @@ from service.handlers import (
 )
 from service.http.routing import Route
 
-# Scopes: "read", "write", "delete", with "state" for what a browser keeps; "public" for a route that needs no token.
+# Scopes: "read", "write", "delete", with "state" for browser state; "public" for a route that needs no token.
 ROUTES = [
     Route("POST", "/v1/cookies", "write state", cookies.post),
     Route("GET", "/v1/cookies", "read state", cookies.get),

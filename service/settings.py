@@ -124,7 +124,7 @@ class Settings:
     def environ(self) -> dict[str, str]:
         """Return the environment that gives another process the same settings."""
         values = {item.name.upper(): str(getattr(self, item.name)) for item in dataclasses.fields(self)}
-        # Given by value now: an inherited NAME_FILE would be a second one.
+        # The value is passed on: an inherited NAME_FILE would set it twice.
         files = {f"{item.name.upper()}_FILE": "" for item in dataclasses.fields(self) if item.metadata["secret"]}
         return values | files
 

@@ -19,10 +19,10 @@ from service.store import SECRET_PREFIX, TEST, Lane, Message, Outcome, StoreErro
 
 log = logging.getLogger("service.webhooks")
 
-# Webhooks worked on at once, per process, and of one organization.
+# Webhooks worked on at once, per process and per organization.
 _AT_ONCE = 64
 _PER_ORGANIZATION = 4
-# Seconds of messages to one webhook before others have their turn, and between two looks at what is due.
+# Seconds for one webhook before others have their turn, and between two looks for due webhooks.
 _TURN_SECONDS = 10.0
 _LOOK_SECONDS = 1.0
 _FAILED_SECONDS = 5.0
@@ -40,7 +40,7 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str,
 
 
 class Courier:
-    """Sends what is due. A receiver that does not respond takes one place of its organization, for ten seconds."""
+    """Sends due messages. A receiver that does not respond takes one place of its organization for ten seconds."""
 
     def __init__(self, webhooks: Webhooks, sender: Sender) -> None:
         self._webhooks, self._deliveries, self._sender = webhooks, webhooks.deliveries, sender
@@ -50,7 +50,7 @@ class Courier:
         self.attempts = {"delivered": 0, "failed": 0}  # for the metrics
 
     async def test(self, webhook: Webhook) -> tuple[Message, Outcome] | None:
-        """Send a message that says nothing; None while another test of the organization is under way."""
+        """Send a test message; return None while another test of the organization is running."""
         if webhook.organization_id in self._testing:
             return None
         message = new_message(TEST, {"webhook_id": webhook.webhook_id})
@@ -61,8 +61,8 @@ class Courier:
             self._testing.discard(webhook.organization_id)
 
     async def run(self) -> None:
-        """Look for what is due until cancelled."""
-        waiting = False  # told once
+        """Look for due webhooks until cancelled."""
+        waiting = False  # so that it is logged once
         while True:
             self._deliveries.added.clear()
             try:
@@ -75,12 +75,12 @@ class Courier:
                 waiting = True
             except Exception as error:
                 log.error("looking for due webhooks failed", extra={"error": type(error).__name__})
-            # Apart from each other, so that processes do not all ask at once.
+            # At random, so that processes do not all ask at once.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._deliveries.added.wait(), _LOOK_SECONDS * random.uniform(0.5, 1.0))
 
     async def close(self) -> None:
-        """Let what is being sent come to its end, which it does within its time limit."""
+        """Wait for the messages that are being sent; each ends within its time limit."""
         self._stopping = True
         if self._turns:
             await asyncio.wait(self._turns, timeout=SECONDS)
@@ -110,12 +110,12 @@ class Courier:
 
         def end(turn: asyncio.Task[None]) -> None:
             del self._turns[turn]
-            self._deliveries.added.set()  # somebody may wait for the place
+            self._deliveries.added.set()  # another webhook may wait for the place
 
         turn.add_done_callback(end)
 
     async def _turn(self, lane: Lane) -> None:
-        """Send what is due to one webhook, until something fails or its time is over."""
+        """Send the due messages of one webhook, until one fails or its time is over."""
         try:
             webhook = await self._webhooks.find(lane.organization_id, lane.webhook_id)
             if webhook is not None:

@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common."""
+"""Arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _DATABASE = ("mongo_url", "mongo_database", "data_dir", "local_mongo_cache_gb", 
 
 
 def subject(commands: Commands, name: str, help: str) -> Commands:
-    """Add a command that has actions, such as `token create`; return what takes them."""
+    """Add a command that has actions, such as `token create`; return the object to add actions to."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help)
     return parser.add_subparsers(required=True, metavar="ACTION")
 
 
 def on_database(commands: Commands, name: str, help: str) -> argparse.ArgumentParser:
-    """Add a command that works on the database, with the settings that say which one."""
+    """Add a command that works on the database, with the settings that select the database."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=help)
     add_settings(parser, only=_DATABASE)
     return parser

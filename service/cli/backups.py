@@ -1,4 +1,4 @@
-"""`backup`, `restore`, and what is to be done after other restores and after a clock that was ahead."""
+"""`backup`, `restore`, `restored` (after another tool restored a backup) and `clock` (after a clock was ahead)."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from service.cli.database import with_store
 from service.settings import Settings
 from service.store import Rotation, SealedRecords, Store, Vault
 
-# The second pass sees what was written under the old key during the first.
+# The second pass finds values that were written with the old key during the first.
 _PASSES = 3
 _BAR_WIDTH = 30
 
@@ -59,7 +59,7 @@ def rotate(settings: Settings) -> int:
 
 
 async def _rotate(part: SealedRecords) -> Rotation:
-    """Seal the values of one collection; show how far it is, as a bar on a terminal."""
+    """Seal the values of one collection; show the progress, as a bar on a terminal."""
     total, rotation = max(1, await part.count()), Rotation(0, 0, 0)
     bar = sys.stdout.isatty()
     async for rotation in part.rotate():

@@ -22,7 +22,7 @@ def add(commands: Commands) -> None:
         help="fill an empty database on this machine with an organization to try things on",
     )
     serve_.set_defaults(command=serve)
-    worker_ = commands.add_parser("worker")  # what the supervisor starts; no help line
+    worker_ = commands.add_parser("worker")  # started by the supervisor, hidden from the help
     worker_.add_argument("listeners", type=int, nargs="+")
     worker_.set_defaults(command=worker)
     health = commands.add_parser("healthcheck", help="ask the service on this machine whether it is alive")
@@ -38,7 +38,7 @@ def serve(settings: Settings, demo: bool) -> int:
     from service.runtime.process import serve as run
 
     with database(settings, create=True) as (known, url):
-        # The log says it too: a line for people goes to a terminal only.
+        # For people at a terminal; the log has the address too.
         welcome: Callable[[str], None] = lambda address: (
             print(f"listening on {address}", flush=True) if sys.stdout.isatty() else None
         )

@@ -1,1 +1,1 @@
-"""Validated input -> one store call -> answer; one file a resource."""
+"""Validated input -> one store call -> response; one module per resource."""

@@ -19,7 +19,7 @@ _POLICY = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; frame-ancestors 'none'"
 }
-# A package that carries the files of Swagger UI and brings no web framework; nothing of it is imported.
+# A package that has the files of Swagger UI without a web framework; its code is never imported.
 _CARRIER = "mkdocs_swagger_ui_tag"
 _FILES = ("stylesheets/swagger-ui.css", "javascripts/swagger-ui-bundle.js")
 

@@ -73,9 +73,9 @@ def _last_event(request: web.Request) -> int:
 async def _follow(
     request: web.Request, group: Group, query: Query, left: int | None, live: exports.Live
 ) -> AsyncGenerator[bytes, None]:
-    """Yield what is there, read as an export is, and then what the query's tail hands on.
+    """Yield the present items, like an export, and then the pieces of the query's tail.
 
-    The first piece comes at once, even if it is empty: a cursor that has expired is an error, not a broken stream.
+    The first piece is yielded at once, even if empty, so that an expired cursor is an error, not a broken stream.
     """
     app, admission = request.app, request[ADMISSION]
     outputs, items_out, stopping = app[STORE].outputs, app[METRICS].items_out, app[STOPPING]
@@ -96,7 +96,7 @@ async def _follow(
                 left = None if left is None else left - count
                 if left == 0 or stopping.is_set():
                     return
-            admission.pause()  # what waits holds no memory
+            admission.pause()  # waiting readers hold no memory
             with suppress(Behind):
                 while not stopping.is_set():
                     part = await reader.next(_HEARTBEAT_SECONDS, left)

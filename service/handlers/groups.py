@@ -48,22 +48,22 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Get the counts of a group", GroupCounts())
 async def stats(request: web.Request) -> web.StreamResponse:
-    """Return what a group holds, and its items created and changed by day (UTC)."""
+    """Return the counts of a group, and its items created and changed per day (UTC)."""
     group = path_group(request)
     return await json_response(request, await request.app[STORE].groups.one(group))
 
 
 @endpoint("Get a group", GroupWithSettings())
 async def one(request: web.Request) -> web.StreamResponse:
-    """Return the settings of a group, and what it holds; one that does not exist has the defaults and nothing."""
+    """Return the settings and counts of a group; a group that does not exist has the defaults and counts of 0."""
     return await json_response(request, await _group(request, path_group(request)))
 
 
 @endpoint("Set up a group", GroupWithSettings(), body=GroupSettings())
 async def put(request: web.Request) -> web.StreamResponse:
-    """Change settings of a group, also before its first item; those left out stay.
+    """Change settings of a group, also before its first item; those left out stay unchanged.
 
-    `retention_days` lets the service delete items that were not scraped for so long, and needs the scope `delete`.
+    `retention_days` lets the service delete items that were not scraped for that long; it needs the scope `delete`.
     `history_days` keeps earlier versions. `ignore` names paths that are not content. `rules` judge finished jobs.
     """
     group = path_group(request)
@@ -81,7 +81,7 @@ async def _group(request: web.Request, group: Group) -> dict[str, Any]:
 
 @endpoint("Delete a group", OutputsDeleted())
 async def delete(request: web.Request) -> web.StreamResponse:
-    """Delete all outputs, reviews and jobs of a group; its ids are never given again.
+    """Delete all outputs, reviews and jobs of a group; its ids are never used again.
 
     A large deletion ends after some seconds with `more`: send the same request again.
     """
@@ -126,7 +126,7 @@ async def fields(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_fields(request: web.Request, group: Group, job_id: str | None, limit: int) -> dict[str, Any]:
-    """Return what the fields of a group, or of one job, hold: of its newest items, `limit` of them."""
+    """Return the statistics of the fields of a group or of one job, over its newest `limit` items."""
     query = Query(job_id=job_id, newest_first=True, fields=("data",))
     statistics = FieldStatistics()
     request[ADMISSION].hold(STREAM_BYTES)

@@ -12,15 +12,15 @@ from service.store import StoreError
 
 @endpoint("Is the process alive?", Health())
 async def healthz(request: web.Request) -> web.StreamResponse:
-    """Say that the process lives."""
+    """Respond with 200 while the process is alive."""
     return await json_response(request, {"status": "ok"})
 
 
 @endpoint("Is the service ready?", Health())
 async def readyz(request: web.Request) -> web.StreamResponse:
-    """Tell whether the database responds and takes writes; 503 while it does not, and once the process stops."""
+    """Respond with 200 if the database takes writes; with 503 while it does not, and once the process stops."""
     if request.app[STOPPING].is_set() or not await _is_ready(request.app):
-        # Returned, not raised: a service that starts or stops is no failure to log.
+        # Returned, not raised: starting and stopping are not failures, and are not logged as such.
         request[REASON] = "not_ready"
         return error_response(unavailable("not_ready"))
     return await json_response(request, {"status": "ok"})

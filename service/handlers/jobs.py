@@ -32,11 +32,11 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Begin or finish a job", JobPut(), body=JobInput())
 async def put(request: web.Request) -> web.StreamResponse:
-    """Say that a job runs, has finished or has failed; saying the same again changes nothing.
+    """Set the state of a job to running, finished or failed; repeating a request changes nothing.
 
-    A finished job is taken stock of: `missing` counts the items of its series that it did not see, `fields` has the
-    fill rates of up to 1000 of its items, and the rules of the group give the `verdict`. `"missing": "delete"` deletes
-    what it did not see, unless the verdict is `failed`; where that takes long, `more` asks for the same again.
+    When a job is finished, `missing` counts the items of its series that it did not see, `fields` has the fill rates
+    of up to 1000 of its items, and the rules of the group give the `verdict`. `"missing": "delete"` deletes the missing
+    items unless the verdict is `failed`; if that takes long, `more` is true: repeat the request.
     """
     group, job_id = path_group(request), path_id(request, "job_id")
     said = await read_object(request, _INPUT)

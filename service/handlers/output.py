@@ -34,7 +34,7 @@ def _not_found() -> ApiError:
 
 
 def _if_match(request: web.Request) -> frozenset[int] | None:
-    """Return the ids of which the output must still have one; None where any will do."""
+    """Return the ids of which the output must still have one; None if any id is accepted."""
     tags = required_tags(request)
     return None if tags is None else frozenset(int(match[1]) for tag in tags if (match := _ETAG.fullmatch(tag)))
 
@@ -96,7 +96,7 @@ async def versions(request: web.Request) -> web.StreamResponse:
     responses=_PRECONDITION,
 )
 async def patch(request: web.Request) -> web.StreamResponse:
-    """Change `is_approved` and `tags` (a JSON merge patch); a change like any other, with a new id.
+    """Change `is_approved` and `tags` (a JSON merge patch); the output gets a new id.
 
     Merged tags larger than `MAX_ITEM_BYTES` are refused as `too_large` and change nothing.
     """
@@ -110,7 +110,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Delete an output", OutputDeleted(), headers=_IF_MATCH, not_found=True, responses=_PRECONDITION)
 async def delete(request: web.Request) -> web.StreamResponse:
-    """Delete one output; its record stays in the change order for those who ask with deleted=true."""
+    """Delete one output; a deletion record stays in the change order for readers with deleted=true."""
     group, output_id = path_group(request), path_id(request, "output_id")
     outputs = request.app[STORE].outputs
     _checked(await outputs.delete(group, output_id, _if_match(request)))

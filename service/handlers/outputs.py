@@ -38,9 +38,9 @@ INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
 _QUERY = QueryLoader(OutputsQuery())
 _DELETE = QueryLoader(DeleteQuery(), refuse_empty=True)
-# A page may be kept by the client, but is asked for again each time.
+# A client may cache a page, but must revalidate it each time.
 CACHING = {"Cache-Control": "private, no-cache"}
-# Of a page in memory while it is read: the reply, the documents in it, what is rendered.
+# Copies of a page in memory while it is read: the reply, its documents, the rendered text.
 COPIES = 3
 _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
@@ -55,7 +55,7 @@ async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -
 
 
 async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]) -> dict[str, Any]:
-    """Return loaded filters with `change` as the store knows it: what a job did not see is what others hold."""
+    """Return loaded filters with `change` in the store's terms: items that a job did not see are held by others."""
     if loaded["change"] is None:
         return loaded
     if loaded["job_id"] is None:
@@ -88,7 +88,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     group = path_group(request)
     loaded = _QUERY.load(request)
     wait = loaded.pop("wait")
-    # What a newer job scraped again unchanged moves to that job, and no version tells.
+    # An unchanged item that a newer job scraped again moves to that job without a new version.
     has_version = loaded["job_id"] is None
     query = await query_of(request, group, loaded)
     outputs = request.app[STORE].outputs
@@ -126,7 +126,7 @@ async def _parts(
 ) -> AsyncGenerator[bytes, None]:
     """Yield a page of many bytes about a megabyte at a time, beginning with its first part.
 
-    A response that is whole before it begins has the checkpoint of its last part, a longer one that of an earlier part.
+    A response that is complete before it is sent has the checkpoint of its last part, a longer one of an earlier part.
     """
     outputs = request.app[STORE].outputs
     opening, left, size = PAGE_BEGIN, query.limit, 0
@@ -147,7 +147,7 @@ async def _parts(
         if "X-Cursor" in headers:
             headers["X-Cursor"] = str(page.checkpoint)
         if len(page.documents) < part.limit:
-            left = len(page.documents)  # it ended early: so does the whole page
+            left = len(page.documents)  # a part that ended early ends the whole page
     next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)
     yield page_end(next_url, next_cursor)
 
@@ -160,14 +160,14 @@ _ITEMS = Form(_array)
 
 
 async def _wait(request: web.Request, group: Group, query: Query, page: Page, held: int, seconds: float) -> Page | Part:
-    """Return what the query's tail has rendered for all who wait, or the empty page after some seconds."""
+    """Return the page that the query's tail rendered for all its readers, or an empty one after some seconds."""
     outputs, admission = request.app[STORE].outputs, request[ADMISSION]
     gate, deadline = TailGate(request.app[LIMITS], group.organization_id), time.monotonic() + seconds
     query = query._replace(cursor=max(query.cursor, page.checkpoint))
     admission.stay()
     with outputs.tail(group, query, _ITEMS, gate) as reader:
         while True:
-            admission.pause()  # what waits holds no memory
+            admission.pause()  # waiting readers hold no memory
             with suppress(Behind):
                 part = await reader.next(deadline - time.monotonic())
                 await admission.resume(held)
@@ -191,7 +191,7 @@ async def _shared(request: web.Request, part: Part, has_version: bool) -> web.St
 
 @endpoint("Write outputs to a scraping group", OutputsWritten(), body=OutputInput(many=True), takes=[NDJSON])
 async def post(request: web.Request) -> web.StreamResponse:
-    """Create, update or leave each output by its key_hash; answered when all of it is durable.
+    """Create, update or leave unchanged each output by its key_hash; responds when all of it is durable.
 
     Also takes `application/x-ndjson`, one output per line.
     """
@@ -200,7 +200,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     encode = await outputs.door(group)
     items = await INPUT.read(request, (JSON, NDJSON), encode)
     results = await outputs.write(group, items)
-    # One of several items with one key counts once: what became of the group.
+    # Several items with one key count once: by what they changed in the group.
     counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
     for kind in _KINDS:
         request.app[METRICS].items_in.labels(kind).inc(counts[kind])
@@ -211,9 +211,9 @@ async def post(request: web.Request) -> web.StreamResponse:
 async def patch(request: web.Request) -> web.StreamResponse:
     """Change `is_approved` and `tags` of outputs, each named by its output_id or its key_hash.
 
-    `tags` is a JSON merge patch. With `if_id` an output that has changed since is left as it is. Of
-    several patches with one name the last wins. The others are made even where one is a `conflict`,
-    `not_found`, or `too_large`: its merged tags would be larger than `MAX_ITEM_BYTES`, and it is left as it is.
+    `tags` is a JSON merge patch. With `if_id`, an output that has changed since is not changed. Of
+    several patches of one output the last wins. A patch that fails does not stop the others: its result is `conflict`,
+    `not_found`, or `too_large` if the merged tags would be larger than `MAX_ITEM_BYTES`.
     """
     group = path_group(request)
     loaded = await PATCHES.read(request)
@@ -228,7 +228,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
 
 
 def _patches(entries: list[dict[str, Any]]) -> list[Patch]:
-    """Return the patches that a body asks for. Raises with every entry that does not name one output."""
+    """Return the patches in a body. Raises with every entry that does not name one output."""
     patches, problems = [], []
     for index, entry in enumerate(entries):
         names = [name for name in ("output_id", "key_hash") if name in entry]
@@ -265,6 +265,6 @@ def _caching(request: web.Request, version: int, has_version: bool) -> dict[str,
 
 
 def _etag(request: web.Request, version: int) -> str:
-    # Weak: last_scraped_date may have moved, which is not a change. With the organization: a browser's
+    # Weak: last_scraped_date may differ, which is not a change. With the organization: a browser's
     # cache does not know tokens, and must not show one organization's page for another's.
     return f'W/"{request[ORGANIZATION]}-{version}"'

@@ -12,8 +12,8 @@ from service.http.output.static import TYPES, Asset, serve
 from service.http.output.static import asset as asset_of
 
 _HEADERS = {
-    # The page shows scraped data, which is hostile: nothing in it can become a script or a form, and the only
-    # requests it can cause are pictures, which the page loads when a person asks for them.
+    # The page shows scraped data, which may be hostile: it cannot become a script or a form, and the only requests
+    # that it can cause are for pictures, which the page loads when the user asks for them.
     "Content-Security-Policy": "; ".join(
         [
             "default-src 'none'",

@@ -22,7 +22,7 @@ async def listing(request: web.Request, records: BrowserState) -> Listing:
 
 
 async def delete(request: web.Request, records: BrowserState, query: dict[str, Any], name: str) -> dict[str, int]:
-    """Delete the records that a request names, at least by one filter; return how many they were."""
+    """Delete the records that match a request's filters, at least one of which is required; return their number."""
     every, expired = query.pop("every"), query.pop("expired")
     selection = Selection(
         domain=query["domain"],

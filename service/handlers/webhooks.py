@@ -31,7 +31,7 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Add a webhook", WebhookCreated(), body=WebhookInput())
 async def post(request: web.Request) -> web.StreamResponse:
-    """Let a URL be told of events, of all groups or of one; the response has the secret, which is not shown again.
+    """Send events of all groups, or of one, to a URL; the response has the secret, which is not shown again.
 
     Messages are signed as the Standard Webhooks specification says. `job.finished` carries the job with its verdict,
     `group.changed` the id up to which the group can be read, at most every 5 seconds per group.
@@ -49,7 +49,7 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Delete a webhook", WebhookDeleted(), not_found=True)
 async def delete(request: web.Request) -> web.StreamResponse:
-    """Delete a webhook and its deliveries; what is being sent at this moment may still arrive."""
+    """Delete a webhook and its deliveries; a message that is being sent may still arrive."""
     webhook_id = path_id(request, "webhook_id")
     if not await request.app[STORE].webhooks.delete(request[ORGANIZATION], webhook_id):
         raise _not_found()
@@ -58,7 +58,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Test a webhook", Delivery(), not_found=True)
 async def test(request: web.Request) -> web.StreamResponse:
-    """Send a `webhook.test` message now and return what came of it; success switches the webhook on again."""
+    """Send a `webhook.test` message now and return the result; success switches the webhook on again."""
     webhook_id, organization_id = path_id(request, "webhook_id"), request[ORGANIZATION]
     webhooks = request.app[STORE].webhooks
     webhook = await webhooks.find(organization_id, webhook_id)

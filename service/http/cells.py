@@ -1,7 +1,7 @@
-"""Numbers by series, in memory that the other processes of the service can read.
+"""Metric values in memory that the other processes of the service can read.
 
-Two files per process: `NAME.values` is a row of doubles, mapped into memory; `NAME.series` says, one JSON array per
-line, which series the next cells belong to. A process started again under the same name goes on with its numbers.
+Two files per process: `NAME.values` is an array of doubles, mapped into memory; `NAME.series` has one JSON array per
+line that names the series of the next cells. A process that restarts under the same name continues with its values.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Row(NamedTuple):
 
 
 class Cells:
-    """The numbers of this process; with a folder, others can read them."""
+    """The values of this process; with a folder, other processes can read them."""
 
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
         self._index: dict[tuple[str, Labels], int] = {}
         self._widths: list[int] = []
-        # The last cells take what no longer fits: the number of series is bounded.
+        # The number of series is bounded: the last cells count all further series.
         self._used, self._spare = 0, MAX_CELLS - 64
         self._file: int | None = None
         if folder is None:
@@ -85,7 +85,7 @@ def read_rows(folder: Path) -> dict[str, list[Row]]:
 
 
 def _series(path: Path) -> list[tuple[str, Labels, int]]:
-    """Return the lines of a series file; one that a dying process did not complete is none."""
+    """Return the complete lines of a series file; a process may have died while writing the last."""
     text = path.read_bytes() if path.exists() else b""
     lines = text[: text.rfind(b"\n") + 1].splitlines()
     return [(family, tuple(labels), width) for family, labels, width in map(json.loads, lines)]

@@ -1,4 +1,4 @@
-"""What handlers say about themselves in the OpenAPI document."""
+"""How handlers are described in the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ def endpoint(
 ) -> Callable[[Handler], Handler]:
     """Document what a handler takes and returns.
 
-    `headers` are those that it reads, with their meanings; `takes` other content types of its body, `gives` of its
-    response; `etag` that the response has one; `not_found` that it may be a 404; `responses` what else there may be.
+    `headers` are the request headers that it reads, with descriptions; `takes` and `gives` are further content types of
+    the request and the response; `etag` means that the response has one; `not_found` that 404 is possible; `responses`
+    are further ones.
     """
 
     def decorate(handler: Handler) -> Handler:

@@ -22,7 +22,7 @@ Problem = dict[str, Any]
 
 
 class ApiError(Exception):
-    """A response other than success: its status, its problems, its extra headers."""
+    """An error response: its status, problems and extra headers."""
 
     def __init__(
         self, status: int, problems: list[Problem], headers: Mapping[str, str] | None = None, reason: str = ""
@@ -43,7 +43,7 @@ def invalid(kind: str, message: str, *loc: str) -> ApiError:
 
 
 def invalid_fields(messages: Any, *loc: str) -> ApiError:
-    """Return the response to what Marshmallow found, each problem at its place below `loc`."""
+    """Return the response to Marshmallow's messages, each problem at its place below `loc`."""
     return ApiError(422, list(islice(_flatten(messages, list(loc)), MAX_PROBLEMS)))
 
 
@@ -66,20 +66,20 @@ def error_body(problems: list[Problem]) -> bytes:
 
 
 def error_response(error: ApiError) -> web.Response:
-    """Return the response that an error stands for."""
+    """Return the response of an error."""
     response = web.Response(
         status=error.status,
         body=error_body(error.problems),
         content_type="application/json",
         headers=error.headers,
     )
-    # The rest of the request may still come, or it is not known where it ends.
+    # The rest of the request may still arrive, or its end is unknown.
     if error.status == 408 or error.headers.get("Connection") == "close":
         response.force_close()
     return response
 
 
-# Status -> type, message and location of an error that is given by its status alone.
+# Status -> type, message and location of an error that has only a status.
 _HTTP = {
     400: ("bad_request", "The request could not be read", ()),
     404: ("not_found", "Nothing was found at this path", ("path",)),
@@ -110,7 +110,7 @@ def unavailable(reason: str) -> ApiError:
 
 
 def to_api_error(error: BaseException) -> ApiError:
-    """Return the response to an exception; what is not in the table is a 500 that tells nothing."""
+    """Return the response to an exception; exceptions outside the table become a 500 without details."""
     match error:
         case ApiError():
             return error
@@ -127,7 +127,7 @@ def to_api_error(error: BaseException) -> ApiError:
             return invalid("value_error", "Must be the cursor of a Link header", "query", "cursor")
         case CursorExpired():
             return http_error(410)
-        case ConnectionError():  # the client left before its body was in: nobody reads this
+        case ConnectionError():  # the client has gone: nobody reads this
             return ApiError(499, [problem("bad_request", "The connection was closed")], {"Connection": "close"})
         case _:
             return http_error(500)
@@ -143,7 +143,7 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
         failure = to_api_error(error)
         request[REASON] = failure.reason
         if failure.status >= 500:
-            # The class alone: messages of drivers and codecs carry documents and values.
+            # Only the class: messages of drivers and codecs quote documents and values.
             log.log(
                 logging.ERROR if failure.status == 500 else logging.WARNING,
                 "request failed",
@@ -155,7 +155,7 @@ async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
                 },
             )
         if request.get(STREAMING):
-            # Half a response is out: cut the connection, so that nobody takes it for a whole one.
+            # A part of the response is sent: cut the connection, so that it is not taken for complete.
             if request.transport is not None:
                 request.transport.abort()
             raise ConnectionResetError from None

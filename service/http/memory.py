@@ -1,4 +1,4 @@
-"""Memory that many large responses at once leave behind, as garbage or in the allocator, goes back to the kernel."""
+"""Returns memory to the kernel that many large responses leave behind, as garbage or in the allocator."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import ctypes
 import gc
 
 _SECONDS = 5.0
-# What the allocator may keep for the next pages, and how much more than that is worth returning.
+# Free bytes that the allocator may keep for the next pages, and how much more is worth returning.
 _KEPT_BYTES = 16 * 1024 * 1024
 _FREE_BYTES = 48 * 1024 * 1024
-# What a process may have in use before garbage is looked for, and how much more makes it look again.
+# Bytes in use before garbage is collected, and the growth after which it is collected again.
 _HIGH_BYTES, _GROWN_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 
 class _MallInfo(ctypes.Structure):
-    """What glibc says of its heap; `fordblks` is what it keeps free."""
+    """glibc's statistics of its heap; `fordblks` is the free memory that it keeps."""
 
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -33,7 +33,7 @@ def _heap() -> _MallInfo | None:
 
 
 def return_memory() -> bool:
-    """Return to the kernel what glibc keeps free, if it is much; other C libraries do so by themselves."""
+    """Return glibc's free memory to the kernel, if it is much; other C libraries do so by themselves."""
     info, trim = _heap(), getattr(ctypes.CDLL(None), "malloc_trim", None)
     if info is None or trim is None or info.fordblks <= _FREE_BYTES:
         return False
@@ -42,13 +42,13 @@ def return_memory() -> bool:
 
 
 class Garbage:
-    """Collects what the collector's thresholds leave, once much memory stays in use.
+    """Collects garbage that Python's thresholds leave, once much memory stays in use.
 
-    A response that was cut leaves a cycle of exceptions and frames, and a megabyte or more hangs on each.
+    A response that was cut off leaves a cycle of exceptions and frames, which holds a megabyte or more.
     """
 
     def __init__(self) -> None:
-        self._floor = _HIGH_BYTES  # what stayed in use after the last collection
+        self._floor = _HIGH_BYTES  # in use after the last collection
         self._was_high = False
 
     def look(self, used: int) -> bool:

@@ -1,7 +1,7 @@
-"""What the service tells Prometheus: one collector, for one worker and for several.
+"""The metrics for Prometheus: one collector, for one worker and for several.
 
-Each worker counts in its own cells; whichever is asked adds up those of all. What belongs to the database as a whole is
-asked when it is collected and kept nowhere, so that nothing outlives its cause.
+Each worker counts in its own cells; the worker that is asked adds up all of them. Values of the database as a whole are
+read at each collection and not stored, so that none is out of date.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import InFlight, Store
 
-# Set by the supervisor of several workers: where they keep their numbers, and which one this is. By its number, not
-# its process: a worker started again goes on with the numbers of the one that died.
+# Set by the supervisor of several workers: the folder of their values, and the number of this worker. Not its process
+# id: a restarted worker continues with the values of the one that died.
 FOLDER, NUMBER = "SDS_METRICS_DIR", "SDS_WORKER_NUMBER"
 SUPERVISOR = "supervisor"
 
@@ -48,7 +48,7 @@ _COMMANDS = frozenset(
 _MAX_ORGANIZATIONS = 100
 _SAMPLE_SECONDS = 0.25
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
-# Of a histogram: one cell per bound, one for what is beyond them, and the sum.
+# Cells of a histogram: one per bound, one for values above all bounds, and the sum.
 _BEYOND, _SUM = len(_SECONDS), len(_SECONDS) + 1
 _WIDTH = len(_SECONDS) + 2
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
@@ -93,7 +93,7 @@ FAMILIES = {
 
 
 class Metrics(Collector):
-    """The numbers of this worker, and of all of them when asked."""
+    """The values of this worker, and of all workers when they are collected."""
 
     def __init__(self, settings: Settings, store: Store, limits: Limits) -> None:
         folder = os.environ.get(FOLDER)
@@ -137,7 +137,7 @@ class Metrics(Collector):
         key = (method, route, kind, status)
         found = self._series.get(key)
         if found is None:
-            # Any word can be a method: only known ones become a series.
+            # A client can send any word as a method: only known ones become a series.
             known = method if method in _METHODS else "OTHER"
             found = (
                 self._cells.place("sds_requests_total", (known, route, str(status))),
@@ -178,13 +178,13 @@ class Metrics(Collector):
                 self.count("sds_database_failures_total", name if name in _COMMANDS else "other")
 
     def _reset_gauges(self) -> None:
-        """Forget what a worker of this number had in use when it died."""
+        """Reset the gauges that a dead worker of this number left."""
         for row in self._cells.rows():
             if row.family not in FAMILIES or FAMILIES[row.family].kind == "gauge":
                 self._values[self._cells.place(row.family, row.labels)] = 0
 
     def _sample(self) -> None:
-        """Take down what is in use now."""
+        """Store the present values of sampled metrics."""
         for cell, read in self._sampled:
             self._values[cell] = read()
         for followed in self._followed:
@@ -193,7 +193,7 @@ class Metrics(Collector):
             self._values[cell] += now - before
 
     async def watch(self) -> None:
-        """Measure how late the event loop runs and take samples, for as long as this runs."""
+        """Measure the delay of the event loop and take samples, until cancelled."""
         while True:
             self._sample()
             due = time.perf_counter() + _SAMPLE_SECONDS
@@ -211,7 +211,7 @@ class Metrics(Collector):
         return encode(registry), content_type
 
     def collect(self) -> Iterable[Metric]:
-        """Yield every family without what the database says."""
+        """Yield every family except those of the database."""
         return self._collect(None)
 
     def _collect(self, state: InFlight | None) -> Iterator[Metric]:
@@ -273,7 +273,7 @@ class _ItemsOf(NamedTuple):
 
 
 class _Collected(Collector):
-    """What was collected already."""
+    """Metrics that were collected already."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = list(metrics)
@@ -300,14 +300,14 @@ def _metric(name: str, family: Family, series: dict[Labels, list[float]]) -> Met
 
 
 def _process(rows: list[Row]) -> dict[str, float]:
-    """Return what the system says of the process that wrote these rows; nothing if it is gone."""
+    """Return the system's values of the process that wrote these rows; nothing if it is gone."""
     pid = next((int(row.values[0]) for row in rows if row.family == "pid"), 0)
     folder = Path(f"/proc/{pid}")
     try:
         stat = (folder / "stat").read_text().rpartition(")")[2].split()
         files = len(os.listdir(folder / "fd"))
     except OSError:
-        # A system without /proc: this process at least is there.
+        # A system without /proc: only this process is known to exist.
         return {"process_cpu_seconds_total": time.process_time()} if pid == os.getpid() else {}
     return {
         "process_cpu_seconds_total": (int(stat[11]) + int(stat[12])) / _CLOCK_TICKS,

@@ -1,4 +1,4 @@
-"""Work that would hold the event loop goes to a thread, in turns between organizations."""
+"""Runs work that would block the event loop in a thread; organizations take turns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from service.http.turns import Turns
 
 T = TypeVar("T")
 
-# Work on more than this goes to a thread: 64 KB of items take about 2 ms to check and hash.
+# Work on more bytes goes to a thread: 64 KB of items take about 2 ms to check and hash.
 OFF_LOOP_BYTES = 64 * 1024
 
 # More threads would not be faster, they share one interpreter lock, but would keep the event loop waiting for it.
@@ -33,7 +33,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     def end(ended: asyncio.Future[Any]) -> None:
         turns.leave()
         if not ended.cancelled():
-            ended.exception()  # whoever asked may have gone
+            ended.exception()  # the caller may have gone
 
     running = loop.run_in_executor(_executor, work)
     running.add_done_callback(end)
@@ -41,5 +41,5 @@ async def in_thread(work: Callable[[], T]) -> T:
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """Return what `work` returns, from a thread if it is work for more than a few milliseconds."""
+    """Return what `work` returns, from a thread if it takes more than a few milliseconds."""
     return work() if size <= OFF_LOOP_BYTES else await in_thread(work)

@@ -97,12 +97,12 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
     for operation in (operation for path in document["paths"].values() for operation in path.values()):
         for parameter in operation["parameters"]:
             if parameter["schema"].get("nullable"):
-                parameter["allowEmptyValue"] = True  # the same as leaving it out
+                parameter["allowEmptyValue"] = True  # an empty value means none
     return document
 
 
 def _input_schemas(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the schemas of which request bodies are made."""
+    """Return the schemas of request bodies."""
     found: dict[str, dict[str, Any]] = {}
 
     def visit(value: Any) -> None:
@@ -120,7 +120,7 @@ def _input_schemas(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _tell_defaults(schema: dict[str, Any]) -> None:
-    """Move defaults into the descriptions: TypeScript generators take a field with a default for a required one."""
+    """Move defaults into the descriptions: TypeScript generators make a field with a default required."""
     for field in schema.get("properties", {}).values():
         if "default" in field:
             default = f"Default: {orjson.dumps(field.pop('default')).decode()}"
@@ -128,7 +128,7 @@ def _tell_defaults(schema: dict[str, Any]) -> None:
 
 
 def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Describe a nested record that may be null: for apispec, any object may stand there."""
+    """Describe a nested record that may be null, which apispec describes as any object."""
     if not (isinstance(field, fields.Nested) and field.allow_none and "anyOf" in ret):
         return {}
     return {"anyOf": [*(one for one in ret["anyOf"] if "$ref" in one), _NULL]}
@@ -171,7 +171,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         for status in ("200", "304"):
             if status in operation["responses"]:
                 operation["responses"][status]["headers"]["ETag"] = _TEXT
-    # Generated clients take the first type that they know: text, which every other one is too.
+    # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
     success["content"] = {**others, **success.get("content", {})}
@@ -196,7 +196,7 @@ def _content(response: dict[str, Any]) -> dict[str, Any]:
     return {"content": {response.get("content_type", "application/json"): {"schema": response["schema"]}}}
 
 
-# By the one setting that stands in it: tests make many applications, and it takes 40 ms to make.
+# Cached by the one setting in it: tests make many applications, and the document takes 40 ms.
 _documents: dict[int, bytes] = {}
 
 

@@ -1,4 +1,4 @@
-"""Requests to addresses that users choose: bounded in time and size, and never into the network of the service."""
+"""Requests to URLs that users choose: bounded in time and size, and never into the service's own network."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from service.store import Outcome
 
 SECONDS = 10.0
 _MAX_URL = 2048
-# Looking up a name holds a thread, however long the name server takes: none of those that the service needs itself.
+# Looking up a name blocks a thread as long as the name server takes: not one that the service needs itself.
 _LOOKUPS = 64
-# Of the response, enough for 200 characters.
+# Bytes of the response that are read: enough for 200 characters.
 _READ = 1024
-# What an IPv6 address may carry of an IPv4 one: mapped, NAT64, 6to4.
+# IPv6 addresses that contain an IPv4 address: mapped, NAT64, 6to4.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 Lookup = Callable[..., list[Any]]
@@ -38,7 +38,7 @@ def is_public(address: str) -> bool:
     """Return whether an address is one that everybody can reach."""
     try:
         ip = ipaddress.ip_address(address)
-    except ValueError:  # with a zone, or no address at all
+    except ValueError:  # with a zone, or not an address
         return False
     if isinstance(ip, ipaddress.IPv6Address):
         inner = ip.ipv4_mapped or ip.sixtofour
@@ -79,7 +79,7 @@ def _is_address(host: str) -> bool:
 class _PublicResolver(AbstractResolver):
     """Looks names up, and refuses those that lead to an address that is not public.
 
-    What it returns is what is connected to: nobody can look the name up again and get another address.
+    The connection goes to the address that was checked: the name is not looked up a second time.
     """
 
     def __init__(self, private: bool, lookup: Lookup) -> None:
@@ -138,9 +138,9 @@ class Sender:
         return self._opened
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Outcome:
-        """Send a body and return what came of it; a response other than 2xx is a failure."""
+        """Send a body and return the outcome; a status other than 2xx is a failure."""
         try:
-            # The address again: what is stored may be older than the setting.
+            # Checked again: the webhook may have been stored under another setting.
             if problem := url_problem(url, self._private):
                 return Outcome(None, error=problem)
             async with asyncio.timeout(self._seconds):
@@ -163,7 +163,7 @@ class Sender:
 
 
 def _reason(error: BaseException) -> str:
-    """Return why a request failed, in words that tell nothing about the inside."""
+    """Return why a request failed, without internal details."""
     inner = getattr(error, "os_error", None) or error.__cause__ or error
     if isinstance(error, UnsafeAddress) or isinstance(inner, UnsafeAddress):
         return "The host is not at a public address"

@@ -1,4 +1,4 @@
-"""Routes: what one is, how a table of them is served, and which scope a request needs."""
+"""Routes: their type, how a table of them is served, and which scopes a request needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Route(NamedTuple):
 
     method: str
     path: str
-    scope: str  # the words that its token needs, all of them, or "public"
+    scope: str  # the scopes that its token needs, all of them, or "public"
     handler: Handler
 
 
@@ -45,7 +45,7 @@ def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
 
 
 def _pattern(path: str, paths: set[str]) -> str:
-    """Return a path as aiohttp takes it; a variable at its end does not match the name of another path."""
+    """Return a path for aiohttp; a variable at its end does not match the last part of another path."""
     # aiohttp's own pattern for a variable refuses braces, also percent-encoded ones.
     pattern = path.replace("}", ":[^/]+}")
     parent, _, last = path.rpartition("/")
@@ -63,5 +63,5 @@ def scopes_of(request: web.Request) -> frozenset[str]:
 
 
 def parameters_of(request: web.Request) -> frozenset[str] | None:
-    """Return the names of the query parameters that a route takes; None where any are ignored."""
+    """Return the names of the query parameters that a route takes; None if unknown ones are ignored."""
     return request.app[_PARAMETERS].get(request.match_info.route)

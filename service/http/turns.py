@@ -1,4 +1,4 @@
-"""A fair queue: the oldest of each organization in turn."""
+"""A fair queue: organizations take turns, each with its oldest waiter."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-# Work on the event loop, before others run.
+# Seconds of work on the event loop before other tasks run.
 _SLICE_SECONDS = 0.005
 
-# Waiters that go on in one turn of the event loop: each takes from 20 µs, for a few bytes, to a millisecond.
+# Waiters that continue in one turn of the event loop: each takes from 20 µs, for a few bytes, to a millisecond.
 _MAX_WOKEN = 64
 
-# The organization that the present request belongs to.
+# The organization of the current request.
 TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
 
 
 class Waiting(Generic[T]):
-    """Those who wait for something, by organization."""
+    """Waiters for something, by organization."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[int, deque[tuple[asyncio.Future[None], T]]] = OrderedDict()
 
     async def wait(self, wanted: T, give_back: Callable[[T], None]) -> None:
-        """Wait until `let_in` chooses this one; `give_back` what it got if it was cancelled at that moment."""
+        """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.add(turn, wanted)
         try:
@@ -43,10 +43,10 @@ class Waiting(Generic[T]):
         self._queues.setdefault(TENANT.get(), deque()).append((turn, wanted))
 
     def let_in(self, may: Callable[[T], bool]) -> bool:
-        """Let in the next one that may, the oldest of an organization only; return whether there was one."""
+        """Let in the next waiter that may enter, the oldest of its organization; return whether there was one."""
         for tenant in list(self._queues):
             queue = self._queues[tenant]
-            while queue and queue[0][0].done():  # whoever waited may have given up
+            while queue and queue[0][0].done():  # it was cancelled
                 queue.popleft()
             if queue and may(queue[0][1]):
                 queue.popleft()[0].set_result(None)
@@ -60,7 +60,7 @@ class Waiting(Generic[T]):
 
 
 class Turns:
-    """Lets some in at a time; the others wait."""
+    """Lets a number of waiters in at a time; the others wait."""
 
     def __init__(self, places: int) -> None:
         self._free = self._places = places
@@ -78,7 +78,7 @@ class Turns:
             await self._waiting.wait(None, lambda _: self.leave())
 
     def leave(self) -> None:
-        """Leave the place to whoever is next."""
+        """Release the place to the next waiter."""
         if not self._waiting.let_in(lambda _: True):
             self._free += 1
 
@@ -90,7 +90,7 @@ class Turns:
 
 
 class Waking:
-    """Lets those who are woken go on, as many in each turn of the event loop as take a slice of time together."""
+    """Lets woken waiters continue: in each turn of the event loop, as many as fit into a slice of time."""
 
     def __init__(self) -> None:
         self._waiting = Waiting[None]()
@@ -98,14 +98,14 @@ class Waking:
         self._count, self._woken, self._began = 1, 0, 0.0
 
     def add(self, waiting: asyncio.Future[None]) -> None:
-        """Let one go on, as soon as it is this organization's turn."""
+        """Let one waiter continue, as soon as it is this organization's turn."""
         self._waiting.add(waiting, None)
         if not self._runs:
             self._runs = True
             asyncio.get_running_loop().call_soon(self._wake)
 
     async def turn(self) -> None:
-        """Let others run, and go on when it is this organization's turn."""
+        """Let other tasks run, and continue when it is this organization's turn."""
         waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.add(waiting)
         await waiting
@@ -115,7 +115,7 @@ class Waking:
         loop.call_soon(self._begin)
         while self._woken < self._count and self._waiting.let_in(lambda _: True):
             self._woken += 1
-        # After all of them: the loop calls in order.
+        # After all of them: the loop runs callbacks in order.
         loop.call_soon(self._end)
 
     def _begin(self) -> None:
@@ -131,7 +131,7 @@ class Waking:
 
 
 class Slice:
-    """Tells work on the event loop when to let others run."""
+    """Tells work on the event loop when to let other tasks run."""
 
     __slots__ = ("_end",)
 
@@ -143,6 +143,6 @@ class Slice:
         return time.perf_counter() > self._end
 
     async def pause(self) -> None:
-        """Let others run, and begin another slice."""
+        """Let other tasks run, and begin another slice."""
         await asyncio.sleep(0)
         self._end = time.perf_counter() + _SLICE_SECONDS

@@ -1,4 +1,4 @@
-"""The file of a backup: packed with gzip, readable by its owner only, there as a whole or not at all."""
+"""The file of a backup: packed with gzip, readable by its owner only, complete or absent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import isal.igzip
 
 igzip: Any = isal.igzip
 
-# Five times as fast as zlib's 6 for a tenth more bytes.
+# Five times as fast as zlib's level 6, for a tenth more bytes.
 _LEVEL = 2
 _STREAM = "-"
 _DAMAGED: tuple[type[Exception], ...] = (igzip.BadGzipFile, EOFError, igzip.isal_zlib.error)

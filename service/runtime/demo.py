@@ -1,4 +1,4 @@
-"""An organization to try things on, for an empty database on this machine: five weeks of two scrapers' work."""
+"""A demo organization for an empty database on this machine: five weeks of two scrapers' work."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFFERS = Group(ORGANIZATION, "demo-jobs")
 ANALYST = "analyst"
 DAYS = 35
 
-# A crawl of the shop takes one section, and comes back to it after all the others.
+# A crawl of the shop covers one section, and returns to it after all the others.
 _SECTIONS = {"kitchen": 202, "lighting": 201, "office": 201, "outdoor": 201, "furniture": 201}
 _CRAWLS = 20
 _FIRST_SHARE = 0.7  # of a section that the first crawl finds; each later one finds more
@@ -71,7 +71,7 @@ async def _token(store: Store, settings: Settings) -> str:
 
 
 async def _analyst(store: Store, settings: Settings) -> str:
-    """Return the address of the demo analyst, made once; whoever removes it does not get it back."""
+    """Return the address of the demo analyst, made once; if it was removed, it is not made again."""
     kept = settings.data_path / "demo-analyst"
     known = ANALYST in {analyst.name for analyst in await store.analysts.list()}
     if not known and not kept.exists():
@@ -81,7 +81,7 @@ async def _analyst(store: Store, settings: Settings) -> str:
 
 
 def _keep(path: Path, secret: str) -> None:
-    """Write a secret into a file that only its owner can read, also if the file is there already."""
+    """Write a secret into a file that only its owner can read, also if the file exists already."""
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_text(secret)
@@ -144,7 +144,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
 def _change(dice: random.Random, products: list[dict[str, Any]], broken: bool) -> None:
     """Change what a shop changes from one crawl to the next: prices, stock, new products without approval."""
     for product in products:
-        product.pop("is_approved", None)  # what was approved stays so while its data stays the same
+        product.pop("is_approved", None)  # an approved item stays approved while its data stay the same
         data = product["data"]
         if broken and dice.random() < 0.59:
             del data["price"]["amount"]
@@ -164,7 +164,7 @@ async def _write_offers(store: Store, dice: random.Random, today: datetime) -> N
 async def _crawl(
     store: Store, group: Group, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
 ) -> None:
-    """Write what a crawl found, and finish it."""
+    """Write the items of a crawl, and finish it."""
     store.outputs.set_clock(date)
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
     encode = await store.outputs.door(group)

@@ -13,7 +13,7 @@ from service.runtime.sockets import refuse_new_connections, unsent_bytes
 
 log = logging.getLogger("service")
 
-# After the order to stop, connections without a request are kept this long: one may be on its way.
+# After the signal to stop, connections without a request are kept this long: one may be arriving.
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 
@@ -39,7 +39,7 @@ async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ss
 
 
 async def finish_requests(runner: Runner, deadline: float) -> None:
-    """Wait until every request is responded to; close the connections that have none."""
+    """Wait until every request has its response; close the connections without a request."""
     loop = asyncio.get_running_loop()
     assert runner.server is not None
     await asyncio.sleep(_LAST_REQUESTS_SECONDS)

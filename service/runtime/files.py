@@ -7,7 +7,7 @@ import resource
 
 log = logging.getLogger("service")
 
-# More connections than this is not what one process serves.
+# One process serves no more connections than this.
 _ENOUGH = 65_536
 # Kept for logs, metrics, certificates, threads and commands; the database's connections come on top.
 _RESERVE = 128
@@ -15,7 +15,7 @@ _FEW = 1024
 
 
 def raise_file_limit(mongo_pool: int) -> int:
-    """Raise the soft limit of open files as far as it goes; return how many connections fit below it."""
+    """Raise the soft limit of open files to its maximum; return how many connections fit below it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
     wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)

@@ -9,7 +9,7 @@ from service.settings import Settings, SettingsError
 
 _SECONDS = 4.0
 _MAX_HEAD = 4096
-# What a service that listens on every address is reached by.
+# Where to reach a service that listens on every address.
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 _USAGE = """usage: python -m service healthcheck [--ready]

@@ -19,14 +19,14 @@ _PAGE_ROUTES = ("/page/", "/docs", "/openapi.json")
 
 
 def _event(record: logging.LogRecord) -> dict[str, Any]:
-    """Return what a record says: the event, and what it carries besides.
+    """Return the event of a record and its extra fields.
 
     Only the class of an exception: messages of drivers and codecs hold documents and values.
     """
     if record.name.partition(".")[0] == "service":
         said = {"event": record.getMessage()} | {k: v for k, v in vars(record).items() if k not in _STANDARD}
     else:
-        # A library's words may quote what it works on; the template they are made from does not.
+        # A library's message may quote data; its template does not.
         said = {"event": str(record.msg) if record.args else "", "logger": record.name}
     if record.exc_info and record.exc_info[0] is not None:
         said["exception"] = record.exc_info[0].__name__
@@ -38,7 +38,7 @@ def _moment(created: float, milliseconds: int) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per record: time, level, event, and what the record carries besides."""
+    """One JSON object per record: time, level, event, and the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         moment = _moment(record.created, int(record.msecs))
@@ -49,7 +49,7 @@ class JsonFormatter(logging.Formatter):
 class AccessLines:
     """The access log as JSON lines, written a few at a time: 5 instead of 27 µs of CPU per line.
 
-    Lines of the last tenth of a second are lost where the process is killed.
+    Lines of the last tenth of a second are lost if the process is killed.
     """
 
     def __init__(self, file: int) -> None:
@@ -71,7 +71,7 @@ class AccessLines:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is there now."""
+        """Write the collected lines."""
         if self._lines:
             text = memoryview(b"\n".join(self._lines) + b"\n")
             self._lines.clear()
@@ -100,7 +100,7 @@ class TextFormatter(logging.Formatter):
             parts = [event, *(f"{name}={value}" for name, value in said.items() if name not in ("pid", "request_id"))]
             if record.levelno != logging.INFO:
                 parts.insert(0, record.levelname)
-        # Local time: whoever reads it sits at this terminal.
+        # Local time, for the person at this terminal.
         moment = time.strftime("%H:%M:%S", time.localtime(record.created))
         text = "".join(char if char.isprintable() else "?" for char in " ".join(parts))
         if not self._colour:
@@ -117,14 +117,14 @@ def _colour_of(level: int, status: int) -> str:
 
 
 def _is_page_file(record: logging.LogRecord) -> bool:
-    """Return whether a record is of a file that a page in the browser loaded."""
+    """Return whether a record is about a static file of the page."""
     route = getattr(record, "route", "")
     is_page = route == "/" or route.startswith(_PAGE_ROUTES)
     return is_page and getattr(record, "status", 0) < 400
 
 
 def _is_detail(record: logging.LogRecord) -> bool:
-    """Return whether a record tells operators how the process was set up, and people nothing."""
+    """Return whether a record is about the setup of the process: for operators, not for people at a terminal."""
     return record.msg == "file limit" and record.levelno == logging.INFO
 
 
@@ -142,10 +142,10 @@ def set_up(level: str, log_format: str = "json") -> None:
     else:
         handler.setFormatter(JsonFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # The driver's and the server's own messages may quote what they were sent.
+    # Messages of the driver and of aiohttp may quote the data of requests.
     for name in ("pymongo", "aiohttp", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    # What nobody caught, outside of the event loop: Python would print it with its message.
+    # Uncaught exceptions outside of the event loop: Python would print their messages.
     threading.excepthook = lambda hook: _log_uncaught(hook.exc_type)
     sys.unraisablehook = lambda hook: _log_uncaught(hook.exc_type)
 

@@ -43,7 +43,7 @@ def serve(settings: Settings, url: str, on_listening: Callable[[str], None]) -> 
 
     Returns the exit code: 0 if every worker ended in order.
     """
-    tls_context(settings)  # what cannot work says so here, once, and not in every worker again and again
+    tls_context(settings)  # fails here, once, instead of in every worker
     Store.connect(settings, url).client.close()
     if settings.workers > 1:
         return Supervisor(settings, url).run(on_listening)
@@ -111,7 +111,7 @@ async def _serve_one(
     host, port = addresses[0]
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
     with contextlib.suppress(TimeoutError):
-        # So that what is announced works at once; a database that is away is not waited for.
+        # So that the address works once it is announced; an unreachable database is not waited for.
         await asyncio.wait_for(store.indexes.wait_until_ready(), _READY_SECONDS)
     on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     await stop.wait()
@@ -129,7 +129,7 @@ async def _serve_one(
 
 
 def _log_unhandled(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log what went wrong outside of any request, without the values that asyncio would print."""
+    """Log an error outside of any request, without the values that asyncio would print."""
     error = context.get("exception")
     log.error("unhandled", extra={"error": type(error).__name__, "at": place(error) if error else ""})
 

@@ -1,7 +1,7 @@
 """The HTTP server: aiohttp's, with the one error shape, and with limits for what a client sends and how fast.
 
 The only module that uses private parts of aiohttp: `AppRunner._make_server`, and of its connections `_messages`, the
-requests that are parsed and not begun, `_pause_reading_for_buffer` and `_buffer_paused`. `tests/runtime/test_server.py`
+requests that are parsed but not begun, `_pause_reading_for_buffer` and `_buffer_paused`. `tests/runtime/test_server.py`
 checks them.
 """
 
@@ -31,21 +31,21 @@ log = logging.getLogger("service")
 MAX_HEAD = 64 * 1024
 # How long, and for how many bytes, a rejected body is still drained so that the client can read the error.
 _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
-# A chunk takes 2 µs, however few bytes it has. A body may have so many small ones, and one more for each KB.
+# A chunk takes 2 µs, however small it is. A body may have this many small chunks, and one more per KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 _FIRST_BYTES = 4096
-# A request that is whole begins in the next turn of the event loop.
+# A complete request begins in the next turn of the event loop.
 _BEGIN_SECONDS = 0.1
 _LOG_SECONDS = 10.0
-# How long what follows a refused head is dropped.
+# Seconds for which the bytes after a refused head are dropped.
 _REFUSED_SECONDS = 1.0
 _REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 def _bare_error(error: ApiError) -> web.Response:
-    """Return the response to a request that no route was found for yet."""
+    """Return the error response to a request that has no route yet."""
     response = error_response(error)
     response.headers.update(SECURITY_HEADERS)
     return response
@@ -75,12 +75,12 @@ class Protocol(web.RequestHandler):
         super().__init__(*args, **kwargs)
         self.handling = False
         self._ledger = ledger
-        self._head = 0  # bytes of a head that is not complete, or sent ahead
+        self._head = 0  # bytes of a head that is incomplete or pipelined
         self._chunked = False
         self._received = self._small_chunks = 0  # of a chunked body
-        self._drained: asyncio.Future[None] | None = None  # set while what comes is dropped
+        self._drained: asyncio.Future[None] | None = None  # set while incoming bytes are dropped
         self._dropped = 0
-        self._body: StreamReader | None = None  # of the request, until all of it is in
+        self._body: StreamReader | None = None  # of the request, until it is complete
         self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._head_timer: asyncio.TimerHandle | None = None
         self._slow_reader: SlowReader | None = None
@@ -100,14 +100,14 @@ class Protocol(web.RequestHandler):
         return self._body is not None and not self._body.is_eof()
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that a request's head is in and its handler runs."""
+        """Note that a request's head is complete and its handler runs."""
         self._body, self.handling = request.content, True
         self._chunked = "Transfer-Encoding" in request.headers
         self._keep(-self._head)
         self._stop_head_timer()
 
     def end(self, response: web.StreamResponse | None) -> None:
-        """Note that the handler is done; what it responds with goes out now."""
+        """Note that the handler is done, and its response is sent now."""
         self.handling = self._chunked = False
         self._received = self._small_chunks = 0
         if not self._receiving_body:
@@ -125,10 +125,10 @@ class Protocol(web.RequestHandler):
             self._receive_chunks(data)
             if self._drained is not None:
                 return
-        # Of what may be a body in tiny chunks behind its head, only as much as tells: parsing all takes up to 100 ms.
+        # If a body in tiny chunks may follow its head, parse only a first part: parsing all takes up to 100 ms.
         first = len(data) if is_body or not _has_many_small_chunks(data) else _FIRST_BYTES
         super().data_received(data[:first])
-        if not data or self.transport is None:  # what aiohttp had kept back, or it was refused
+        if not data or self.transport is None:  # bytes that aiohttp held back, or the request was refused
             return
         if self._messages and not self.handling:
             message, body = self._messages[-1]
@@ -140,17 +140,17 @@ class Protocol(web.RequestHandler):
             self._receive_head(len(data))
         if first < len(data) and self._drained is None and self.transport is not None:
             super().data_received(data[first:])
-        # Not part of a body, which has its own limit where it is read: a request's head has begun.
+        # A head has begun: bodies are limited where they are read.
         if not self.busy and self._drained is None:
             loop = asyncio.get_running_loop()
             self._head_timer = loop.call_later(self._receive_timeout, self.refuse, 408)
 
     def _receive_head(self, size: int) -> None:
-        """Count what is part of no request yet. Refuses a head that is too large, or that finds no room."""
+        """Count bytes that belong to no request yet. Refuses a head that is too large or does not fit in memory."""
         if self._head + size <= MAX_HEAD:
             if not self._keep(size):
                 self.refuse(503)
-        elif self.handling:  # sent ahead: aiohttp goes on with it when it begins the next request
+        elif self.handling:  # pipelined: aiohttp continues with it at the next request
             self._pause_reading_for_buffer()
         else:
             self.refuse(431)
@@ -165,7 +165,7 @@ class Protocol(web.RequestHandler):
         return True
 
     def _receive_chunks(self, data: bytes) -> None:
-        """End a body that comes in pieces of a few bytes."""
+        """End a body that comes in chunks of a few bytes."""
         self._received += len(data)
         allowed = _MAX_SMALL_CHUNKS + self._received // _BYTES_PER_SMALL_CHUNK - self._small_chunks
         self._small_chunks += sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), allowed + 1))
@@ -175,7 +175,7 @@ class Protocol(web.RequestHandler):
             self._begin_to_drop()
 
     async def close_after(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
-        """Send a response, then drop what is left of the body for a while: unread, it would destroy the response."""
+        """Send a response, then drop the rest of the body for a while: unread bytes would reset the connection."""
         response.force_close()
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
@@ -201,7 +201,7 @@ class Protocol(web.RequestHandler):
             self.transport.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Let a client that has sent its whole request and closed its side have the response."""
+        """Let a client that closed its side after its request still get the response."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self.ssl_context is not None:  # TLS cannot be open on one side only
@@ -333,8 +333,8 @@ class Runner(web.AppRunner):
             "min_send_rate": settings.min_send_rate,
             "access_log": None,
             "keepalive_timeout": settings.keepalive_timeout,
-            "lingering_time": 0,  # it parses what it drops: see `Protocol.close_after`
-            "auto_decompress": False,  # in the event loop, and without an end: see `body.inflate`
+            "lingering_time": 0,  # aiohttp would parse what it drops: see `Protocol.close_after`
+            "auto_decompress": False,  # aiohttp's blocks the event loop and has no limit: see `body.inflate`
             "max_line_size": MAX_HEAD,
             "max_field_size": 16384,
             "ledger": limits.bytes,
@@ -366,7 +366,7 @@ class Runner(web.AppRunner):
                 else:
                     response = await respond(known)
                     if known is not request:
-                        # What the application adds to each response is added for the request that it knows.
+                        # The application adds its headers only for the request that it was given.
                         with contextlib.suppress(ConnectionError):
                             await response.prepare(known)
                 if connection.has_unread_body:
@@ -399,7 +399,7 @@ def _head_bytes(request: web.BaseRequest) -> int:
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:
-    """Return the request without its Expect header: not aiohttp but `read_body` says "continue", once it may come."""
+    """Return the request without its Expect header: `read_body`, not aiohttp, sends "100 Continue"."""
     kept = CIMultiDict((name, value) for name, value in request.headers.items() if name.lower() != "expect")
     request = request.clone(headers=kept)
     request[EXPECTS] = True

@@ -1,4 +1,4 @@
-"""Sockets: the ones we listen on, and what the kernel still has to deliver."""
+"""Sockets: those of the listening ports, and the bytes that the kernel still has to deliver."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LISTENING = "0A"
 
 
 def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """Return a socket for each address of `host`, all on one port: with 0, on one that the system chooses.
+    """Return a socket for each address of `host`, all on one port; with 0, the system chooses the port.
 
     `shared` ones may be bound again by other processes of this user.
     """
@@ -55,10 +55,10 @@ def address_of(listener: socket.socket) -> tuple[str, int]:
 
 
 def refuse_new_connections(listener: socket.socket) -> None:
-    """Drop the packets of connections that are not made yet, where the system can do that.
+    """Drop the packets of new connections, where the system can do that.
 
-    Without it, one could be made between the last that is accepted and the close, which would reset it. Its client
-    tries again after a second, and is refused or reaches another process.
+    Without it, a connection could be made between the last accept and the close, which would reset it. With it, the
+    client tries again after a second, and is refused or reaches another process.
     """
     if sys.platform != "linux":
         return
@@ -70,7 +70,7 @@ def refuse_new_connections(listener: socket.socket) -> None:
 def unsent_bytes(ports: Iterable[int]) -> int:
     """Return how many bytes of connections to these ports the kernel holds: not sent, or not acknowledged.
 
-    Also of connections that are closed, which `SIOCOUTQ` can no longer say. 0 where the system has no such table.
+    Includes closed connections, for which `SIOCOUTQ` no longer works. 0 if the system has no such table.
     """
     ours, unsent = set(ports), 0
     for table in _TABLES:

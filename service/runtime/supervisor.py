@@ -30,7 +30,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WATCH_SECONDS = 0.2
 # The pause before a worker is started again doubles with each death, until one has lived long enough.
 _FIRST_PAUSE, _MAX_PAUSE, _STABLE_SECONDS = 1.0, 30.0, 60.0
-# What a worker may take to end after its last request: closing the store, joining the threads.
+# Seconds that a worker may take to end after its last request: closing the store, joining the threads.
 _END_SECONDS = 5.0
 # A worker told to stop while it still starts exits with this; it had accepted no request yet.
 _STOPPED_AT_START = 128 + signal.SIGTERM
@@ -44,15 +44,15 @@ class _Worker:
 
 
 class Supervisor:
-    """Holds the listening sockets, starts the workers, starts again those that die, and ends with all of them.
+    """Holds the listening sockets, starts the workers, restarts those that die, and stops them all at the end.
 
     Each worker has sockets of its own, so that the kernel spreads connections evenly: of 40 that came together, two
-    workers that shared a socket took 7 and 33. Those of a dead worker are closed, but not the last ones: nobody else
-    can take the port then, and connections wait there for the next worker.
+    workers that shared a socket took 7 and 33. The sockets of a dead worker are closed, except the last ones: so the
+    port stays taken, and connections wait there for the next worker.
     """
 
     def __init__(self, settings: Settings, url: str) -> None:
-        # Not shared: fails where another service listens. A port that the system chose is nobody's, and is kept.
+        # Not shared: fails if another service listens there. A port that the system chose is free, and is kept.
         sockets = bind(settings.host, settings.port, shared=not settings.port)
         self._settings = dataclasses.replace(settings, port=address_of(sockets[0])[1])
         self._listeners: dict[int, list[socket.socket]] = {}
@@ -62,7 +62,7 @@ class Supervisor:
             self._listeners[0] = sockets
         self._environ = {**os.environ, **self._settings.environ(), "MONGO_URL": url}
         self._workers: dict[int, _Worker] = {}
-        self._due: dict[int, tuple[float, float]] = {}  # the dead: when each starts again, and its pause
+        self._due: dict[int, tuple[float, float]] = {}  # dead workers: when each starts again, and its pause
         self._stopping = threading.Event()
 
     def run(self, on_listening: Callable[[str], None]) -> int:
@@ -95,8 +95,8 @@ class Supervisor:
         return False
 
     def _start(self, number: int, pause: float) -> None:
-        # Its own session: Ctrl-C reaches the supervisor, which tells the workers in order. They
-        # also end when this process is gone, however it went: their standard input ends then.
+        # Its own session: Ctrl-C reaches only the supervisor, which stops the workers in order. They also
+        # end when this process dies in any way, because their standard input ends.
         if number not in self._listeners:
             self._listeners[number] = bind(self._settings.host, self._settings.port, shared=True)
         files = [listener.fileno() for listener in self._listeners[number]]
@@ -130,7 +130,7 @@ class Supervisor:
         return len(due)
 
     def _end(self) -> None:
-        # First: a connection that nobody will accept must not wait here.
+        # First: no connection may wait here that nobody will accept.
         for listeners in self._listeners.values():
             close(listeners)
         processes = [worker.process for worker in self._workers.values()]

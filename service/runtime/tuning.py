@@ -8,7 +8,7 @@ import gc
 # Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 16 * 1024 * 1024
-# New containers before a collection of the new ones: most of a page or a body are gone by then, and are not looked at.
+# New containers before a collection of the young ones: most of a page or a body is freed by then.
 # With Python's 700, pages of 100 and 1000 items took 6 % more CPU, writing 3 % more.
 _YOUNG = 10_000
 _MIDDLE = 5
@@ -18,7 +18,7 @@ _FULL_AFTER = 14
 
 
 def tune_collector() -> None:
-    """Exempt what is loaded so far from garbage collection: 67 instead of 75 ms of CPU to write 1000 items."""
+    """Exempt all objects loaded so far from garbage collection: 67 instead of 75 ms of CPU to write 1000 items."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _FULL_AFTER)

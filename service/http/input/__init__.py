@@ -1,1 +1,1 @@
-"""What a request brings: its body, its JSON, its parameters."""
+"""Reading requests: bodies, JSON, parameters."""

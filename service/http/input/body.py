@@ -21,7 +21,7 @@ NDJSON = "application/x-ndjson"
 # Name -> zlib's window bits; 0 is not compressed.
 _ENCODINGS = {"": 0, "identity": 0, "gzip": 31, "deflate": 15}
 _STEP = 1024 * 1024
-# Every member costs a copy of what follows it in its slice. Parallel compressors make one per 64 KB or more.
+# Every gzip member costs a copy of the rest of its slice. Parallel compressors make one per 64 KB or more.
 _SLICE = 16 * 1024
 _MAX_MEMBERS = 1024
 # 16 MiB take 50 ms: a body that takes 2 s was built to be slow.
@@ -31,18 +31,18 @@ _INFLATE_SECONDS = 2.0
 async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> bytes:
     """Return the body, decompressed. Raises if its type is wrong, or if it is too large or arrives too slowly.
 
-    The request counts as one that is received until the body is in, then as one that is worked on.
+    In the limits, the request counts as being received until the body is complete, then as being worked on.
     """
     encoding = _encoding(request, types)
     settings, admission = request.app[SETTINGS], request[ADMISSION]
     if (request.content_length or 0) > settings.max_body_bytes:
         raise http_error(413)
-    if request.get(EXPECTS):  # only now: what is refused by its head need not be sent
+    if request.get(EXPECTS):  # only now: a request that is rejected by its head need not send its body
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no response has begun
     body = bytearray()
     try:
-        # Small bodies are there already.
+        # Small bodies have arrived already.
         async with nullcontext() if request.content.is_eof() else asyncio.timeout(settings.receive_timeout):
             while chunk := await request.content.readany():
                 admission.hold(len(chunk))
@@ -77,7 +77,7 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
 def inflate(body: bytes | bytearray, limit: int, encoding: int) -> bytes:
     """Return the text of a compressed body; stop at the limit, at too many members and after too long."""
     text = bytearray()
-    deadline = time.thread_time() + _INFLATE_SECONDS  # a busy machine makes no body invalid
+    deadline = time.thread_time() + _INFLATE_SECONDS  # CPU time: a busy machine must not reject bodies
     data, at, members = memoryview(body), 0, 0
     try:
         while at < len(data):
@@ -98,10 +98,10 @@ def _inflate_member(data: memoryview, at: int, text: bytearray, limit: int, enco
             raise _invalid("The body takes too long to decompress")
         given: bytes | memoryview = stream.unconsumed_tail
         if not given:
-            # By slices: what follows a member is copied for it, and that must not be all the rest.
+            # In slices: the bytes after a member are copied, and that must not be all of the rest.
             given = data[at : at + _SLICE]
             at += len(given)
-        # In steps, so that the limit is passed by one step at most: 200 KB can hold 200 MB.
+        # In steps, so that the limit is exceeded by one step at most: 200 KB can hold 200 MB.
         piece = stream.decompress(given, min(_STEP, limit + 1 - len(text)))
         text += piece
         if len(text) > limit:
@@ -112,7 +112,7 @@ def _inflate_member(data: memoryview, at: int, text: bytearray, limit: int, enco
 
 
 def _skip_padding(data: memoryview, at: int) -> int:
-    """Return the place of the next byte that is not NUL."""
+    """Return the position of the next byte that is not NUL."""
     while at < len(data):
         slice = bytes(data[at : at + _SLICE])
         rest = slice.lstrip(b"\0")

@@ -17,7 +17,7 @@ from service.http.keys import SETTINGS
 from service.http.offload import off_loop
 from service.settings import Settings
 
-# Every value below a key repeats it where names are dotted.
+# Dotted names repeat a key for every value below it.
 MAX_KEY = 1024
 
 
@@ -44,13 +44,13 @@ def load(schema: Schema, value: Any) -> Any:
 
 
 def count_values(raw: bytes) -> int:
-    """Return how many values a text has at most: what stands in strings counts too. Takes 2 ms per megabyte."""
+    """Return an upper bound of the values in a text: commas in strings count too. Takes 2 ms per megabyte."""
     return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
 
 
 def parse(raw: bytes, settings: Settings, name: str = "The body") -> Any:
     """Return the value of a JSON text."""
-    # A value takes a character at least.
+    # A value has at least one character.
     if len(raw) > settings.max_values and count_values(raw) > settings.max_values:
         raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
     try:
@@ -62,7 +62,7 @@ def parse(raw: bytes, settings: Settings, name: str = "The body") -> Any:
 def check_storable(
     value: Any, max_depth: int, levels_above: int = 0, max_key: int = MAX_KEY, loc: tuple[str, ...] = ("body",)
 ) -> None:
-    """Refuse what the database cannot hold: NUL, integers over 64 bits, nesting too deep; and keys that are too long.
+    """Reject what the database cannot store: NUL, integers over 64 bits, too deep nesting; and keys that are too long.
 
     The depth counts from a record's fields.
     """
@@ -84,8 +84,8 @@ _DIGITS_ALIKE = bytes.maketrans(b"123456789", b"0" * 9)
 def is_plainly_storable(raw: bytes, max_depth: int) -> bool:
     """Return whether the text of a value shows that `is_storable` holds, in a third of its time.
 
-    It has no escaped quote or NUL, too few brackets to be nested too deep, no long number, and no text that is long
-    and a key: such a one fills a window, and a colon follows its end.
+    It has no escaped quote or NUL, too few brackets to be nested too deep, no long number and no long key: a long key
+    would fill a window of the text, with a colon after its end.
     """
     if b"\\" in raw and (b'\\"' in raw or b"\\u0000" in raw):
         return False
@@ -101,7 +101,7 @@ def is_plainly_storable(raw: bytes, max_depth: int) -> bool:
 
 
 def is_storable(value: Any, levels: int, max_key: int = MAX_KEY) -> bool:
-    """Return whether all is well, level by level: about 50 ns a value."""
+    """Return whether all values can be stored, level by level: about 50 ns per value."""
     level = [value]
     while level:
         if not levels:

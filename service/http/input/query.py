@@ -27,14 +27,14 @@ _HOST = re.compile(r"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 
 
 def check_framing(request: web.Request) -> None:
-    """Refuse what a proxy could read as another request (request smuggling), and close the connection."""
+    """Reject a body that a proxy could read as another request (request smuggling), and close the connection."""
     if request.version not in (HttpVersion10, HttpVersion11):
         raise ApiError(400, [problem("bad_request", "Use HTTP/1.1")], _CLOSE)
     codings = request.headers.getall("Transfer-Encoding", [])
     if codings and (len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11):
         message = "Only chunked is supported, with HTTP/1.1"
         raise ApiError(400, [problem("bad_request", message, "header", "Transfer-Encoding")], _CLOSE)
-    allowed = request.match_info.http_exception is None  # else that is said: a 404 or a 405
+    allowed = request.match_info.http_exception is None  # otherwise the response is 404 or 405
     if allowed and request.method in _WITHOUT_BODY and request.body_exists:
         raise ApiError(400, [problem("bad_request", f"A {request.method} request has no body", "body")], _CLOSE)
 
@@ -93,7 +93,7 @@ def path_id(request: web.Request, name: str) -> str:
 
 
 def path_group(request: web.Request) -> Group:
-    """Return the group of the path, of the organization that asks."""
+    """Return the group in the path, in the organization of the token."""
     return Group(request[ORGANIZATION], path_id(request, "group_id"))
 
 
@@ -104,7 +104,7 @@ class QueryLoader:
     """
 
     def __init__(self, schema: Schema, *, refuse_empty: bool = False) -> None:
-        self._refuse_empty = refuse_empty  # where a filter that is left out widens what is deleted
+        self._refuse_empty = refuse_empty  # for deletions: an empty filter would delete more
         self._defaults = {attribute: field.load_default for attribute, field in schema.fields.items()}
         self._fields = {field.data_key or attribute: (attribute, field) for attribute, field in schema.fields.items()}
 

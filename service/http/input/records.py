@@ -1,4 +1,4 @@
-"""An array of records in, one at a time: the fast path first, Marshmallow for the verdict."""
+"""Reads an array of records, one at a time: with the fast path, then with Marshmallow if needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from service.http.turns import Slice
 from service.settings import Settings
 from service.store import ItemTooLarge
 
-# A record of more than this goes to a thread: 64 KB take a few milliseconds.
+# A larger record is decoded in a thread: 64 KB take a few milliseconds.
 _LARGE = 64 * 1024
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -37,8 +37,8 @@ def _uncounted(size: int) -> None:
 class Records:
     """Reads an array of records of one schema, or one record per line.
 
-    A record is decoded, checked and handed to `then` before the next one: only what that returns is kept. All of it
-    runs on the event loop in slices of a few milliseconds.
+    A record is decoded, checked and passed to `then` before the next one: only the result is kept. All of it runs on
+    the event loop in slices of a few milliseconds.
     """
 
     def __init__(self, schema: type[Schema]) -> None:
@@ -52,7 +52,7 @@ class Records:
         types: tuple[str, ...] = (JSON,),
         then: Callable[[dict[str, Any]], Any] = _unchanged,
     ) -> list[Any]:
-        """Return what `then` makes of each record of a request's body. Raises with all that is wrong, up to a bound."""
+        """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
         raw, lines = await read_body(request, types), request.content_type == NDJSON
         admission = request[ADMISSION]
         async with request.app[LIMITS].decoding:
@@ -68,7 +68,7 @@ class Records:
         then: Callable[[dict[str, Any]], Any] = _unchanged,
         hold: Callable[[int], None] = _uncounted,
     ) -> list[Any]:
-        """Return what `then` makes of each record of a body; `hold` counts the bytes of what has a `size`."""
+        """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
         slice, values = Slice(), 0
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
@@ -89,14 +89,14 @@ class Records:
         return loading.loaded
 
     def one(self, raw: bytes, index: int, settings: Settings, name: str) -> dict[str, Any]:
-        """Return one record; `name` says what its text is. Raises with all that is wrong with it."""
+        """Return one record; `name` is used in messages about its text. Raises with all its problems."""
         try:
             return self.one_fast(raw, settings)
         except FastPathRejected:
             return self.one_with_marshmallow(raw, index, settings, name)
 
     def one_fast(self, raw: bytes, settings: Settings) -> dict[str, Any]:
-        """Return a record that is plainly valid. Raises FastPathRejected for any other."""
+        """Return a record that is certainly valid. Raises FastPathRejected for any other."""
         record = self._decoder.decode(raw)
         if is_plainly_storable(raw, settings.max_depth) or is_storable(record, settings.max_depth + 1):
             return record
@@ -105,7 +105,7 @@ class Records:
     def one_with_marshmallow(
         self, raw: bytes, index: int, settings: Settings, name: str = "The body"
     ) -> dict[str, Any]:
-        """Do the same with Marshmallow, which says what is wrong."""
+        """Return a record loaded with Marshmallow, which reports what is wrong."""
         value = parse(raw, settings, name)
         check_storable(value, settings.max_depth, loc=("body", str(index)))
         try:
@@ -116,7 +116,7 @@ class Records:
 
 
 class _Loading:
-    """The records of one body that are loaded, and what is wrong with the others."""
+    """The loaded records of one body, and the problems of the others."""
 
     def __init__(
         self, records: Records, settings: Settings, then: Callable[..., Any], hold: Callable[..., None]
@@ -146,12 +146,12 @@ class _Loading:
                 self.count()
 
     def count(self) -> None:
-        """Count the bytes that were made since the last time: for each record alone it would cost 2 µs."""
+        """Count the bytes of the records since the last call: one call per record would cost 2 µs each."""
         self._hold(self._uncounted)
         self._uncounted = 0
 
     def _count_nested(self, record: dict[str, Any]) -> None:
-        """Refuse more entries in lists of all records together than may be held: each takes 600 bytes."""
+        """Reject too many entries in the lists of all records together: each takes 600 bytes."""
         lists = self._records.lists
         for list_name in lists:
             self._nested += len(record[list_name])
@@ -161,7 +161,7 @@ class _Loading:
 
 
 def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the JSON text of each record, and what it is called. Raises for what is no array, or has too many."""
+    """Yield the JSON text of each record, and its name in messages. Raises if it is no array or too long."""
     too_many = invalid("too_many", f"Must have at most {settings.max_records} records", "body")
     if lines:
         for count, (number, line) in enumerate(lines_of(raw), 1):
@@ -178,7 +178,7 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
     except msgspec.ValidationError as error:
         if "at most" in str(error):
             raise too_many from None
-        parse(raw, settings)  # raises if it is no JSON either
+        parse(raw, settings)  # raises if it is not even JSON
         raise invalid("list_type", "Must be an array", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None
@@ -190,7 +190,7 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
 
 @functools.cache
 def _bounded_array(length: int) -> msgspec.json.Decoder[Any]:
-    """Return a decoder of arrays that stops after `length` entries; a list would be made whole before it is counted."""
+    """Return a decoder of arrays that stops after `length` entries; a list would be complete before it is counted."""
     entries = [(f"entry{n}", msgspec.Raw | msgspec.UnsetType, msgspec.UNSET) for n in range(length)]
     array = msgspec.defstruct("Array", entries, array_like=True, forbid_unknown_fields=True, gc=False)
     return msgspec.json.Decoder(array)

@@ -1,4 +1,4 @@
-"""A storage state in: Playwright's file, taken apart into the records that are stored."""
+"""Reads a storage state: Playwright's file, split into the records that are stored."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def _records(state: dict[str, Any]) -> State:
 
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
     value = parse(raw, settings)
-    # A browser holds some thousand cookies: as many as ten other bodies may.
+    # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
-    check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # what a browser has, it keeps
+    check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # long keys of a browser are allowed
     state: dict[str, Any] = load(_INPUT, value)
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:

@@ -26,23 +26,23 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
 def route_of(request: web.BaseRequest) -> str:
-    """Return the route's template: paths hold identifiers, queries hold more."""
+    """Return the route's template: paths and queries hold identifiers and values."""
     resource = getattr(getattr(request, "match_info", None), "route", None)
     resource = getattr(resource, "resource", None)
     return resource.canonical if resource is not None else "unmatched"
 
 
 def request_id(request: web.BaseRequest) -> str:
-    """Return the id the client gave, if it is one, else a new one."""
+    """Return the request id that the client sent, if it is valid, else a new one."""
     given = request.headers.get("X-Request-ID", "")
-    # Ids go into the log: a token there by mistake must not.
+    # Ids are logged: a token sent by mistake must not be.
     if given and _REQUEST_ID.fullmatch(given) and TOKEN_PREFIX not in given:
         return given
     return f"{_PROCESS}{next(_numbers):08x}"
 
 
 def kind_of(request: web.Request, route: str) -> str:
-    """Return `wait` for a long poll, `stream` for an export, else `request`: their times do not compare."""
+    """Return `wait` for a long poll, `stream` for an export, else `request`: their times are not comparable."""
     if route.endswith("/export"):
         return "stream"
     return "wait" if "wait=" in request.query_string else "request"
@@ -53,7 +53,7 @@ class AccessLog:
 
     def __init__(self, share: float) -> None:
         self.share = share
-        # The server puts a faster way in its place where lines are JSON.
+        # The server replaces it with a faster function if lines are JSON.
         self.write: Callable[[dict[str, Any]], None] = _to_logger
 
     def wants(self, status: int) -> bool:
@@ -74,7 +74,7 @@ async def observe(request: web.Request, handler: Any) -> web.StreamResponse:
     """Log and count each request; give it its id."""
     request[REQUEST_ID] = request_id(request)
     started = time.perf_counter()
-    status = 499  # the client left, or the process stops
+    status = 499  # the client has gone, or the process stops
     try:
         response: web.StreamResponse = await handler(request)
         status = response.status

@@ -21,11 +21,11 @@ from service.store import StoreError, Token, Tokens, hash_token, in_time, is_tok
 
 # 10,000 tokens in use at once are about 5 MB.
 _MAX_CACHED = 10_000
-# Look-ups of unknown tokens at once: they cannot keep known ones from being looked up again.
+# Concurrent look-ups of unknown tokens: they must not delay the look-ups of known ones.
 _MAX_UNKNOWN = 32
-# How often the tokens of streams and waiting requests are looked at.
+# How often the tokens of streams and waiting requests are checked.
 _WATCH_SECONDS = 0.5
-# What may take long and can be cut at any time.
+# Methods of requests that may take long and can be cut off at any time.
 _READING = ("GET", "HEAD")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
@@ -43,7 +43,7 @@ def _ended() -> ApiError:
 
 
 class Authenticator:
-    """Looks tokens up, and believes what it found for a few seconds."""
+    """Looks tokens up, and caches them for a few seconds."""
 
     def __init__(self, tokens: Tokens, cache_seconds: float) -> None:
         self._tokens = tokens
@@ -51,7 +51,7 @@ class Authenticator:
         self._cache: Bounded[str, tuple[float, Token]] = Bounded(_MAX_CACHED)
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
         self._unknown = 0
-        # Digest -> requests that read, for as long as they do.
+        # Digest -> its requests that are reading now.
         self._lasting: dict[str, set[asyncio.Timeout]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -76,7 +76,7 @@ class Authenticator:
             return cached[1]
         if not is_token(secret):
             raise _malformed()
-        # One look-up serves all requests that came meanwhile.
+        # One look-up serves all requests that arrive meanwhile.
         looking = self._looking.get(digest)
         if looking is None:
             if cached is None and self._unknown >= _MAX_UNKNOWN:
@@ -111,13 +111,13 @@ class Authenticator:
 
     def _look(self) -> None:
         if self._lasting:
-            # In a context of its own: the time limit of whichever request began it is not its.
+            # In a context of its own: it must not have the time limit of the request that started it.
             self._ending = asyncio.create_task(self._end_invalid(), context=Context())
         else:
             self._timer = None
 
     async def _end_invalid(self) -> None:
-        """End what lasts longer than its token; one look-up per token and `cache_seconds`."""
+        """End requests that outlast their token; one look-up per token and `cache_seconds`."""
         try:
             for digest in list(self._lasting):
                 token = await self._known(digest)
@@ -125,7 +125,7 @@ class Authenticator:
                     for scope in self._lasting.get(digest, ()):
                         scope.reschedule(asyncio.get_running_loop().time())
         except StoreError:
-            pass  # nobody can tell: it goes on
+            pass  # unknown: the request continues
         finally:
             self._timer = None
             self._look_again()
@@ -135,7 +135,7 @@ class Authenticator:
         return cached[1] if cached is not None and time.monotonic() < cached[0] else await self._look_up(digest)
 
     async def _look_up(self, digest: str) -> Token | None:
-        asked = time.monotonic()  # from before the reply: a revocation after it is not missed
+        asked = time.monotonic()  # before the reply, so that no later revocation is missed
         unknown = digest not in self._cache
         self._unknown += unknown
         try:
@@ -154,7 +154,7 @@ AUTHENTICATOR = web.AppKey("authenticator", Authenticator)
 
 @web.middleware
 async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Let a request through whose token has the scopes that its route asks for."""
+    """Let a request through if its token has the scopes of the route."""
     scopes = scopes_of(request)
     if scopes:
         token = await request.app[AUTHENTICATOR].token(request.headers.getall("Authorization", []))
@@ -171,7 +171,7 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
 
 
 def require_scope(request: web.Request, scope: str) -> None:
-    """Refuse a request whose body asks for more than its route does."""
+    """Refuse a request whose body needs further scopes than its route."""
     if scope not in request[TOKEN].scopes:
         raise _missing(scope)
 

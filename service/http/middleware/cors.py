@@ -27,7 +27,7 @@ def _allowed(request: web.BaseRequest) -> str | None:
 
 @web.middleware
 async def preflight(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Answer a browser that asks whether it may call; it sends no token with the question."""
+    """Respond to a CORS preflight, which comes without a token."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers and _allowed(request):
         return web.Response(status=204, headers=_PREFLIGHT)
     return await handler(request)  # type: ignore[no-any-return]

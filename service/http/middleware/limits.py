@@ -1,4 +1,4 @@
-"""How much is taken on: requests, bodies being received, bytes in flight, and requests per second."""
+"""Limits: requests at once, bodies being received, bytes in memory, and requests per second."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from service.store import time_budget
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB.
 _MAX_BEGINNING = 8
-# Connections, where nobody says how many there may be, and how many of them no token may take.
+# The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
 _MAX_DECODING = 2
 _WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 class Holder(NamedTuple):
-    """Whoever holds something: a token of an organization."""
+    """The owner of something that was taken: a token of an organization."""
 
     organization_id: int
     token_id: str
 
 
-# Heads that are not complete belong to nobody yet.
+# Incomplete heads have no owner yet.
 HEADS = Holder(-1, "")
 
 
@@ -43,7 +43,7 @@ class Pool:
     """A bounded amount of something: no organization holds more than 3/4 of it, and no token more than 5/8."""
 
     def __init__(self, total: int, name: str = "") -> None:
-        self.name = name  # in the metrics
+        self.name = name  # as in the metrics
         self.total, self.share = total, total - total * 3 // 8
         self._organization_share = total - total // 4
         self.used = 0
@@ -51,7 +51,7 @@ class Pool:
         self._waiting = Waiting[tuple[Holder, int]]()
 
     def take(self, holder: Holder, amount: int = 1, share: int | None = None) -> bool:
-        """Take an amount; return False if there is not enough left, for all or for this one."""
+        """Take an amount; return False if the pool, or the owner's share, does not have enough."""
         held, of_organization = self._held.get(holder, 0), self._held.get(holder.organization_id, 0)
         if (
             self.used + amount > self.total
@@ -63,7 +63,7 @@ class Pool:
         return True
 
     async def take_in_turn(self, holder: Holder, amount: int = 1) -> None:
-        """Take an amount as soon as there is enough, the organizations in turn."""
+        """Take an amount as soon as there is enough; organizations take turns."""
         if not self.take(holder, amount):
             await self._waiting.wait((holder, amount), lambda wanted: self.put_back(*wanted))
 
@@ -84,26 +84,26 @@ class Pool:
 
 
 class Limits:
-    """What a process takes on at once, and a bucket of requests for each token."""
+    """The pools of a process, and a bucket of requests for each token."""
 
     def __init__(self, settings: Settings) -> None:
         self.set_connections(_CONNECTIONS)
         self.working = Pool(settings.max_in_flight, "requests")
         self.receiving = Pool(settings.max_receiving, "bodies")
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
-        # Streams that read their first piece: until then nobody knows how much they will hold.
+        # Streams that read their first piece: until then it is unknown how much memory they need.
         self.beginning = Turns(_MAX_BEGINNING)
-        # Bodies that are decoded at once: each works in slices on the event loop, and holds what it has decoded.
+        # Bodies decoded at once: each works in slices on the event loop, and holds its decoded records.
         self.decoding = Turns(_MAX_DECODING)
-        # Readers that waited, and go on.
+        # Readers that have waited and continue.
         self.waking = Waking()
         self.rate = settings.rate_limit
         self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
 
     def set_connections(self, count: int) -> None:
-        """Let requests with a token take these connections, but for some: health checks, and whoever has none yet."""
+        """Set the limit of connections; some are reserved for health checks and clients without a token yet."""
         self.requests = Pool(max(1, count - max(min(_KEPT, count // 4), count // 8)), "connections")
-        self.waiting = Pool(max(1, self.requests.total * 3 // 4), "readers")  # those that wait or follow
+        self.waiting = Pool(max(1, self.requests.total * 3 // 4), "readers")  # that wait or follow
 
     def wait_for(self, token_id: str) -> float:
         """Take one request from a token's bucket; return the seconds to wait if it is empty.
@@ -137,11 +137,11 @@ class Admission:
         self._move_to(self._limits.receiving)
 
     def work(self) -> None:
-        """Begin to work: the body is in, or there is none."""
+        """Begin to work: the body is complete, or there is none."""
         self._move_to(self._limits.working)
 
     def stay(self) -> None:
-        """Take a place among those that wait or follow, until the end of the request."""
+        """Take a place among the readers that wait or follow, until the end of the request."""
         if self._limits.waiting not in self._held:
             self._enter(self._limits.waiting)
 
@@ -157,7 +157,7 @@ class Admission:
         self._limits.bytes.put_back(self._holder, size)
 
     def pause(self) -> int:
-        """Leave the place to others, and return all bytes and how many they were."""
+        """Release the place and all bytes; return the number of bytes."""
         held = self._bytes
         self._leave()
         if held:
@@ -165,7 +165,7 @@ class Admission:
         return held
 
     async def hold_in_turn(self, size: int) -> None:
-        """Count bytes as `hold` does, when it is this organization's turn: half a response cannot be refused."""
+        """Count bytes as `hold` does, in this organization's turn: a response that has begun cannot be refused."""
         await self._limits.bytes.take_in_turn(self._holder, size)
         self._bytes += size
 
@@ -176,7 +176,7 @@ class Admission:
         self._place = self._limits.working
 
     async def follow(self, size: int) -> None:
-        """Begin a response that stays open: with a place among those that do, then in turn."""
+        """Begin a response that stays open: take a place among such responses, then wait for its turn."""
         self.stay()
         self.pause()
         await self.resume(size)
@@ -210,7 +210,7 @@ ADMISSION = web.RequestKey("admission", Admission)
 
 
 class TailGate:
-    """What the tails of an organization hold of the limits, for all their readers."""
+    """The limits of the tails of an organization, shared by all their readers."""
 
     def __init__(self, limits: Limits, organization_id: int) -> None:
         self._limits, self._holder = limits, Holder(organization_id, "tails")
@@ -227,26 +227,26 @@ class TailGate:
 
 @asynccontextmanager
 async def idle(request: web.Request) -> AsyncIterator[None]:
-    """Wait for something without a place among those who work, and without bytes; both are taken again afterwards."""
+    """Release the place and the bytes while the request waits; take both again afterwards."""
     admission = request[ADMISSION]
     admission.stay()
     held = admission.pause()
     yield
     await admission.resume(held)
-    if request.transport is None:  # the client has left meanwhile
+    if request.transport is None:  # the client has gone meanwhile
         raise ConnectionResetError
 
 
 @web.middleware
 async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Refuse at once what would only wait: health checks and metrics always pass."""
+    """Refuse requests over the limits at once; health checks and metrics always pass."""
     if not scopes_of(request):
         return await handler(request)  # type: ignore[no-any-return]
     token = request[TOKEN]
     admission = request[ADMISSION] = Admission(request.app[LIMITS], Holder(token.organization_id, token.id))
     try:
         if request.method in _WITH_BODY:
-            admission.receive()  # `read_body` goes on to `work`: a slow sender holds no place of those who work
+            admission.receive()  # `read_body` calls `work` later: a slow sender takes no place from requests at work
         else:
             admission.work()
         return await handler(request)  # type: ignore[no-any-return]
@@ -267,6 +267,6 @@ async def rate_limit(request: web.Request, handler: Any) -> web.StreamResponse:
 
 @web.middleware
 async def time_limit(request: web.Request, handler: Any) -> web.StreamResponse:
-    """Give the database `mongo_timeout` for all that one request asks of it; a 503 follows."""
+    """Limit the database time of one request to `mongo_timeout`; after that the response is 503."""
     with time_budget(request.app[SETTINGS].mongo_timeout):
         return await handler(request)  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The headers of every response: its request id, and what keeps it private."""
+"""The headers of every response: its request id, and headers that keep it private."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECURITY_HEADERS = {
 
 async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
     """Give every response its request id and the headers that keep it private."""
-    response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has put its version there
+    response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp would show its version
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
     if isinstance(request, web.Request) and REQUEST_ID in request:

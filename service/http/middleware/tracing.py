@@ -23,7 +23,7 @@ _TRACE = web.RequestKey("trace", str)
 
 
 def start_provider(exporter: SpanExporter | None = None) -> TracerProvider:
-    """Return what makes and sends spans, as the environment's OTEL_ variables say."""
+    """Return a tracer provider, configured by the OTEL_ variables of the environment."""
     if exporter is None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
@@ -74,7 +74,7 @@ class Tracing:
         """Make a span of a command; called in the driver's threads, in the context of the request."""
         self._count(name, seconds, failed)
         end = time.time_ns()
-        # Only requests have one: a lane writes for many, and the upkeep for none.
+        # Only requests have a span: a lane writes for many requests, and the upkeep for none.
         group = getattr(trace.get_current_span(), "attributes", {}).get(_GROUP)
         attributes = {"db.system.name": "mongodb", "db.operation.name": name, **({_GROUP: group} if group else {})}
         span = self._tracer.start_span(

@@ -1,1 +1,1 @@
-"""What a response carries: JSON, streams, exports, files."""
+"""Writing responses: JSON, streams, exports, files."""

@@ -15,15 +15,15 @@ ANY = "*"
 
 
 def is_known(request: web.Request, etag: str) -> bool:
-    """Return whether If-None-Match names a tag, by weak comparison: the client has what would be sent."""
+    """Return whether If-None-Match has a tag, by weak comparison: then the client has the content already."""
     tags = _tags(request, "If-None-Match")
     return tags is not None and (ANY in tags or etag.removeprefix(_WEAK) in (tag.removeprefix(_WEAK) for tag in tags))
 
 
 def required_tags(request: web.Request) -> list[str] | None:
-    """Return the tags of If-Match, of which the resource must have one; None where any will do.
+    """Return the tags of If-Match, of which the resource must have one; None if any tag is accepted.
 
-    Weak ones are left out: they never match. What is no list of tags matches nothing either.
+    Weak tags are left out, as they never match. A header that is not a list of tags matches nothing.
     """
     tags = _tags(request, "If-Match")
     if tags is None or ANY in tags:
@@ -32,7 +32,7 @@ def required_tags(request: web.Request) -> list[str] | None:
 
 
 def _tags(request: web.Request, name: str) -> list[str] | None:
-    """Return the members of a header, which may stand on several lines; None without the header."""
+    """Return the members of a header, which may have several lines; None without the header."""
     lines = request.headers.getall(name, None)
     if lines is None:
         return None

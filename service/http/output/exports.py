@@ -17,14 +17,14 @@ NDJSON = "application/x-ndjson"
 CSV = "text/csv"
 JSON = "application/json"
 EVENTS = "text/event-stream"
-# Holds, as JSON, what has no column of its own: nothing is left out.
+# The column that holds, as JSON, all fields without a column of their own: nothing is left out.
 OTHER = "other"
-# Of one field, and of all of them: spreadsheets stop at 16,384, and every row has a cell for each.
+# Columns of one field, and of all fields: spreadsheets allow 16,384, and every row has a cell for each.
 _MAX_COLUMNS, _MAX_ALL_COLUMNS = 1000, 2000
 _MAX_HEADER = 256 * 1024  # characters
-# What is rendered at once, in characters.
+# Characters that are rendered at once.
 _PIECE = 1024 * 1024
-# Spreadsheets take a text that begins so for a formula, some of them after white space and in full-width characters.
+# Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
 _FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 
@@ -39,7 +39,7 @@ async def events(page: Page) -> bytes:
 
 
 class Live(NamedTuple):
-    """How a format is followed: its type, its form, and what is sent where nothing comes, with the id reached."""
+    """How a format is followed: content type, renderer, and the keep-alive text, made from the id reached."""
 
     content_type: str
     form: Form
@@ -78,7 +78,7 @@ async def array(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
 
 
 async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool = False) -> AsyncGenerator[bytes, None]:
-    """Yield CSV: its columns are those of the first page's items, and `other` for all later ones."""
+    """Yield CSV: its columns are those of the first page's items, and `other` for fields that appear later."""
     rows = Table(fields, safe)
     begun = False
     async for page in pages:
@@ -93,7 +93,7 @@ async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool 
 
 
 class Table:
-    """Makes CSV of decoded items: first `header` with the first of them, then `render` with all.
+    """Makes CSV of decoded items: call `header` with the first ones, then `render` with all.
 
     With `safe`, texts that a spreadsheet would take for a formula get an apostrophe in front.
     """
@@ -105,8 +105,8 @@ class Table:
         self._columns: dict[str, int] = {}
 
     def header(self, items: Iterable[dict[str, Any]]) -> bytes:
-        """Return the line with the names of the columns that these items need, as far as there is room."""
-        # Each by the field it stands below; what was not asked for, such as `id`, comes first.
+        """Return the line with the names of the columns that these items need, within the limits."""
+        # In the order of the requested fields; others, such as `id`, come first.
         found: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
         room = Room(_MAX_ALL_COLUMNS, _MAX_HEADER)
         for item in items:
@@ -124,7 +124,7 @@ class Table:
         return text.getvalue().encode()
 
     def render(self, items: Iterable[dict[str, Any]]) -> bytes:
-        """Return one line per item, about a megabyte of them; nothing once the iterator is at its end."""
+        """Return one line per item, about a megabyte of them; an empty text at the end of the iterator."""
         text = io.StringIO()
         writer = _writer(text)
         for item in items:
@@ -153,7 +153,7 @@ class Table:
         return f"'{text}" if self._safe and isinstance(value, str) and _FORMULA.match(text) else text
 
     def _place(self, name: str) -> int:
-        """Return the place of the field that a column stands below, -1 for none."""
+        """Return the position of the field that a column belongs to, -1 for none."""
         end = name.find(".")
         while 0 <= end <= self._longest:
             place = self._order.get(name[:end])

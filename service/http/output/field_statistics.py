@@ -1,4 +1,4 @@
-"""What the fields of many JSON objects hold: how often, of which types, and between which values."""
+"""Statistics of the fields of many JSON objects: how often they occur, their types and their range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from service.http.output.flattening import Room, is_open
 
-# Objects may have any number of keys: the first so many paths are described, of so many characters in all.
+# Objects may have any number of keys: limits of the paths that are described, in number and characters.
 _MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024
 _MAX_EXAMPLES = 3
 _MAX_TEXT = 200
@@ -56,7 +56,7 @@ class FieldStatistics:
         self._room = Room(_MAX_PATHS, _MAX_CHARACTERS)
 
     def add(self, items: list[dict[str, Any]]) -> None:
-        """Take in the data of some items."""
+        """Add the data of some items."""
         for item in items:
             self._items += 1
             data = item.get("data") or {}

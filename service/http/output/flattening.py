@@ -1,4 +1,4 @@
-"""Nested objects as dotted names, bounded by what they are made from: for CSV and for the statistics of fields.
+"""Flattens nested objects into dotted names, bounded by the size of their content: for CSV and field statistics.
 
 Every leaf repeats the keys of all objects above it. One key of 20,000 characters over 20,000 leaves, an item of 60 KB,
 would become 400 MB of names.
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 # An object whose members would have longer names stays whole.
 MAX_NAME = 1024
-# Characters of names per character of content, what even the smallest item may have, and the largest.
+# Characters of names per character of content, and the least and the most that an item may have.
 _NAMES_PER_CONTENT, _MIN_NAMES, _MAX_NAMES = 8, 1024, 1024 * 1024
-_OTHER_VALUE = 4  # characters of a value that is no text, roughly
+_OTHER_VALUE = 4  # approximate characters of a value that is not a string
 
 
 class Leaf(NamedTuple):
-    """A value that is no object, its dotted name, and the name with the dots of keys escaped."""
+    """A value that is not an object, its dotted name, and the name with the dots of keys escaped."""
 
     name: str
     exact: str
@@ -43,7 +43,7 @@ class _Flattening:
         self.names = self.content = 0
 
     def add(self, value: dict[str, Any], prefix: str, exact_prefix: str) -> bool:
-        """Add the leaves of an object; return False, too early, if there are too many."""
+        """Add the leaves of an object; stop and return False if there are too many."""
         for key, item in value.items():
             name = prefix + key
             exact = exact_prefix + (key.replace("\\", "\\\\").replace(".", "\\.") if "." in key else key)
@@ -67,7 +67,7 @@ class Room:
         self._names, self._characters = names, characters
 
     def take(self, name: str) -> bool:
-        """Take the room of one more name; return False if there is not enough left."""
+        """Make room for one more name; return False if there is not enough."""
         if not self._names or len(name) > self._characters:
             return False
         self._names -= 1

@@ -53,7 +53,7 @@ def url_with_cursor(request: web.Request, cursor: object, walk: tuple[int, int] 
     """Return the absolute URL that repeats a request with another cursor, as the next page of a walk."""
     base = request.app[SETTINGS].base_url.rstrip("/")
     if not base:
-        # The header, if there is one: aiohttp takes the host of an absolute target, without its port.
+        # The Host header if present: aiohttp takes the host of an absolute target, without its port.
         base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
     query = request.rel_url.raw_query_string.split("&")
     kept = [part for part in query if part and unquote(part.partition("=")[0]) not in ("cursor", "walk")]

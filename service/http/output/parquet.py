@@ -1,6 +1,6 @@
 """Outputs as Parquet: one row group at a time, nested data in nested columns.
 
-The types of the columns are those of the first items. A later value that does not fit stands in the column `other`, as
+The types of the columns are those of the first items. A later value that does not fit goes into the column `other`, as
 JSON by its path: nothing is left out. A field whose values have several types is a column of text.
 """
 
@@ -19,7 +19,7 @@ from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
 OTHER = "other"
-# Raw bytes of items of which the columns are learned, and those that make a row group; each may be exceeded by a page.
+# Raw bytes of items that the columns are learned from, and of a row group; each may be exceeded by one page.
 _FIRST, _ROW_GROUP = 512 * 1024, 2 * 1024 * 1024
 # Raw bytes of items that are Python objects at once: ten times as much memory.
 _SLICE = 128 * 1024
@@ -40,7 +40,7 @@ async def rows(
     """Yield a Parquet file; without items, one without rows."""
     names = dict.fromkeys(["id", *(path.partition(".")[0] for path in fields)] if fields else OUTPUT_FIELDS)
     file = _File([*names, *(["deleted"] if deletions else [])])
-    first: list[Page] = []  # of which the columns are learned
+    first: list[Page] = []  # the pages that the columns are learned from
     size = 0
     async for page in pages:
         if page is None or not page.documents:

@@ -1,4 +1,4 @@
-"""Bodies out: JSON, compressed when the client asks and it is worth it, in pieces that count."""
+"""Writes response bodies: JSON, compressed on request, in pieces that are counted in the limits."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
 from service.store import Batch, render_json, response_has_begun
 
-# Less than a packet's worth gains nothing.
+# Compressing less than one packet gains nothing.
 _WORTH_COMPRESSING = 1400
 # igzip takes about 5 ms per megabyte at this level, where zlib takes 20 to 30, and releases the
 # interpreter lock.
 _LEVEL = 1
 _OFF_LOOP = 32 * 1024
 _GZIP = 31  # zlib's window bits for gzip
-# Responses up to this are whole before they begin.
+# Responses up to this size are complete before they are sent.
 _WHOLE = 64 * 1024
-# What is handed to the transport at once: it keeps what the client does not take.
+# Bytes given to the transport at once: it buffers them until the client takes them.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
-# What a stream holds: a batch, its JSON of a megabyte or one large record, the compressed form, and what the
-# allocator keeps around them.
+# Memory of a stream: a batch, its JSON of a megabyte or one large record, the compressed form, and the allocator's
+# overhead.
 STREAM_BYTES = 7 * 1024 * 1024
 
 
 def accepts_gzip(request: web.Request) -> bool:
-    """Return whether the client takes gzip: named, or else anything, and not with q=0."""
+    """Return whether the client accepts gzip: by name or by `*`, and not with q=0."""
     codings = (part.partition(";") for part in request.headers.get("Accept-Encoding", "").lower().split(","))
     weights = {name.strip(): weight.replace(" ", "") for name, _, weight in codings}
     return weights.get("gzip", weights.get("*", "q=0")) not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
@@ -50,7 +50,7 @@ async def bytes_response(
     headers: dict[str, str] | None = None,
     content_type: str = "application/json",
 ) -> web.StreamResponse:
-    """Respond with a text, JSON if nothing else is said."""
+    """Respond with a text; the default type is JSON."""
     headers = dict(headers or {})
     if len(body) >= _WORTH_COMPRESSING:
         headers["Vary"] = "Accept-Encoding"
@@ -82,8 +82,8 @@ async def stream_response(
 ) -> web.StreamResponse:
     """Respond with pieces as they come.
 
-    A small response is whole before it begins, so that a database that fails is a 503; what is
-    larger can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
+    A small response is complete before it is sent, so that a failing database gives a 503; a larger one
+    can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
     """
     begun = bytearray()
     async with aclosing(pieces):
@@ -110,7 +110,7 @@ async def stream_response(
 
 
 async def _begin(begun: bytearray, pieces: AsyncIterator[bytes]) -> bool:
-    """Take pieces until there is something worth streaming; return whether that was all of them."""
+    """Take pieces until they are worth streaming; return whether these were all."""
     async for piece in pieces:
         begun += piece
         if len(begun) > _WHOLE:
@@ -151,7 +151,7 @@ async def _after(begun: bytearray, pieces: AsyncIterator[bytes]) -> AsyncGenerat
 
 
 async def _gzip(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces compressed; aiohttp's own way took 28 ms per megabyte."""
+    """Yield the pieces compressed; aiohttp's own compression took 28 ms per megabyte."""
     compressor = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, _GZIP)
     async for piece in pieces:
         begun = await _compressed(piece, compressor.compress)

@@ -1,4 +1,4 @@
-"""Which clients take too little of their response: judged by what the kernel still has to send."""
+"""Finds clients that read their response too slowly, by the bytes that the kernel still has to send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PATIENCE = 3
 
 
 def unsent(transport: asyncio.Transport) -> int:
-    """Return how many bytes of a connection its client has not taken yet."""
+    """Return the number of bytes that a client has not acknowledged yet."""
     waiting = transport.get_write_buffer_size()
     socket: Any = transport.get_extra_info("socket")
     if sys.platform == "linux" and socket is not None and socket.fileno() >= 0:

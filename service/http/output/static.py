@@ -1,4 +1,4 @@
-"""Files of the pages: read once, and only those named, so that no path leads anywhere else."""
+"""The static files: read once, and only those that are listed, so that no path leads to another file."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Asset(NamedTuple):
 
 def asset(name: str, body: bytes) -> Asset:
     """Return a file ready to be served."""
-    etag = f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'  # weak: gzip or not, it is the same
+    etag = f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'  # weak: the same with and without gzip
     return Asset(body, igzip.compress(body, 3), TYPES[name.rpartition(".")[2]], etag)
 
 
 def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str]) -> web.Response:
-    """Answer with a file, or that there is none."""
+    """Respond with a file, or with 404."""
     if found is None:
         raise http_error(404)
     headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": found.etag}

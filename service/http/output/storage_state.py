@@ -1,4 +1,4 @@
-"""A storage state out: Playwright's file, made of records as they are read."""
+"""Writes a storage state: Playwright's file, made from records while they are read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def storage_state(cookies: Batches, local_storage: Batches, origins: Batch
 
 
 class _Part(NamedTuple):
-    """Some of an origin, as JSON: entries of its local storage, or its other members."""
+    """A part of an origin, as JSON: entries of its local storage, or its other members."""
 
     domain: str
     origin: str
@@ -48,7 +48,7 @@ async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_
 
 
 def _runs(batch: Batch) -> list[_Part]:
-    """Return the entries of a batch, those of one origin that follow each other in one part."""
+    """Return the entries of a batch; consecutive entries of one origin make one part."""
     runs = groupby(batch.open(), lambda entry: (entry["domain"], _origin(entry)))
     return [
         _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for e in entries])[1:-1])
@@ -86,15 +86,15 @@ async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_
 
 
 def _opening(origin: str, members: bytes) -> bytes:
-    # Ours last: where a name stands twice, readers take the last.
+    # The API's members last: if a name occurs twice, JSON readers take the last.
     return b"{" + members + b'"origin":' + orjson.dumps(origin) + b',"localStorage":['
 
 
 def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
     extra, expires = cookie["extra"], cookie["expires"]
-    saved = extra.get("expires")  # with its fraction, which the contract does not have
+    saved = extra.get("expires")  # with its fraction, which the API does not have
     return {
-        "sameSite": "Lax",  # what browsers take a cookie without one for
+        "sameSite": "Lax",  # the default of browsers
         **extra,
         "name": cookie["name"],
         "value": cookie["value"],
@@ -107,10 +107,10 @@ def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
 
 
 def _origin(entry: dict[str, Any]) -> str:
-    """Return the origin of an entry: the one it was saved with if that fits its domain, else one made of it."""
+    """Return the origin of an entry: the saved one if it fits the domain, else one made from the domain."""
     domain = entry["domain"]
     saved = str(entry["extra"].get("origin", ""))
-    with suppress(ValueError):  # of a port that is none, in what somebody changed in the database
+    with suppress(ValueError):  # an invalid port, in a record changed by hand in the database
         if saved and domain_of(saved) == domain:
             return saved
     domain = domain.removeprefix(".")

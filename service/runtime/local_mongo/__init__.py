@@ -41,7 +41,7 @@ def _to_stderr(line: str) -> None:
 
 
 def data_folder(path: Path) -> Folder:
-    """Return the files of a data folder, which need not be there."""
+    """Return the files of a data folder, which need not exist."""
     return Folder(path.resolve())
 
 

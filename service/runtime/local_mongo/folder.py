@@ -1,7 +1,7 @@
 """The files of a data folder; only their owner can read them.
 
 mongod/         the database's own files
-mongo.log       its log, and the lock of whoever runs it
+mongo.log       its log, locked by the process that runs it
 mongo.json      its port and, while it runs, its process id
 mongo.key       the key of the replica set         (0600)
 mongo.password  the password of the service's user (0600)
@@ -37,7 +37,7 @@ class Folder:
         self._secret_keys = path / "secret.keys"
 
     def create(self) -> None:
-        """Make the folder, unless it is there."""
+        """Make the folder, unless it exists."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
@@ -46,7 +46,7 @@ class Folder:
         return self.data.exists()
 
     def check(self) -> None:
-        """Raise if the folder holds only what an earlier version of the service can read."""
+        """Raise if the folder holds data that only an earlier version of the service can read."""
         if (self.path / "engine").exists() and not self.data.exists():
             raise LocalMongoError(
                 f"{self.path} was written by an earlier version of this service, with a database engine that is no "
@@ -55,14 +55,14 @@ class Folder:
             )
 
     def secret(self, path: Path, make: Callable[[], str] = lambda: secrets.token_hex(48)) -> str:
-        """Return the text of a file, made the first time."""
+        """Return the text of a file; make it the first time."""
         if not path.exists():
             write_private(path, make())
         path.chmod(0o600)
         return path.read_text().strip()
 
     def secret_keys(self, make: Callable[[], str]) -> str:
-        """Return the keys that seal cookies and local storage, made the first time."""
+        """Return the keys that seal cookies and local storage; make them the first time."""
         return self.secret(self._secret_keys, make)
 
     def known_secret_keys(self) -> str:

