@@ -1,6 +1,6 @@
 """A client of the Scraping Data Service: `AsyncClient`, and `Client` for code that is not async.
 
-It needs aiohttp alone.
+It needs only aiohttp.
 """
 
 from sds_client.aio import AsyncClient

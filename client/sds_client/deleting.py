@@ -10,7 +10,7 @@ from sds_client.transport import Transport
 async def delete_all(
     transport: Transport, path: str, query: Mapping[str, str], on_progress: Callable[[int], None] | None = None
 ) -> int:
-    """Repeat a DELETE while the service says that there is more; return how many records it deleted.
+    """Repeat a DELETE while the service reports that there are more; return how many records it deleted.
 
     A request that was carried out but whose response was lost is sent again and counts nothing.
     """

@@ -1,4 +1,4 @@
-"""What can go wrong between the client and the service."""
+"""The exceptions of the client."""
 
 from __future__ import annotations
 

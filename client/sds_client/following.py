@@ -24,7 +24,7 @@ _SAVE_EVERY = 1.0
 
 
 class Follower:
-    """Reads what is new or changed, for as long as it comes, and remembers what the consumer has taken.
+    """Reads new and changed items, and remembers how many of them the consumer has taken.
 
     Leaving the `with` block saves the cursor; in between it is saved once per page, and once per second within one.
     """
@@ -72,7 +72,7 @@ class Follower:
             items: list[Output | Deletion] = response.json["items"]
             further: int | None = response.json["metadata"]["next_cursor"]
             self._at_end = further is None
-            # A page may be empty, or end behind its last item, where few items of a range match the filters.
+            # A page may be empty, or end after its last item, if few items of a range match the filters.
             self._read = further if further is not None else items[-1]["id"] if items else self._read
             if items:
                 return items
@@ -98,7 +98,7 @@ class Follower:
 
 
 class CursorFile:
-    """A cursor in a file, with the group and filters that it belongs to; replaced as a whole or not at all."""
+    """A cursor in a file, with the group and filters that it belongs to; replaced atomically."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path, self._about = path, about

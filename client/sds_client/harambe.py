@@ -1,4 +1,4 @@
-"""harambe: what a scraper saves goes to the service, and a run starts with the service's cookies.
+"""harambe: the data that a scraper saves goes to the service, and a run starts with the service's cookies.
 
 async with Observer(url, token, group="lamps", key_fields=["sku"]) as observer:
     await SDK.run(scraper, "https://shop.example/", observer=observer, **await observer.harness_options())
@@ -23,7 +23,7 @@ from sds_client.types import Job
 from sds_client.writing import key_hash
 
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
-# The moment at which a browser printed a page: all that differs between two prints of the same page.
+# The time at which a browser printed a page: the only difference between two prints of the same page.
 _PDF_DATES = re.compile(rb"/(?:CreationDate|ModDate) \(D:[^)]{0,32}\)")
 # Downloads remembered until saved data names them.
 _MAX_FILES = 1000
@@ -87,7 +87,7 @@ class Observer:
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
 
     async def finish(self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False) -> Job:
-        """Say that the run has ended, and return its job with counts and verdict; see `AsyncClient.finish_job`.
+        """Finish the job of the run, and return it with counts and verdict; see `AsyncClient.finish_job`.
 
         `delete_missing` is for a run that surely saw everything, and needs the scope `delete`.
         """

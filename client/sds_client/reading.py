@@ -50,7 +50,7 @@ class Reader:
 async def export(transport: Transport, group: str, cursor: int, options: Mapping[str, Any]) -> AsyncGenerator[bytes]:
     """Yield NDJSON from a cursor to the present end, some whole lines at a time.
 
-    After a lost connection it continues behind the last line that was received.
+    After a lost connection it continues after the last line that was received.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
     retry = transport.retry()

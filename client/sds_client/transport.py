@@ -20,7 +20,7 @@ from sds_client.errors import ClientError, CursorExpired, VersionConflict
 # The statuses of a busy or restarting service and of the proxies before it.
 BUSY = frozenset({429, 502, 503, 504})
 _MIN_PAUSE, _MAX_PAUSE = 0.2, 15.0
-# From this size on, the bytes saved are worth the time of gzip: 1000 items of 2 KB are 2 MB.
+# From this size on, gzip saves more time than it takes: 1000 items of 2 KB are 2 MB.
 _COMPRESS_FROM = 32 * 1024
 _KINDS = {410: CursorExpired, 412: VersionConflict}
 LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
@@ -132,7 +132,7 @@ class Transport:
 
 
 class Retry:
-    """The pauses between the tries of one request: they grow, with chance, and end after `patience` seconds."""
+    """The pauses between the attempts of one request: they grow, at random, and end after `patience` seconds."""
 
     def __init__(self, patience: float, report: Callable[[ClientError, float], None]) -> None:
         self._patience, self._report = patience, report
@@ -143,7 +143,7 @@ class Retry:
         self._ceiling, self._since = _MIN_PAUSE, time.monotonic()
 
     async def pause(self, error: Exception, repeatable: bool = True) -> None:
-        """Wait before the next try, or raise the error when there must be none."""
+        """Wait before the next attempt, or raise the error if there must be none."""
         asked = 0.0
         if isinstance(error, ClientError):
             # A request rejected with 429 stored nothing; the others may have stored something.
@@ -183,7 +183,7 @@ async def _refusal(response: aiohttp.ClientResponse) -> ClientError:
 
 
 def dump(value: Any) -> bytes:
-    """Return the JSON of a value; dates, decimals, UUIDs and sets become what JSON has."""
+    """Return the JSON of a value; dates, decimals, UUIDs and sets are converted."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_plain).encode()
 
 

@@ -90,7 +90,7 @@ class OutputPatch(TypedDict, total=False):
 
 
 class PatchResult(TypedDict):
-    """What became of one patched item: `updated`, `unchanged`, `not_found`, `conflict` or `too_large`."""
+    """The result of one patch: `updated`, `unchanged`, `not_found`, `conflict` or `too_large`."""
 
     result: str
     id: NotRequired[int]
@@ -99,7 +99,7 @@ class PatchResult(TypedDict):
 
 
 class Filters(TypedDict, total=False):
-    """Which outputs to read; None is the same as leaving a filter out."""
+    """Which outputs to read; None is the same as no filter."""
 
     job_id: str | None
     created_after: Moment | None
@@ -194,7 +194,7 @@ class Day(TypedDict):
 
 
 class Group(TypedDict):
-    """What a group holds."""
+    """The counts of a group."""
 
     group_id: str
     items: int
@@ -222,7 +222,7 @@ class Rule(TypedDict, total=False):
 
 
 class GroupWithSettings(Group):
-    """What a group holds, and how it is set up."""
+    """The counts and settings of a group."""
 
     history_days: int
     ignore: list[str]
@@ -230,7 +230,7 @@ class GroupWithSettings(Group):
 
 
 class BrokenRule(TypedDict):
-    """A rule that a job does not hold to."""
+    """A rule that a job has broken."""
 
     rule: Rule
     found: Any
@@ -245,7 +245,7 @@ class FillRate(TypedDict):
 
 
 class Job(TypedDict):
-    """What a job of a group holds and did."""
+    """A job of a group, with its counts."""
 
     job_id: str
     series: str | None
@@ -266,7 +266,7 @@ class Job(TypedDict):
 
 
 class Field(TypedDict):
-    """What the values of one path in `data` look like."""
+    """The statistics of one path in `data`."""
 
     path: str
     count: int
@@ -285,7 +285,7 @@ class GroupFields(TypedDict):
 
 
 class WebhookResult(TypedDict):
-    """What came of one attempt to deliver a message."""
+    """The result of one attempt to deliver a message."""
 
     date: str
     type: str

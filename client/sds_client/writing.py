@@ -46,7 +46,7 @@ class Batch:
 
 
 class Batcher:
-    """Gathers items until they fill a request."""
+    """Collects items until they fill a request."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items, self._max_bytes = max_items, max_bytes

@@ -1,4 +1,4 @@
-"""What the parts of the asynchronous client share."""
+"""The base of the asynchronous client."""
 
 from __future__ import annotations
 

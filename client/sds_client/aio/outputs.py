@@ -119,8 +119,8 @@ class Outputs(Base):
         stores each item under its `output_id` and removes the deleted ones equals the group. It raises `CursorExpired`
         when the service no longer knows every deletion since the cursor.
 
-        The cursor is kept in `cursor_file`; an item is behind it only when the loop has come back for the next one.
-        So each item is seen *at least once*: after a kill those of the last second, or of the last page, come again.
+        The cursor is kept in `cursor_file`. It moves past an item only when the loop asks for the next one, so each
+        item is seen *at least once*: after a kill, those of the last second or of the last page are yielded again.
         `cursor` is where to begin without a file.
         """
         with Follower(self._transport, group, cursor_file, live, cursor, page_size, deleted, options) as follower:
@@ -132,7 +132,7 @@ class Outputs(Base):
     async def ndjson(self, group: str, *, cursor: int = 0, **options: Unpack[ReadOptions]) -> AsyncGenerator[bytes]:
         """Yield a group's items as NDJSON text, some whole lines at a time: the fastest way to read everything.
 
-        After a lost connection it continues behind the last line that was received.
+        After a lost connection it continues after the last line that was received.
         """
         blocks = export(self._transport, group, cursor, options)
         try:
@@ -181,7 +181,7 @@ class Outputs(Base):
         """Change the approval or the tags of any number of items, 500 in one request.
 
         An item is named by `output_id` or `key_hash`. One that does not exist, or whose id is not its `if_id`, is
-        counted and left alone.
+        counted and not changed.
         """
         return await patch_many(self._transport, group, patches)
 

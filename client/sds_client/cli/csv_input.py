@@ -1,8 +1,8 @@
-"""Rows of a CSV file as output items: what `outputs export` writes, or any table with a `source_url`.
+"""Reads rows of a CSV file as output items: a file from `outputs export`, or any table with a `source_url`.
 
-Dotted columns are nested (`data.price.amount`); a column that is no field of an output belongs to `data`. An empty
-cell is a field that the item does not have. A column has one type: true and false, numbers, JSON lists and objects,
-or text when one of its cells is none of these (`007` is text).
+Dotted columns are nested (`data.price.amount`); a column that is not a field of an output belongs to `data`. An
+empty cell means that the item does not have the field. A column has one type: true and false, numbers, JSON lists and
+objects, or text when one of its cells is none of these (`007` is text).
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
             raise NothingFoundError(_nothing(client, group, options))
         _finish(part, out)
     except BaseException:
-        # A part without lines is worth nothing, and one with lines makes the next export shorter.
+        # An empty part is useless; a part with lines makes the next export shorter.
         if part.exists() and not part.stat().st_size:
             part.unlink()
         if not part.exists():

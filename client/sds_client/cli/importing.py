@@ -17,7 +17,7 @@ from sds_client.errors import ClientError
 from sds_client.sync import Client
 from sds_client.writing import Pushed, key_hash
 
-# Given by the service: an item that was read cannot be written with them.
+# Set by the service, which rejects them in items that are written.
 _GIVEN = ("id", "output_id", "create_date", "update_date")
 _GZIP = b"\x1f\x8b"
 # Lines remembered to locate an error: more than a batch.
@@ -26,7 +26,7 @@ _REMEMBERED = 2000
 
 @dataclass(frozen=True)
 class Completion:
-    """What is added to items that lack it: the job, and the key from some fields of `data`."""
+    """The defaults of items: the job, and the key made from some fields of `data`."""
 
     job_id: str | None = None
     key_fields: Sequence[str] = ()
@@ -45,7 +45,7 @@ class Completion:
 
 
 def load(client: Client, group: str, file: Path, completion: Completion, text_columns: Sequence[str]) -> Pushed:
-    """Write the items of a file, compressed with gzip or not, to a group and return what became of them.
+    """Write the items of a file, compressed with gzip or not, to a group and return the result.
 
     The number of items stored is kept in `FILE.….import` until all are. Items written twice do no harm.
     """

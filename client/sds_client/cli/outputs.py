@@ -70,7 +70,7 @@ def _add_approve(actions: argparse._SubParsersAction[Any], common: argparse.Argu
         "approve",
         parents=[common],
         help="approve items of a group: some by their ids, or those that match all filters",
-        description="An item that changes while the command runs is left as it is, and counted.",
+        description="An item that changes while the command runs is not approved, and counted.",
     )
     approve.add_argument("group")
     approve.add_argument("output_id", nargs="*")
@@ -228,7 +228,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def _total(client: Client, group: str, filters: dict[str, Any]) -> int | None:
-    """Return how many items a deletion is about, where the service knows it without counting."""
+    """Return how many items a deletion covers, if the service knows it without counting."""
     if set(filters) == {"all"}:
         return int(client.group(group)["items"])
     if set(filters) == {"job_id"}:

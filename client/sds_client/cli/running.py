@@ -68,7 +68,7 @@ def command(work: Callable[..., Result | None]) -> Callable[..., int]:
 
 
 def _report_wait(waiting: Waiting) -> None:
-    """Say what a command waits for; a service that cannot be reached in the first place is an error at once."""
+    """Print what a command waits for; a service that was never reached is an error at once."""
     if waiting.error.status == 0 and not waiting.has_responded:
         raise waiting.error
     print(

@@ -26,7 +26,7 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     added.set_defaults(command=webhooks_add)
     for name, help, work in (
         ("delete", "delete a webhook", webhooks_delete),
-        ("test", "send a test message and show what came of it", webhooks_test),
+        ("test", "send a test message and show the result", webhooks_test),
         ("deliveries", "the last messages, newest first", webhooks_deliveries),
     ):
         parser = actions.add_parser(name, parents=[common], help=help)

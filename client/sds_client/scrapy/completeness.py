@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _IGNORED = "httperror/response_ignored_status_count/"
-# A page that is gone is what a complete crawl may find.
+# A complete crawl may find pages that are gone.
 _GONE = ("404", "410")
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class CookiesMiddleware(scrapy_cookies.CookiesMiddleware):
-    """Scrapy's own, with the service's cookies in every jar from the start."""
+    """Scrapy's cookie middleware, with the service's cookies in every jar from the start."""
 
     @classmethod
     def from_crawler(cls, crawler: Any) -> CookiesMiddleware:
@@ -65,7 +65,7 @@ def _jar_cookie(cookie: types.Cookie) -> Cookie:
     host = cookie["domain"].rsplit(":", 1)[0] if cookie["domain"].count(":") == 1 else cookie["domain"]
     wide = host.startswith(".")
     if "." not in host:
-        host += ".local"  # what http.cookiejar takes a name without dots for
+        host += ".local"  # as http.cookiejar does with names without dots
     return Cookie(
         version=0,
         name=cookie["name"],

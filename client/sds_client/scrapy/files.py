@@ -53,7 +53,7 @@ class MediaFields:
         }
 
     def _blob_url(self, pipeline: Any, path: str) -> str:
-        """Return the address of a file in a store that others can reach; a folder of this machine is none."""
+        """Return the address of a file in a store that others can reach; empty for a folder of this machine."""
         store = self._settings.get("IMAGES_STORE" if isinstance(pipeline, ImagesPipeline) else "FILES_STORE")
         return f"{str(store).rstrip('/')}/{path}" if "://" in str(store) and path else ""
 

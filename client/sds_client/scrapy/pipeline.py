@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class OutputsPipeline:
-    """Stores items, some at a time; an item goes on when it is durable."""
+    """Stores items in batches; an item is passed on when it is durable."""
 
     def __init__(self, crawler: Any) -> None:
         settings = crawler.settings
@@ -74,7 +74,7 @@ class OutputsPipeline:
         await asyncio.gather(*self._sending)
 
     async def _spider_closed(self, reason: str) -> None:
-        """Finish the job, delete what it did not see where that is wanted and sure, and close the connections."""
+        """Finish the job, delete missing items if that is wanted and safe, and close the connections."""
         try:
             if self._finish_job or self._delete_missing:
                 await self._finish(reason, why_incomplete(reason, self._crawler.stats.get_stats()))

@@ -109,7 +109,7 @@ class Resources(Base):
         ignore: Sequence[str] | None = None,
         rules: Sequence[Rule] | None = None,
     ) -> GroupWithSettings:
-        """Change settings of a group; those left out stay. See `set_retention` for how long items are kept."""
+        """Change settings of a group; those left out stay. `set_retention` sets how long items are kept."""
         settings = {"history_days": history_days, "ignore": ignore, "rules": rules}
         value = {name: given for name, given in settings.items() if given is not None}
         return cast(GroupWithSettings, (self._wait(self._transport.call("PUT", group_path(group), value=value))).json)
@@ -131,10 +131,10 @@ class Resources(Base):
         series: str | None = None,
         delete_missing: bool = False,
     ) -> Job:
-        """Say that a crawl has ended (or runs), and return the job with its counts and its verdict.
+        """Set the state of a crawl (ended, or running), and return the job with its counts and its verdict.
 
         With `delete_missing`, the items of the series that the job did not see are deleted, unless the verdict is
-        `failed`; the token needs the scope `delete`. Saying the same again changes nothing.
+        `failed`; the token needs the scope `delete`. Repeating the call changes nothing.
         """
         value = {"state": state, "missing": "delete" if delete_missing else "keep"}
         if series is not None:
@@ -172,11 +172,11 @@ class Resources(Base):
         return cast(WebhookCreated, response.json)
 
     def delete_webhook(self, webhook_id: str) -> None:
-        """Delete a webhook and what was to be delivered to it."""
+        """Delete a webhook and its messages."""
         self._wait(self._transport.call("DELETE", webhook_path(webhook_id)))
 
     def test_webhook(self, webhook_id: str) -> Delivery:
-        """Send a test message to a webhook and return what came of it."""
+        """Send a test message to a webhook and return the result."""
         return cast(Delivery, (self._wait(self._transport.call("POST", webhook_path(webhook_id, "/test")))).json)
 
     def webhook_deliveries(self, webhook_id: str) -> list[Delivery]:
