@@ -1,7 +1,7 @@
 """Count the acknowledged writes that are lost when the database is killed at once.
 
 `python -m scripts.durability --times 200`. Each time: one write through a running service, `kill -9` of mongod as soon
-as the response is there, a restart of mongod, and a read through the service of everything acknowledged in that group.
+as the response has come, a restart of mongod, and a read through the service of everything acknowledged in that group.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def persistently(url: str, token: str, body: Any = None) -> Any:
     """Return the JSON of the first response other than 503."""
     deadline = time.monotonic() + RECOVERY_SECONDS
     while time.monotonic() < deadline:
-        answer = request(url, token, body)
-        if answer is not None:
-            return answer
+        response = request(url, token, body)
+        if response is not None:
+            return response
         time.sleep(0.05)
     raise SystemExit(f"error: the service did not recover within {RECOVERY_SECONDS} s")
 

@@ -1,4 +1,4 @@
-"""Measure how fast readers that follow or wait learn of a write: `python -m scripts.live_readers`.
+"""Measure how soon readers that follow or wait receive a write: `python -m scripts.live_readers`.
 
 Starts a service and a database of its own. The readers' connections belong to a process of its own; the time is that
 between the acknowledgement of a write and the first byte that a reader gets.
@@ -43,7 +43,7 @@ def _connect(port: int, token: str, path: str, count: int) -> list[socket.socket
 
 
 def _read(port: str, token: str, waiting: str, following: str, group: str, cursor: str) -> None:
-    """Connect the readers, say so, and print when each was told of the write."""
+    """Connect the readers, report that, and print when each received the write."""
     paths = {
         "following": (f"/v1/outputs/{group}/export?follow=true&cursor={cursor}", int(following)),
         "waiting": (f"/v1/outputs/{group}?wait=60&cursor={cursor}", int(waiting)),

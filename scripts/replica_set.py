@@ -140,7 +140,7 @@ class ReplicaSet:
         member.is_frozen = True
 
     def thaw(self, member: Member) -> None:
-        """Let a frozen member go on where it was."""
+        """Let a frozen member continue."""
         assert member.process is not None
         member.process.send_signal(signal.SIGCONT)
         member.is_frozen = False

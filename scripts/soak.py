@@ -2,9 +2,9 @@
 
     python scripts/soak.py --minutes 15
 
-Starts the service as the command line does, on a database of its own in a temporary folder. Prints a line a
+Starts the service as the command line does, on a database of its own in a temporary folder. Prints a line per
 minute, then the verdict, and exits with 0 if all three are flat. The numbers of records stay the same after the
-first minutes: cookies and outputs are set again, so what grows is not the data.
+first minutes, because cookies and outputs are set again: the data do not grow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from service.settings import Settings
 from service.store import Store
 
 GROUPS = 10
-KEYS = 500  # a group
+KEYS = 500  # per group
 # Flat: the mean of the last quarter exceeds that of the second by no more than this.
 MOST_MEMORY = 1.05
 MOST_HANDLES = 5
@@ -52,7 +52,7 @@ def item(number: int) -> dict[str, Any]:
 class Soak:
     def __init__(self, url: str, token: str, rate: float) -> None:
         self.url, self.headers, self.rate = url, {"Authorization": f"Bearer {token}"}, rate
-        self.answers: collections.Counter[str] = collections.Counter()
+        self.outcomes: collections.Counter[str] = collections.Counter()
         self._cursors = [0] * GROUPS
 
     async def run(self, seconds: float) -> None:
@@ -72,7 +72,7 @@ class Soak:
             self._leave,
         ]
         async with aiohttp.ClientSession(self.url, headers=self.headers) as session:
-            # Fill pools and threads, so that what grows after it is not them.
+            # Fill pools and threads first, so that they do not count as growth.
             for _ in range(5):
                 await asyncio.gather(*(self._count(kind, session) for kind in kinds * 10))
             under_way: set[asyncio.Task[None]] = set()
@@ -89,10 +89,10 @@ class Soak:
 
     async def _count(self, kind: Any, session: aiohttp.ClientSession) -> None:
         try:
-            answer = await kind(session)
+            outcome = await kind(session)
         except (aiohttp.ClientError, OSError) as error:
-            answer = type(error).__name__
-        self.answers[f"{kind.__name__[1:]} {answer}"] += 1
+            outcome = type(error).__name__
+        self.outcomes[f"{kind.__name__[1:]} {outcome}"] += 1
 
     async def _ask(self, session: aiohttp.ClientSession, method: str, path: str, **options: Any) -> int:
         async with session.request(method, path, **options) as response:
@@ -151,7 +151,7 @@ class Soak:
         return await self._ask(session, "GET", path, headers={"Accept": accept})
 
     async def _leave(self, session: aiohttp.ClientSession) -> str:
-        """Go away in the middle: of the head, of the body, of the answer, or before it."""
+        """Disconnect in the middle of the head, of the body or of the response, or before the response."""
         host, _, port = self.url.removeprefix("http://").partition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         body = json.dumps([item(1)]).encode()
@@ -212,15 +212,16 @@ async def soak(minutes: float, rate: float, folder: Path) -> bool:
             if time.monotonic() - started >= next_line:
                 memory, threads, files = rows[-1]
                 print(
-                    f"{next_line / 60:6.1f} {memory:6.1f} MB {threads:8} {files:6} {load.answers.total():9}", flush=True
+                    f"{next_line / 60:6.1f} {memory:6.1f} MB {threads:8} {files:6} {load.outcomes.total():9}",
+                    flush=True,
                 )
                 next_line += 60
             await asyncio.sleep(2)
         await running
         assert service.poll() is None, "the service has ended"
-    print("\nanswers:")
-    for answer, count in sorted(load.answers.items()):
-        print(f"  {answer:<32} {count}")
+    print("\noutcomes:")
+    for outcome, count in sorted(load.outcomes.items()):
+        print(f"  {outcome:<32} {count}")
     return verdict(rows)
 
 

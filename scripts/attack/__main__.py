@@ -1,7 +1,7 @@
-"""Attack a service on this machine and print what it suffered: `python -m scripts.attack`.
+"""Attack a service on this machine and print how it reacted: `python -m scripts.attack`.
 
-Starts a service and a database of its own, unless `--pid` names a running one. With `--minutes` the attacks go on in
-turn for so long while another tenant reads and writes, and its response times are compared with those before.
+Starts a service and a database of its own, unless `--pid` names a running one. With `--minutes` the attacks
+continue in turn for that long while another tenant reads and writes; its response times are compared with those before.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from service.settings import Settings
 from service.store import Store
 
 GROUPS = 200_000
-# The other tenant: what it does at once, and the seconds in which nobody disturbs it.
+# The other tenant: its concurrent requests, and the seconds without attacks.
 _WORKERS = 4
 _PAUSE_SECONDS = 0.05
 _UNDISTURBED_SECONDS = 30.0
@@ -51,7 +51,7 @@ async def attack_once(options: argparse.Namespace) -> int:
 
 
 async def attack_for_minutes(options: argparse.Namespace) -> int:
-    """Let another tenant work, first alone, then while the attacks go on; return 1 if it noticed too much of them."""
+    """Let another tenant work, first alone, then during the attacks; return 1 if they slowed it too much."""
     async with _session() as session, _session() as others:
         tenant = _Tenant(Caller(others, options.url, options.other_token))
         workers = [asyncio.create_task(tenant.work(number)) for number in range(_WORKERS)]
@@ -77,7 +77,7 @@ async def attack_for_minutes(options: argparse.Namespace) -> int:
 
 
 class _Tenant:
-    """Somebody who reads and writes all the time."""
+    """A tenant that reads and writes all the time."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller

@@ -1,4 +1,4 @@
-"""Attacks by somebody without a token."""
+"""Attacks by a client without a token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks by one tenant on a running service. Sizes are those that were found to work once; `scale` shrinks them."""
+"""Attacks by one tenant on a running service. The default sizes once succeeded; `scale` shrinks them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Caller:
 
 @dataclass
 class Target:
-    """The service, the one who attacks and another tenant; `probe` and `facts` hold what came out."""
+    """The service, the attacker and another tenant; `probe` and `facts` hold the results."""
 
     url: str
     pid: int
@@ -258,7 +258,7 @@ async def slow_bodies(target: Target) -> None:
 
 
 async def slow_readers(target: Target, paths: list[str]) -> None:
-    """Begin to read, take nothing, and see what the others get."""
+    """Begin to read, take nothing, and measure what other clients get."""
     async with target.measured():
         reading = []
         for path in paths:

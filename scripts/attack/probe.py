@@ -1,4 +1,4 @@
-"""How a real process of the service stands an attack: its longest /healthz and the growth of its memory."""
+"""How a process of the service reacts to an attack: its longest /healthz and the growth of its memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-# Asks again and again on one connection, in a process of its own: whoever attacks is busy. Prints the longest
+# Calls again and again on one connection, in a process of its own, as the attacker is busy. Prints the longest
 # time in seconds when its standard input ends. Time in which the service did not run at all is not counted: the
 # machine belongs to others too.
 _PROBE = """

@@ -93,11 +93,11 @@ async def _call(server: Server, token: str, method: str, path: str, body: str = 
     head = f"{method} {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
     head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     writer.write(head.encode() + body.encode())
-    answer = await reader.read()
+    response = await reader.read()
     writer.close()
-    if b" 503 " in answer[:20]:  # too many at once: later, as a client would
+    if b" 503 " in response[:20]:  # too many at once: later, as a client would
         await asyncio.sleep(0.5)
         return await _call(server, token, method, path, body)
-    if b" 200 " not in answer[:20]:
-        raise SystemExit(f"{method} {path}: {answer[:200]!r}")
-    return answer
+    if b" 200 " not in response[:20]:
+        raise SystemExit(f"{method} {path}: {response[:200]!r}")
+    return response

@@ -185,7 +185,7 @@ def fair(items: int, seconds: float) -> None:
 
 
 class _Probe:
-    """Asks /healthz 50 times a second, from a thread of its own."""
+    """Calls /healthz 50 times per second, from a thread of its own."""
 
     def __init__(self, server: Server) -> None:
         self._port, self._stop = server.port, threading.Event()
@@ -250,7 +250,7 @@ _FILLING = 3.0
 
 
 async def _offer(url: str, headers: dict[str, str], rate: float, seconds: float) -> dict[int, list[float]]:
-    """Start `rate` requests a second, none waiting for another; return the times by status, 0 for no answer."""
+    """Start `rate` requests per second, none waiting for another; return the times by status, 0 for no response."""
     done: dict[int, list[float]] = {200: [], 503: []}
     seconds += _FILLING
     began = time.perf_counter()

@@ -161,7 +161,7 @@ def _check_peers(names: list[str]) -> None:
 
 
 def _check_page(server: Server, loaded: data.Loaded) -> None:
-    """Stop if a server does not return what is asked for: what is left out costs nothing."""
+    """Stop if a server does not return the requested items: leaving some out would make it faster."""
     for _, _, limit, _, _ in READS:
         url = server.url + _path(server.name, limit, loaded.cursor(DEPTH))
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {loaded.token}"})
@@ -209,7 +209,7 @@ def run(
 
 
 class _Measured:
-    """All runs so far, case after case and server after server, so that what disturbs the machine hits all alike."""
+    """All runs so far, case after case and server after server, so that other load on the machine affects all alike."""
 
     def __init__(
         self, mongo: Engine, servers: list[Server], tokens: dict[str, str], loaded: data.Loaded, seconds: float
@@ -327,7 +327,7 @@ def table(medians: dict[tuple[str, str], Row]) -> str:
 
 
 class Goal(NamedTuple):
-    """How a figure of this service is to stand to that of another server, or to another case of its own."""
+    """The goal for a figure of this service, relative to another server or to another case of its own."""
 
     what: str
     case: str
@@ -337,7 +337,7 @@ class Goal(NamedTuple):
 
 
 def ratios(medians: dict[tuple[str, str], Row]) -> str:
-    """Return how this service stands to its peers, beside what was set as the goal."""
+    """Return this service's figures relative to its peers, beside the goals."""
     for name, *_ in (*WRITES, *READS):
         peers = [medians[name, peer] for peer in (FASTAPI, FASTIFY) if (name, peer) in medians]
         if peers:

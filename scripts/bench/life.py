@@ -40,7 +40,7 @@ class Writers:
     written: int = 0
 
     async def begin(self, session: aiohttp.ClientSession, seconds: float) -> Callable[[], Awaitable[None]]:
-        """Start to write and report how it goes for some seconds; return what stops it."""
+        """Start to write and report the times for some seconds; return a function that stops it."""
         print(f"\n| {WRITERS} writers, {BATCH} items per request | requests | p50 | p99 |\n|---|---:|---:|---:|")
         stop = asyncio.Event()
         tasks = [asyncio.create_task(self._run(session, stop, number)) for number in range(WRITERS)]

@@ -34,7 +34,7 @@ function init(args)
   end
 end
 
--- wrk asks before the first request of each connection and after each answer.
+-- wrk asks before the first request of each connection and after each response.
 function delay()
   calls = calls + 1
   if calls == 1 then io.stderr:write("begin\n") end

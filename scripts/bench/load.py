@@ -1,8 +1,8 @@
 """The load generator: wrk where it is installed, else a small one on aiohttp.
 
-Both send a fixed number of requests and stop when the last is answered. With a fixed time, the
-requests under way at its end cost processor time that no answer is counted for: 16 of about 100 at
-1000 items a page.
+Both send a fixed number of requests and stop after the last response. With a fixed time, the requests
+under way at its end would cost processor time without a counted response: 16 of about 100 at 1000 items
+per page.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Requests:
 
 @dataclass
 class Result:
-    """What came of it: milliseconds, requests a second."""
+    """The result of a run: milliseconds, requests per second."""
 
     requests: int
     seconds: float
@@ -59,7 +59,7 @@ class Result:
 
 
 class Failed(Exception):
-    """Raised when not every request was answered with success."""
+    """Raised when not every request succeeded."""
 
 
 # Every item that is ever posted has a number of its own.
@@ -81,7 +81,7 @@ def send(what: Requests, count: int) -> Result:
     count = max(count, what.connections)
     result, failed = (_wrk if generator() == "wrk" else _aiohttp)(what, count)
     if failed or result.requests != count:
-        raise Failed(f"{failed} of {count} requests to {what.url} failed; {result.requests} were answered")
+        raise Failed(f"{failed} of {count} requests to {what.url} failed; {result.requests} succeeded")
     return result
 
 
@@ -113,7 +113,7 @@ def _wrk(what: Requests, count: int) -> tuple[Result, int]:
             report = json.loads(line)
     process.wait()
     if not report or ended == started:
-        raise Failed(f"wrk did not get {count} answers from {what.url}: {''.join(seen)}")
+        raise Failed(f"wrk did not get {count} responses from {what.url}: {''.join(seen)}")
     result = Result(report["requests"], ended - started, report["p50"], report["p99"], report["bytes"])
     return result, report["failed"]
 

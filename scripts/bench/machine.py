@@ -147,9 +147,9 @@ class Server:
         self.cpus = cpus
 
     def wait(self, path: str, headers: dict[str, str], seconds: float = 60) -> None:
-        """Wait until a path answers 200, then pin."""
+        """Wait until a path responds with 200, then pin."""
         deadline = time.monotonic() + seconds
-        problem: object = "no answer"
+        problem: object = "no response"
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 with urllib.request.urlopen(urllib.request.Request(self.url + path, headers=headers), timeout=10):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 TIMEOUT = 60.0
 # Much longer than any failover.
 GIVE_UP_SECONDS = 90.0
-# What a service may say while processes and the database fail; anything else ends the run.
+# The statuses that are allowed while processes and the database fail; any other ends the run.
 PASSING = (429, 503)
 
 
@@ -85,7 +85,7 @@ class Client:
             return None
 
     def cut(self, method: str, path: str, body: bytes) -> None:
-        """Send a request, or a part of it, and be gone before the response."""
+        """Send a request, or a part of it, and disconnect before the response."""
         part = len(body) if random.random() < 0.7 else random.randrange(len(body))
         try:
             connection = self._connect()

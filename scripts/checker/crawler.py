@@ -1,7 +1,7 @@
 """Crawlers: each a process of its own that crawls its part of a group, job after job, and finishes every job.
 
-A crawler alone writes the keys and the jobs of its series, and sends each request again until it is acknowledged. So
-what must be there in the end follows from what it sent, whatever failed on the way: items, counts of jobs, versions.
+Only one crawler writes the keys and the jobs of its series, and it sends each request again until it is acknowledged.
+So the items, counts of jobs and versions that must exist at the end follow from what it sent, whatever failed.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Crawler:
             key, version = item["key_hash"], item["data"]["version"]
             known = self._live.get(key)
             kind = "created" if known is None else "unchanged" if known.version == version else "changed"
-            # Of what one job does to an item the first counts, but what was unchanged may still be changed.
+            # `created` and `changed` stay for a job; `unchanged` may still become `changed`.
             if done.get(key, "unchanged") == "unchanged":
                 done[key] = kind
             if known is not None and kind == "changed":
@@ -149,14 +149,14 @@ class Crawler:
 
 
 def differences(job: dict[str, Any], stock: dict[str, Any]) -> list[str]:
-    """Return what a job says otherwise than it is."""
+    """Return how a job differs from what it should be."""
     return [
         f"{job['job_id']} has {name} {job[name]}, not {value}" for name, value in stock.items() if job[name] != value
     ]
 
 
 def check(plan: Plan, crawled: Crawled) -> Iterator[str]:
-    """Yield what the service says of a crawler's jobs and earlier versions otherwise than it is."""
+    """Yield how the service's jobs and earlier versions differ from what the crawler did."""
     client = Client(plan.ports, plan.token)
     for job_id, stock in crawled.jobs.items():
         yield from differences(client.done("GET", f"/v1/groups/{CRAWLED}/jobs/{job_id}").json, stock)

@@ -91,7 +91,7 @@ def fingerprint(item: dict[str, Any]) -> bytes:
 
 
 def load(folder: Path) -> tuple[list[Any], list[Any]]:
-    """Return what the writers and the readers have left in their folder."""
+    """Return the results that the writers and readers have saved."""
 
     def read(pattern: str) -> list[Any]:
         return [pickle.loads(path.read_bytes()) for path in sorted(folder.glob(pattern))]  # noqa: S301

@@ -29,7 +29,7 @@ Key = tuple[str, str]
 
 
 class Watch:
-    """Looks how long batches are in flight: so long each holds up the readers of its group."""
+    """Measures how long batches are in flight, which is how long they delay the readers of their group."""
 
     def __init__(self, database: Any, lease: float) -> None:
         self._database, self._lease = database, timedelta(seconds=lease)
@@ -88,7 +88,7 @@ class Report:
                 self.stored[key] = document
 
     def faults(self, faults: Counter[str]) -> None:
-        """Print what went wrong on purpose, and what the services made of the requests."""
+        """Print the injected faults, and the results of the requests."""
         counts = sum((written.counts for written in self.written), Counter[str]())
         reading = sum((read.counts for read in self.read), Counter[str]())
         for kind in ("cut", "connection lost", "timeout", "429", "503"):
@@ -138,7 +138,7 @@ class Report:
         return len(keys)
 
     def _lost(self) -> tuple[list[str], int]:
-        """Return what was acknowledged and is not stored so, and count where a cut-off request came last."""
+        """Return acknowledged items that are not stored so, and count those where a cut-off request came last."""
         lost: list[str] = []
         overtaken = 0
         for written in self.written:
@@ -177,7 +177,7 @@ class Report:
         return [key for key in stored.keys() | read.copy.keys() if stored.get(key) != read.copy.get(key)]
 
     def _miscounted(self) -> list[str]:
-        """Return what the service counts otherwise than it is stored."""
+        """Return the service's counts that differ from the stored items."""
         client = Client(self.plan.ports, self.plan.token)
         items = Counter(group for group, _ in self.stored)
         approved = Counter(group for (group, _), item in self.stored.items() if item["is_approved"])

@@ -44,7 +44,7 @@ class Acknowledged(NamedTuple):
 
 @dataclass
 class Written:
-    """What a writer was told is done, by group and key, and how often what happened.
+    """The acknowledged writes, by group and key, and counts of what happened.
 
     `abandoned` are the versions in requests that it cut off: the service may do those later than
     the retry, even later than the next version, and then they are the last ones.
@@ -60,7 +60,7 @@ class Written:
 
 @dataclass
 class _Known:
-    """An item as this writer last sent it, and what the service said of it."""
+    """An item as this writer last sent it, and the service's result."""
 
     item: dict[str, Any]
     id: int = 0

@@ -116,7 +116,7 @@ async def test_a_service_that_is_busy_or_away_can_be_tried_again(new_tab: Any, s
     tab = await new_tab(shop)
     tab.expected |= {503}
     page = tab.page
-    busy = '{"detail":[{"loc":[],"msg":"The service cannot answer now; try again","type":"unavailable"}]}'
+    busy = '{"detail":[{"loc":[],"msg":"The service is unavailable: try again later","type":"unavailable"}]}'
 
     async def refuse(route: Any) -> None:
         await route.fulfill(status=503, body=busy, content_type="application/json")
