@@ -1,4 +1,4 @@
-"""Tokens: who gets in, and to what. On mongomock: nothing here depends on the database."""
+"""Tokens: which requests they allow. On mongomock: nothing here depends on the database."""
 
 from __future__ import annotations
 

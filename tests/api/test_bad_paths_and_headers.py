@@ -34,7 +34,7 @@ async def get_raw(api: Api, target: str) -> Response:
     ]
     + [("cursor", value) for value in ("-1", "-0.5", "1_000", "１", "9223372036854775808", "9" * 400, "", "null")],
 )  # fmt: skip
-async def test_numbers_that_are_none_or_out_of_bounds_are_refused(api: Api, parameter: str, value: str) -> None:
+async def test_invalid_or_out_of_range_numbers_are_refused(api: Api, parameter: str, value: str) -> None:
     response = await api.get("/v1/outputs/g", params={parameter: value})
     assert response.status == 422
     ((loc, kind),) = response.problems()
@@ -221,6 +221,6 @@ async def test_a_plain_request_id_comes_back(api: Api) -> None:
 @pytest.mark.parametrize(
     "etag", ["*", '"1"', "W/", 'W/"1", W/"2"', "x" * 8000, 'W/"99999999999999999999"', 'W/"-1"', "é"]
 )
-async def test_any_if_none_match_is_survived(api: Api, etag: str) -> None:
+async def test_no_if_none_match_breaks_the_service(api: Api, etag: str) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
     assert (await api.get("/v1/outputs/g", headers={"If-None-Match": etag})).status in (200, 304)

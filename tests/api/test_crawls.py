@@ -335,7 +335,7 @@ async def test_a_job_that_kept_the_missing_may_delete_them_later(admin: Api) -> 
     assert await keys(admin) == [0, 1, 2, 3]
 
 
-async def test_a_deletion_that_takes_long_goes_on_when_the_same_is_said_again(
+async def test_a_long_deletion_continues_when_the_request_is_repeated(
     admin: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
@@ -376,7 +376,7 @@ async def test_deleting_needs_the_scope_delete(make_api: MakeApi) -> None:
     assert len(await keys(writer)) == 3
 
 
-async def test_the_end_of_a_job_is_told_once(admin: Api, store: Store) -> None:
+async def test_the_end_of_a_job_is_reported_once(admin: Api, store: Store) -> None:
     webhook = {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
     webhook_id = (await store.webhooks.create(admin.organization_id, webhook))["webhook_id"]
     await crawl(admin, "a", range(3))

@@ -50,7 +50,7 @@ async def test_the_record_keeps_identity_and_filters_and_loses_the_rest(
     }
 
 
-async def test_only_those_who_ask_see_deletions(admin: Api, three: list[dict[str, Any]]) -> None:
+async def test_only_readers_with_deleted_true_see_deletions(admin: Api, three: list[dict[str, Any]]) -> None:
     await delete(admin, three[1])
     kept = [three[0], three[2]]
     for query in ("", "?deleted=false", "?job_id=job-1", "?country=Germany", "?url=" + three[0]["source_url"]):

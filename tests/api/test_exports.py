@@ -50,7 +50,7 @@ async def test_ndjson_streams_every_item_as_the_pages_have_it(fifty: Api) -> Non
     assert await lines(fifty, "/v1/outputs/shop") == page["items"]
 
 
-async def test_ndjson_goes_on_from_the_last_id_received(fifty: Api) -> None:
+async def test_ndjson_continues_from_the_last_id_received(fifty: Api) -> None:
     whole = await lines(fifty, "/v1/outputs/shop")
     assert await lines(fifty, f"/v1/outputs/shop?cursor={whole[19]['id']}") == whole[20:]
 
@@ -83,7 +83,7 @@ async def test_csv_flattens_nested_data_to_dotted_columns(fifty: Api) -> None:
     assert (*first,)[0] == "source_url" and (*first,)[-1] == "other"
 
 
-async def test_csv_keeps_what_comes_up_after_the_header_in_other(api: Api) -> None:
+async def test_csv_puts_fields_that_appear_after_the_header_into_other(api: Api) -> None:
     await api.ok("/v1/outputs/shop", [make_output(n) for n in range(10)])
     await api.ok("/v1/outputs/shop", [make_output(11, data={"late": {"deep": 'a "quoted", one'}})])
     found = await rows(api, "/v1/outputs/shop")
@@ -102,7 +102,7 @@ async def test_csv_of_an_empty_group_has_only_its_header(api: Api) -> None:
     assert response.body.decode().splitlines()[0].startswith("source_url,data,id,")
 
 
-async def test_fields_keeps_only_those_and_the_id(fifty: Api) -> None:
+async def test_fields_keeps_only_the_named_paths_and_the_id(fifty: Api) -> None:
     page = await fifty.ok("/v1/outputs/shop?limit=2&fields=data.title,source_url")
     assert page["items"][0] == {"source_url": "https://shop.example/p/0", "data": {"title": "Lamp 0"}, "id": 1}
     assert page["metadata"]["next_cursor"] == 2

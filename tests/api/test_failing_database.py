@@ -35,7 +35,7 @@ async def failing(store: Store) -> Failing:
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_a_code_that_nobody_knows_is_a_503_on_every_path(api: Api, failing: Failing, code: int) -> None:
+async def test_an_unknown_error_code_is_a_503_on_every_path(api: Api, failing: Failing, code: int) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
     async with failing(code):
         responses = [

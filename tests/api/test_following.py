@@ -84,7 +84,7 @@ async def last_id(api: Api) -> int:
 
 
 @pytest.mark.alone
-async def test_following_sends_what_is_there_and_then_what_comes(shop: Api, store: Store) -> None:
+async def test_following_sends_present_items_and_then_new_ones(shop: Api, store: Store) -> None:
     async with opened(shop, FOLLOW) as stream:
         assert stream.response.content_type == "application/x-ndjson"
         assert [await stream.key() for _ in range(3)] == ["key-0", "key-1", "key-2"]
@@ -112,7 +112,7 @@ async def test_following_an_empty_group_begins_at_once(admin: Api, store: Store)
         assert await stream.key() == "key-1"
 
 
-async def test_following_goes_on_after_a_cursor_and_keeps_to_the_filters(shop: Api, store: Store) -> None:
+async def test_following_continues_after_a_cursor_and_keeps_the_filters(shop: Api, store: Store) -> None:
     last = (await shop.ok("/v1/outputs/shop"))["items"][-1]["id"]
     async with opened(shop, f"{FOLLOW}&cursor={last}&country=France&fields=key_hash") as stream:
         await until_waiting(store)
@@ -231,7 +231,7 @@ async def test_every_item_is_an_event_with_its_id(shop: Api, store: Store) -> No
         assert (id, item["key_hash"]) == (item["id"], "key-3")
 
 
-async def test_a_client_that_comes_back_goes_on_after_its_last_event(shop: Api) -> None:
+async def test_a_client_that_reconnects_continues_after_its_last_event(shop: Api) -> None:
     items = (await shop.ok("/v1/outputs/shop"))["items"]
     # A browser repeats the address with the cursor that it began with.
     for query in ("", "&cursor=1"):
@@ -240,7 +240,7 @@ async def test_a_client_that_comes_back_goes_on_after_its_last_event(shop: Api) 
 
 
 @pytest.mark.parametrize("last", ["", "nonsense", "-1", "1.5", "99999999999999999999", "²"])
-async def test_a_last_event_that_is_none_is_passed_over(shop: Api, last: str) -> None:
+async def test_an_invalid_last_event_id_is_ignored(shop: Api, last: str) -> None:
     async with opened(shop, EVENTS, **{"Last-Event-ID": last}) as stream:
         assert (await stream.event())[1]["key_hash"] == "key-0"
 
@@ -316,7 +316,7 @@ async def test_newest_first_and_the_new_filters_go_with_exports(shop: Api) -> No
         ("safe=yes", "bool_type"),
     ],
 )
-async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: str) -> None:
+async def test_invalid_values_are_refused(admin: Api, query: str, kind: str) -> None:
     response = await admin.get(f"/v1/outputs/shop/export?{query}")
     assert (response.status, response.problems()) == (422, [(["query", query.partition("=")[0]], kind)])
 

@@ -134,7 +134,7 @@ async def test_the_newest_items_are_described(admin: Api) -> None:
     ("query", "kind"),
     [("limit=0", "greater_than_equal"), ("limit=1001", "less_than_equal"), ("job_id=" + "x" * 257, "string_too_long")],
 )
-async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: str) -> None:
+async def test_invalid_values_are_refused(admin: Api, query: str, kind: str) -> None:
     response = await admin.get(f"/v1/groups/shop/fields?{query}")
     assert (response.status, response.problems()) == (422, [(["query", query.partition("=")[0]], kind)])
 

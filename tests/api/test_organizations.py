@@ -170,7 +170,9 @@ async def test_each_reads_its_own_and_nothing_of_the_other(two: tuple[Api, Api])
 
 
 @pytest.mark.parametrize("route", WRITES, ids=" ".join)
-async def test_what_one_writes_changes_nothing_for_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+async def test_writes_of_one_organization_change_nothing_for_another(
+    two: tuple[Api, Api], route: tuple[str, str]
+) -> None:
     first, second = two
     for write in WRITES.values():
         await write(first, "first-0f3c")
@@ -187,7 +189,9 @@ async def test_what_one_writes_changes_nothing_for_the_other(two: tuple[Api, Api
 
 
 @pytest.mark.parametrize("route", CHANGES, ids=" ".join)
-async def test_what_one_changes_stays_as_it_is_for_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+async def test_changes_of_one_organization_change_nothing_for_another(
+    two: tuple[Api, Api], route: tuple[str, str]
+) -> None:
     first, second = two
     for api in two:
         for write in WRITES.values():
@@ -200,7 +204,9 @@ async def test_what_one_changes_stays_as_it_is_for_the_other(two: tuple[Api, Api
 
 
 @pytest.mark.parametrize("route", DELETIONS, ids=" ".join)
-async def test_what_one_deletes_stays_with_the_other(two: tuple[Api, Api], route: tuple[str, str]) -> None:
+async def test_deletions_of_one_organization_delete_nothing_of_another(
+    two: tuple[Api, Api], route: tuple[str, str]
+) -> None:
     first, second = two
     for api in two:
         for write in WRITES.values():

@@ -105,7 +105,7 @@ async def test_one_key_is_one_output(twenty: Api) -> None:
         ("key_hash=" + "x" * 257, "string_too_long"),
     ],
 )
-async def test_values_that_are_none_are_refused(admin: Api, query: str, kind: str) -> None:
+async def test_invalid_values_are_refused(admin: Api, query: str, kind: str) -> None:
     response = await admin.get(f"/v1/outputs/shop?{query}")
     assert (response.status, response.problems()) == (422, [(["query", query.partition("=")[0]], kind)])
 
@@ -166,7 +166,7 @@ async def test_a_reader_waits_for_a_group_that_is_not_there_yet(admin: Api, stor
     assert keys((await task)["items"]) == [1]
 
 
-async def test_a_deletion_wakes_only_those_who_ask_for_deletions(twenty: Api, store: Store) -> None:
+async def test_a_deletion_wakes_only_readers_with_deleted_true(twenty: Api, store: Store) -> None:
     items = await walk(twenty, "/v1/outputs/shop")
     query = f"cursor={items[-1]['id']}"
     with_deletions = asyncio.create_task(twenty.ok(f"/v1/outputs/shop?wait=30&deleted=true&{query}"))

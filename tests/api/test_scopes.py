@@ -78,7 +78,7 @@ async def test_the_scope_alone_is_enough(make_api: MakeApi, route: Route) -> Non
 
 
 @pytest.mark.parametrize("route", GUARDED, ids=lambda route: f"{route.method} {route.path}")
-async def test_without_a_token_nothing_is_told(make_api: MakeApi, route: Route) -> None:
+async def test_without_a_token_a_route_is_401(make_api: MakeApi, route: Route) -> None:
     client = (await make_api()).client
     path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing")
     async with client.request(route.method, path) as response:

@@ -149,7 +149,7 @@ async def test_an_organization_has_a_bounded_number_of_webhooks(api: Api) -> Non
 # -- tests ----------------------------------------------------------------------------------------
 
 
-async def test_a_test_sends_a_signed_message_and_says_what_came_of_it(api: Api, receiver: Receiver) -> None:
+async def test_a_test_sends_a_signed_message_and_returns_the_result(api: Api, receiver: Receiver) -> None:
     receiver.status, receiver.text = 200, "thanks, " + "x" * 500
     webhook = await api.ok(PATH, make_webhook(receiver.url))
     delivery = (await api.post(f"{PATH}/{webhook['webhook_id']}/test")).json
@@ -195,7 +195,7 @@ async def test_one_test_of_an_organization_runs_at_a_time(api: Api, stranger: Ap
 # -- events ---------------------------------------------------------------------------------------
 
 
-async def test_a_finished_job_is_told_to_the_webhooks_of_its_group(
+async def test_a_finished_job_is_reported_to_the_webhooks_of_its_group(
     api: Api, receiver: Receiver, store: Store, organization: int
 ) -> None:
     webhook = await api.ok(PATH, make_webhook(receiver.url, events=["job.finished"]))
@@ -214,7 +214,7 @@ async def test_a_finished_job_is_told_to_the_webhooks_of_its_group(
     assert (delivery["state"], delivery["status"], delivery["attempts"]) == ("delivered", 204, 1)
 
 
-async def test_a_changed_group_is_told_with_the_id_up_to_which_it_can_be_read(api: Api, receiver: Receiver) -> None:
+async def test_a_changed_group_is_reported_with_the_id_up_to_which_it_can_be_read(api: Api, receiver: Receiver) -> None:
     await api.ok("/v1/outputs/before", [make_output()])
     await asyncio.sleep(2.5)  # what changed shortly before is within the clocks' difference
     await api.ok(PATH, make_webhook(receiver.url, events=["group.changed"]))
@@ -224,7 +224,7 @@ async def test_a_changed_group_is_told_with_the_id_up_to_which_it_can_be_read(ap
     assert received.message["data"] == {"group_id": "shop", "last_id": written["items"][-1]["id"]}
 
 
-async def test_a_group_that_changes_all_the_time_is_told_every_five_seconds(api: Api, receiver: Receiver) -> None:
+async def test_a_group_that_changes_all_the_time_is_reported_every_five_seconds(api: Api, receiver: Receiver) -> None:
     await api.ok(PATH, make_webhook(receiver.url, events=["group.changed"], group_id="shop"))
     number = 0
     async with asyncio.timeout(60):
@@ -242,7 +242,7 @@ async def test_a_group_that_changes_all_the_time_is_told_every_five_seconds(api:
     assert (await receiver.wait_for(4))[3].message["data"]["last_id"] == last
 
 
-async def test_an_event_is_told_to_its_own_organization_only(
+async def test_an_event_is_reported_to_its_own_organization_only(
     api: Api, stranger: Api, receiver: Receiver, store: Store
 ) -> None:
     await stranger.ok(PATH, make_webhook(receiver.url))

@@ -53,7 +53,7 @@ def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
     assert time.thread_time() - began < 0.5
 
 
-def test_what_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_takes_too_long_to_decompress_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bodies, "_INFLATE_SECONDS", -1.0)
     with pytest.raises(ApiError) as refused:
         inflate(gzip.compress(b"x" * 1000), 2**20, GZIP)
@@ -97,7 +97,7 @@ async def test_work_whose_caller_has_left_is_not_begun() -> None:
     assert done == []
 
 
-async def test_what_work_raises_reaches_its_caller() -> None:
+async def test_an_exception_in_a_thread_reaches_the_caller() -> None:
     def fail() -> None:
         raise KeyError("x")
 
@@ -131,7 +131,7 @@ class TestFiles:
 
 
 @pytest.mark.alone
-async def test_700_items_of_1000_empty_files_hold_nobody_up(api: Api) -> None:
+async def test_700_items_of_1000_empty_files_do_not_delay_others(api: Api) -> None:
     import json
 
     body = gzip.compress(json.dumps([make_output(n, files=[{}] * 1000) for n in range(700)]).encode())

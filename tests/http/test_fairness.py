@@ -33,7 +33,7 @@ def test_no_token_gets_more_than_five_eighths_and_no_organization_more_than_thre
     assert pool.take(other) and not pool.take(one) and not pool.take(same)
 
 
-def test_what_is_put_back_leaves_nothing_behind() -> None:
+def test_returning_an_amount_frees_all_of_it() -> None:
     pool = Pool(100)
     for n in range(1000):
         assert pool.take(Holder(n, "token"), 60)
@@ -41,7 +41,7 @@ def test_what_is_put_back_leaves_nothing_behind() -> None:
     assert pool.used == 0 and not pool._held
 
 
-async def test_what_is_put_back_goes_to_those_who_wait_the_organizations_in_turn() -> None:
+async def test_a_returned_amount_goes_to_waiters_with_organizations_in_turn() -> None:
     pool, order = Pool(8), list[str]()
     assert pool.take(Holder(1, "a"), 5) and pool.take(Holder(3, "x"), 3)
 
@@ -108,7 +108,7 @@ class TestReceiving:
     def settings(self) -> Settings:
         return Settings(mongo_database="test", max_in_flight=8, max_receiving=8, receive_timeout=120)
 
-    async def test_requests_that_send_one_byte_keep_nobody_from_reading_or_writing(
+    async def test_requests_that_send_one_byte_do_not_block_readers_and_writers(
         self, api: Api, make_api: MakeApi
     ) -> None:
         other = await make_api()
@@ -265,7 +265,7 @@ class TestSlowReaders:
         with self.open(filled) as connection:
             assert not await self.take(filled, connection, 200, 30)
 
-    async def test_what_the_kernel_has_not_sent_counts(self) -> None:
+    async def test_bytes_that_the_kernel_has_not_sent_count(self) -> None:
         done = asyncio.Event()
         transports: list[asyncio.Transport] = []
 
@@ -286,7 +286,7 @@ class TestSlowReaders:
         server.close()
 
 
-async def test_those_of_another_organization_do_not_wait_until_all_of_a_large_one_are_woken() -> None:
+async def test_readers_of_another_organization_do_not_wait_until_all_of_a_large_one_are_woken() -> None:
     waking, loop, done = Waking(), asyncio.get_running_loop(), []
 
     async def woken(organization_id: int, waiting: asyncio.Future[None]) -> None:

@@ -69,7 +69,9 @@ BODIES = {
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "DELETE"])
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-async def test_a_body_where_none_belongs_is_400_and_ends_the_connection(api: Api, method: str, body: bytes) -> None:
+async def test_a_body_on_a_method_without_one_is_400_and_ends_the_connection(
+    api: Api, method: str, body: bytes
+) -> None:
     async with connect(api) as connection:
         await connection.send(f"{method} /v1/cookies HTTP/1.1\r\n".encode() + HOST + body)
         response = await connection.read_response(head_only=method == "HEAD")
@@ -88,7 +90,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("status", REFUSED)
-async def test_a_response_to_a_body_that_nobody_reads_ends_the_connection(api: Api, status: int) -> None:
+async def test_a_response_to_an_unread_body_ends_the_connection(api: Api, status: int) -> None:
     async with connect(api) as connection:
         await connection.send(REFUSED[status].replace(b"{token}", api.token.encode()))
         response = await connection.read_response()

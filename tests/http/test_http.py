@@ -87,7 +87,7 @@ async def test_a_request_id_is_taken_and_returned(api: Api, given: str) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "two words", "x" * 129, "ü", '"quoted"', "a,b"])
-async def test_what_is_no_request_id_is_replaced(api: Api, given: str) -> None:
+async def test_an_invalid_request_id_is_replaced(api: Api, given: str) -> None:
     response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
     assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-ID"])
 

@@ -52,7 +52,7 @@ class TestRate:
             pass
         assert (await second.get(READ)).status == 200
 
-    async def test_what_needs_no_token_has_no_rate(self, api: Api) -> None:
+    async def test_routes_without_a_token_have_no_rate_limit(self, api: Api) -> None:
         for path in ("/healthz", "/metrics", "/openapi.json", "/"):
             for _ in range(8):
                 assert (await api.get(path)).status == 200
@@ -198,7 +198,7 @@ class TestCors:
             assert preflight.status == 405
             assert cors_headers(preflight.headers) == {}
 
-    async def test_a_call_without_an_origin_is_as_ever(self, api: Api) -> None:
+    async def test_a_call_without_an_origin_is_served_as_before(self, api: Api) -> None:
         assert (await api.get(READ)).status == 200
 
 

@@ -105,7 +105,7 @@ async def test_commands_of_the_database_are_timed_by_name(api: Api) -> None:
     assert 0 < found['sds_database_seconds_sum{command="find"}'] < 60
 
 
-async def test_what_is_in_use_stands_beside_its_limit(api: Api, settings: Settings) -> None:
+async def test_the_use_of_a_resource_is_shown_beside_its_limit(api: Api, settings: Settings) -> None:
     found = await metrics(api)
     limits = {
         "requests": settings.max_in_flight,
@@ -131,7 +131,7 @@ async def test_each_503_has_a_reason(settings: Settings) -> None:
     assert found['sds_unavailable_total{reason="database"}'] == 1
 
 
-async def test_openmetrics_is_given_to_those_who_ask_for_it(api: Api) -> None:
+async def test_openmetrics_is_given_to_clients_that_accept_it(api: Api) -> None:
     accept = {"Accept": "application/openmetrics-text; version=1.0.0"}
     async with api.client.get("/metrics", headers=accept) as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")

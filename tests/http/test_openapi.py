@@ -269,7 +269,7 @@ def test_headers_that_a_route_reads_are_parameters(method: str, path: str, heade
     assert (found["in"], found["required"], found["schema"]) == ("header", False, {"type": "string"})
 
 
-def test_versions_are_told_in_etags() -> None:
+def test_the_document_has_the_etag_of_an_output() -> None:
     for method in ("GET", "PATCH"):
         assert "ETag" in operations()[method, "/v1/outputs/{group_id}/{output_id}"]["responses"]["200"]["headers"]
 

@@ -165,7 +165,7 @@ async def test_a_stored_address_inside_the_network_is_not_connected_to(
     assert outcome.error and receiver.received == []
 
 
-async def test_what_is_checked_is_what_is_connected_to_with_the_name_of_the_host(
+async def test_the_connection_goes_to_the_checked_address_with_the_name_of_the_host(
     make_sender: Callable[..., Sender], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cert, key = make_certificate(tmp_path, "hooks.example")

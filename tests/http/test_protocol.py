@@ -218,7 +218,9 @@ async def test_a_client_that_waits_is_told_to_continue(api: Api) -> None:
         (COOKIES.replace(b"POST", b"PUT"), 405),
     ],
 )
-async def test_a_client_that_waits_is_not_told_to_send_what_is_refused(api: Api, head: bytes, status: int) -> None:
+async def test_a_client_that_waits_is_not_told_to_send_a_body_that_is_refused(
+    api: Api, head: bytes, status: int
+) -> None:
     response = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
     assert response.status == status
     assert response.problems()
@@ -353,7 +355,7 @@ async def test_a_body_sent_byte_by_byte_gets_408_in_time(api: Api, length: bytes
     assert await api.ok("/v1/cookies") == []
 
 
-async def test_a_body_that_nobody_reads_does_not_keep_the_connection(api: Api) -> None:
+async def test_an_unread_body_does_not_keep_the_connection_open(api: Api) -> None:
     async with connect(api) as connection:
         await connection.send(COOKIES.replace(b"{token}", b"wrong") + b"Content-Length: 1000\r\n\r\n")
         dripping = asyncio.create_task(drip(connection, b" " * 600, 0.1))

@@ -25,7 +25,7 @@ async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, m
         ("created_afer=2026", "created_after"),
     ],
 )
-async def test_a_misspelled_filter_is_told_the_right_name(api: Api, query: str, meant: str) -> None:
+async def test_a_misspelled_filter_gets_the_right_name_suggested(api: Api, query: str, meant: str) -> None:
     response = await api.get(f"/v1/outputs/g?{query}")
     assert response.status == 422
     assert response.json["detail"][0]["msg"] == f"Unknown parameter: did you mean {meant}?"

@@ -326,7 +326,7 @@ def test_the_stores_errors_carry_nothing_of_the_drivers() -> None:
         assert VALUE not in str(raised.value) and UNKNOWN not in str(raised.value)
 
 
-async def test_what_nobody_caught_is_logged_by_its_class_alone(log: io.StringIO) -> None:
+async def test_an_uncaught_exception_is_logged_by_its_class_only(log: io.StringIO) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(_log_unhandled)
 

@@ -181,7 +181,7 @@ def test_settings_that_cannot_work_end_the_service_with_one_clear_line(
     assert "p@ss" not in said
 
 
-def test_a_certificate_that_is_none_ends_the_service_with_one_clear_line(
+def test_an_invalid_certificate_ends_the_service_with_one_clear_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "cert.pem"

@@ -417,7 +417,7 @@ def test_a_port_lost_to_another_program_is_tried_again_and_then_an_error(tmp_pat
     assert len((tmp_path / "starts").read_text().splitlines()) == mongod.PORT_ATTEMPTS
 
 
-def test_any_other_end_shows_what_it_logged(tmp_path: Path, bin_dir: Path) -> None:
+def test_any_other_end_of_mongod_shows_its_log(tmp_path: Path, bin_dir: Path) -> None:
     fake(bin_dir, 'echo \'{"s":"I","msg":"hello"}\'; echo \'{"s":"F","msg":"no space left"}\'; exit 3')
     text = errors(tmp_path / "data")
     assert "ended with 3" in text

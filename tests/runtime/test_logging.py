@@ -57,12 +57,12 @@ def test_a_request_is_one_short_line_on_a_terminal() -> None:
     assert line[8:] == " GET /v1/outputs/{group_id} 200 3 ms"
 
 
-def test_other_events_say_what_they_carry() -> None:
+def test_other_events_show_their_extra_fields() -> None:
     line = TextFormatter().format(record("batch closed", logging.WARNING, group="shop", request_id="abc"))
     assert line[8:] == " WARNING batch closed group=shop"
 
 
-def test_a_text_line_cannot_be_broken_by_what_it_carries() -> None:
+def test_a_text_line_cannot_be_broken_by_its_fields() -> None:
     line = TextFormatter().format(record("stopped", reason="one\n10:00:00 forged\x1b[2J"))
     assert "\n" not in line and "\x1b" not in line
 

@@ -68,7 +68,7 @@ def ask(port: int, path: str = "/healthz", token: str = "") -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHo"], ids=["silent", "half a head"])
-def test_more_connections_than_files_keep_nobody_out(mongo_url: str, sent: bytes) -> None:
+def test_more_connections_than_files_do_not_block_other_clients(mongo_url: str, sent: bytes) -> None:
     with ServiceProcess(mongo_url, entry=limited(300), mongo_pool=8) as service:
         service.wait_until_ready()
         (line,) = service.events("file limit")
@@ -96,7 +96,7 @@ def stream(port: int, token: str) -> socket.socket:
 
 
 @pytest.mark.slow
-def test_idle_streams_of_one_token_keep_nobody_out(mongo_url: str, organization: int) -> None:
+def test_idle_streams_of_one_token_do_not_block_other_clients(mongo_url: str, organization: int) -> None:
     greedy, same, other = (make_token(mongo_url, organization + (n == 2)) for n in range(3))
     with ServiceProcess(mongo_url, entry=limited(400)) as service:
         service.wait_until_ready()

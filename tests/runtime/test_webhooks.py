@@ -23,7 +23,7 @@ def call(service: ServiceProcess, token: str, path: str, value: Any = None) -> A
         return json.load(response)
 
 
-async def test_a_change_is_told_though_its_process_was_killed_as_soon_as_it_was_acknowledged(
+async def test_a_change_is_reported_though_its_process_was_killed_after_the_acknowledgement(
     mongo_url: str, organization: int
 ) -> None:
     token = await asyncio.to_thread(make_token, mongo_url, organization)

@@ -129,8 +129,10 @@ async def test_finishing_a_batch_twice_counts_it_once(store: Store, other: Store
 # -- recount --------------------------------------------------------------------------------------
 
 
-async def test_a_dead_writer_is_counted_anew_where_nobody_can_tell(store: Store, other: Store, group: Group) -> None:
-    """What it had touched, revived and deleted cannot be seen from what it left behind."""
+async def test_a_group_is_recounted_where_a_dead_writers_counts_are_uncertain(
+    store: Store, other: Store, group: Group
+) -> None:
+    """The items that it had touched, revived and deleted cannot be told from the stored documents."""
     items = [make_output(n, is_approved=True) for n in range(6)]
     written = await group.write(store, *items)
     await group.delete(store, written[0])

@@ -325,7 +325,7 @@ async def test_a_patch_of_tags_tells_numbers_and_truth_values_apart(
     assert type(item["tags"]["value"]) is type(after)
 
 
-def test_what_waits_for_the_database_is_bytes() -> None:
+def test_only_bytes_wait_for_the_database() -> None:
     """The garbage collector has nothing to look at, however many items wait."""
     put = encode(make_output(1))
     held = {name: type(value) for name, value in msgspec.structs.asdict(put).items()}

@@ -264,7 +264,7 @@ async def test_two_processes_do_not_look_after_one_group_at_once(store: Store, o
     assert (await group.document(store))["next"] == document["next"] + 1
 
 
-async def test_deletion_records_age_out_and_late_readers_are_told(store: Store, group: Group) -> None:
+async def test_deletion_records_age_out_and_late_readers_get_an_error(store: Store, group: Group) -> None:
     written = await group.write(store, *(make_output(n) for n in range(4)))
     await group.delete(store, *written[:2])
     await store.database["outputs"].update_many(

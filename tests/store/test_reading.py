@@ -208,7 +208,7 @@ async def test_one_item_is_found_by_its_output_id_while_it_is_there(store: Store
 # -- deletions ------------------------------------------------------------------------------------
 
 
-async def test_a_reader_of_deletions_who_comes_too_late_is_told(store: Store, group: Group) -> None:
+async def test_a_reader_of_deletions_that_comes_too_late_gets_an_error(store: Store, group: Group) -> None:
     written = await group.write(store, *(make_output(n) for n in range(4)))
     await group.delete(store, written[0])
     assert len(await group.read(store, deleted=True, cursor=4)) == 1

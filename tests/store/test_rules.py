@@ -145,7 +145,7 @@ def test_a_job_without_items_does_not_divide_by_nothing() -> None:
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", [{"path": "title", "min_fill": 0.5}])
 
 
-def test_every_broken_rule_is_told() -> None:
+def test_every_broken_rule_is_reported() -> None:
     rules: list[dict[str, Any]] = [{"min_items": 10}, {"max_missing": 0.1}, {"path": "price.amount", "min_fill": 1}]
     verdict, problems = judge(rules, facts(*PRICES, missing=4))
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", rules)

@@ -117,7 +117,7 @@ def test_a_value_opens_only_where_it_belongs(number: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["", "ff", "03", "036f6c64", "036f6c64" + "00" * 12, "036f6c64" + "00" * 40])
-def test_what_nobody_sealed_does_not_open(damage: str) -> None:
+def test_bytes_that_were_never_sealed_do_not_open(damage: str) -> None:
     with pytest.raises(VaultError):
         Vault.parse(OLD).open(bytes.fromhex(damage), "x")
 

@@ -133,7 +133,7 @@ async def test_a_message_is_retried_by_the_schedule_then_the_webhook_is_switched
     assert await mine(store, organization) == []
 
 
-async def test_a_webhook_that_is_switched_off_is_told_nothing_until_a_test_succeeds(
+async def test_a_webhook_that_is_switched_off_gets_nothing_until_a_test_succeeds(
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
@@ -220,7 +220,7 @@ async def test_the_lease_of_a_process_that_died_ends_by_itself(
     assert await attempt(other, organization, webhook_id, DONE)
 
 
-async def test_a_message_whose_process_died_before_it_said_so_is_found(
+async def test_a_message_is_found_though_its_process_died_before_setting_due(
     store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     webhook_id = await make(store, organization)
@@ -260,7 +260,7 @@ async def test_two_processes_that_look_at_once_tell_a_change_once(
     assert await told(store, organization, webhook_id) == [("lamps", 1)]
 
 
-async def test_a_batch_in_flight_is_told_when_it_is_over_though_another_was_newer(
+async def test_a_batch_in_flight_is_reported_when_it_is_over_though_another_was_newer(
     store: Store, organization: int, group: Group, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
@@ -300,7 +300,7 @@ async def test_a_change_that_waits_is_replaced_by_the_next_one_and_its_attempts_
     assert await attempt(store, organization, webhook_id, DONE)
 
 
-async def test_more_changed_groups_than_one_look_reads_are_all_told(
+async def test_more_changed_groups_than_one_look_reads_are_all_reported(
     store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deliveries, "_GROUPS_AT_ONCE", 3)
@@ -364,7 +364,7 @@ async def test_couriers_of_two_processes_send_each_message_once(
         assert [delivery["state"] for delivery in found] == ["delivered"] * 10
 
 
-async def test_a_courier_that_stops_lets_what_it_sends_come_to_its_end(
+async def test_a_courier_that_stops_waits_for_messages_being_sent(
     store: Store, organization: int, receiver: Receiver
 ) -> None:
     webhook_id = await make(store, organization, receiver.url)

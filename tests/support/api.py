@@ -14,7 +14,7 @@ SHAPE = {"loc", "msg", "type"}
 
 @dataclass
 class Response:
-    """What came back."""
+    """A response that was read to its end."""
 
     status: int
     headers: CIMultiDictProxy[str]

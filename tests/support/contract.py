@@ -19,7 +19,7 @@ from tests.support.routes import API_ROUTES
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _DATES = {"create_date", "update_date", "last_scraped_date", "review_date", "last_change"}
-# What clients put in these is theirs: nothing below is the service's.
+# Clients may put anything into these: the service adds no field below them.
 _FREE = {"data", "tags", "file_metadata"}
 
 
@@ -89,7 +89,7 @@ def schema_of(method: str, template: str) -> Schema:
 
 @cache
 def validator(method: str, template: str, status: int) -> OAS30ReadValidator:
-    """Return what checks a body against the OpenAPI document."""
+    """Return a validator of a body by the OpenAPI document."""
     responses = document()["paths"][template][method.lower()]["responses"]
     assert str(status) in responses, f"{method} {template} does not document {status}"
     schema = responses[str(status)]["content"]["application/json"]["schema"]
