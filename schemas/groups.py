@@ -47,12 +47,14 @@ class GroupSettings(Base):
         allow_none=True,
         minimum=1,
         maximum=3650,
-        metadata={"description": "Items not scraped for so many days are deleted; null: never. Needs the scope delete"},
+        metadata={
+            "description": "Items not scraped for this many days are deleted; null: never. Needs the scope delete"
+        },
     )
     history_days = WholeNumber(
         minimum=0,
         maximum=365,
-        metadata={"description": "Earlier versions of items are kept for so many days; 0: none"},
+        metadata={"description": "Earlier versions of items are kept for this many days; 0: none"},
     )
     ignore = DataPaths(
         max_length=50,

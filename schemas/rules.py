@@ -50,8 +50,8 @@ class Rule(Base):
     type = Choice(*TYPES, metadata={"description": "Every value of the field that is not null has this type"})
     min = Number(metadata={"description": "No number in the field is lower"})
     max = Number(metadata={"description": "No number in the field is higher"})
-    max_drop = _share("The fill rate is at most so much lower than in the finished job before")
-    min_items = WholeNumber(minimum=0, metadata={"description": "The job has at least so many items"})
+    max_drop = _share("The fill rate is at most this much lower than in the previous finished job")
+    min_items = WholeNumber(minimum=0, metadata={"description": "The job has at least this many items"})
     max_missing = _share("At most this share of the series' items was not seen")
     max_changed = _share("At most this share of the job's items has changed")
 

@@ -295,7 +295,7 @@ class WebhookResult(TypedDict):
 
 
 class Webhook(TypedDict):
-    """An address that is told of events."""
+    """An address that events are sent to."""
 
     webhook_id: str
     url: str

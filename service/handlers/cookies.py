@@ -19,7 +19,7 @@ _DELETION = QueryLoader(CookiesDeletion(), refuse_empty=True)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return every cookie of the organization, expired or not, in the order of domain, path, name.
 
-    With `limit`, return so many and a `Link` header to the next page.
+    With `limit`, return a page with that many records and a `Link` header to the next page.
     """
     return await list_response(request, await state_query.listing(request, request.app[STORE].cookies))
 

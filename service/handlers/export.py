@@ -120,4 +120,4 @@ async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIte
         request.app[METRICS].items_out.inc(len(page.documents))
         counted = [page]
         del page
-        yield counted.pop()  # a slow reader holds what is rendered only
+        yield counted.pop()  # a slow reader holds only the rendered text

@@ -39,7 +39,7 @@ def _since() -> str:
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the organization's groups, newest change first, each with its last 30 days.
 
-    With `limit`, return so many and a `Link` header to the next page.
+    With `limit`, return a page with that many records and a `Link` header to the next page.
     """
     query, groups = _GROUPS.load(request), request.app[STORE].groups
     cursor = decode_cursor(query["cursor"])

@@ -20,7 +20,7 @@ _DELETION = QueryLoader(LocalStorageDeletion(), refuse_empty=True)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return every local-storage entry of the organization, in the order of domain, path, key.
 
-    With `limit`, return so many and a `Link` header to the next page.
+    With `limit`, return a page with that many records and a `Link` header to the next page.
     """
     return await list_response(request, await state_query.listing(request, request.app[STORE].local_storage))
 

@@ -107,13 +107,13 @@ async def get(request: web.Request) -> web.StreamResponse:
     if isinstance(found, Part):
         return await _shared(request, found, has_version)
     page = found
-    del found  # a slow reader holds what is rendered only
+    del found  # a slow reader holds only the rendered text
     headers = _caching(request, page.version, has_version)
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
         parts = _parts(request, group, query, page, headers)
-        del page  # a slow reader holds what is rendered only
+        del page  # a slow reader holds only the rendered text
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].items_out.inc(len(page.documents))
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor, page.walk)

@@ -18,7 +18,7 @@ _QUERY = QueryLoader(ReviewsQuery())
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the latest review of each reviewed job of the group, newest first.
 
-    With `limit`, return so many and a `Link` header to the next page.
+    With `limit`, return a page with that many records and a `Link` header to the next page.
     """
     group, query = path_group(request), _QUERY.load(request)
     latest = request.app[STORE].reviews.latest

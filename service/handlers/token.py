@@ -10,7 +10,7 @@ from service.http.output.responses import json_response
 
 @endpoint("Describe the token", Token())
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return what the caller's own token is for and how long it is valid; never its text."""
+    """Return the organization, scopes and expiry of the caller's own token; never its text."""
     token = request[TOKEN]
     return await json_response(
         request,

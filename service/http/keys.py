@@ -13,7 +13,7 @@ SETTINGS = web.AppKey("settings", Settings)
 STORE = web.AppKey("store", Store)
 READINESS = web.AppKey("readiness", Readiness)
 
-# Set when the service is told to stop: it is no longer ready, and streams that would go on for ever end.
+# Set when the service must stop: it is no longer ready, and endless streams end.
 STOPPING = web.AppKey("stopping", asyncio.Event)
 
 REQUEST_ID = web.RequestKey("request_id", str)

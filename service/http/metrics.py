@@ -113,7 +113,7 @@ class Metrics(Collector):
         self._followed: list[list[Any]] = []
         for pool in (limits.working, limits.receiving, limits.bytes):
             self.add_resource(pool.name, lambda pool=pool: pool.used, lambda pool=pool: pool.total)  # type: ignore[misc]
-        # Made anew when the number of connections is known.
+        # Replaced when the number of connections is known.
         self.add_resource("connections", lambda: limits.requests.used, lambda: limits.requests.total)
         self.add_resource("readers", lambda: limits.waiting.used, lambda: limits.waiting.total)
         self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)

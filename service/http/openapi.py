@@ -44,7 +44,7 @@ _TAGS = {
     "cookies": "Cookies for the scrapers' browsers, one for each domain, path and name.",
     "local_storage": "Local-storage entries for the scrapers' browsers, one for each domain, path and key.",
     "storage_state": "Cookies and local storage in one file, as Playwright saves and loads them.",
-    "webhooks": "Who is told when a crawl finishes or a group changes; signed as Standard Webhooks says.",
+    "webhooks": "URLs that get a message when a crawl finishes or a group changes; signed as Standard Webhooks says.",
     "token": "The access token itself: whose it is and what it may do.",
     "health": "For load balancers and orchestration; needs no token.",
     "metrics": "For Prometheus; needs no token.",

@@ -18,7 +18,7 @@ from service.store.listing import Record
 from service.store.sealing import SealedRecords
 from service.store.vault import Vault
 
-# What the Standard Webhooks specification puts before a secret.
+# The prefix of secrets in the Standard Webhooks specification.
 SECRET_PREFIX = "whsec_"  # noqa: S105
 _SECRET = 32  # bytes
 # Bounded, as the sender looks at each of them every few seconds.

@@ -162,7 +162,7 @@ def outputs_approve(
     missing = [one for one, item in zip(output_id, patched.items, strict=False) if item["result"] == "not_found"]
     if missing:
         raise ValueError(f"not in group {group!r}: {', '.join(missing)}")
-    conflicts = f", {patched.conflict:,} changed meanwhile and left" if patched.conflict else ""
+    conflicts = f", {patched.conflict:,} changed meanwhile and not updated" if patched.conflict else ""
     counts = {"updated": patched.updated, "unchanged": patched.unchanged, "conflict": patched.conflict}
     return Result(counts, f"{patched.updated:,} updated, {patched.unchanged:,} unchanged{conflicts}")
 

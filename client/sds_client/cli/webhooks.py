@@ -14,7 +14,7 @@ _EVENTS = ("job.finished", "group.changed")
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
     """Add the commands to a command line."""
-    webhooks = commands.add_parser("webhooks", help="addresses that are told of events")
+    webhooks = commands.add_parser("webhooks", help="addresses that events are sent to")
     actions = webhooks.add_subparsers(required=True, metavar="ACTION")
     listed = actions.add_parser("list", parents=[common], help="the webhooks with their last results")
     listed.set_defaults(command=webhooks_list)

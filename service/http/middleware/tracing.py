@@ -90,5 +90,5 @@ class Tracing:
             response.headers["traceresponse"] = request[_TRACE]
 
     async def close(self, app: web.Application) -> None:
-        """Send what is left."""
+        """Send the remaining spans."""
         self._provider.shutdown()

@@ -63,7 +63,7 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Turn an item into a deletion record, if it is still what was selected: a touch changes no id."""
+    """Turn an item into a deletion record, if it still matches; the id alone does not tell, as a touch keeps it."""
 
     output_id: str
     if_ids: frozenset[int] | None = None

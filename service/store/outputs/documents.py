@@ -47,7 +47,7 @@ class Reply(NamedTuple):
 
 
 def read_reply(reply: RawBSONDocument) -> Reply:
-    """Return what a reply holds that was read with RAW."""
+    """Return the documents of a reply that was read with RAW."""
     raw = bytes(reply.raw)
     if len(raw) <= _WHOLE_BYTES and not has_reference(raw):
         cursor = bson.decode(raw, NAIVE)["cursor"]

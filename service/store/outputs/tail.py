@@ -21,7 +21,7 @@ from service.store.outputs.reading import Reading
 from service.store.time_budget import response_has_begun, time_budget
 from service.store.watch import Watch
 
-# A page of about a megabyte: the reply, its documents, what is rendered, and what the allocator keeps around them.
+# Memory of a page of about a megabyte: the reply, its documents, the rendered text, and the allocator's overhead.
 _READ_BYTES = 7 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
 _BUFFER_PIECES = 64
