@@ -138,7 +138,7 @@ class Run:
                 if self.failovers is not None and not stop.is_set():
                     self.failovers.look()
                 services.restart_dead()
-                _check_alive(clients)
+                _check_alive(clients, self.folder / "services.log")
                 watch.look()
                 time.sleep(LOOK_SECONDS)
             seconds = time.monotonic() - started
@@ -147,7 +147,7 @@ class Run:
             end.set()
             while any(reader.is_alive() for reader in readers):
                 services.restart_dead()
-                _check_alive(clients)
+                _check_alive(clients, self.folder / "services.log")
                 time.sleep(0.05)
         with MongoClient[Any](self.url, tz_aware=True) as mongo:
             report = Report(options, plan, *load(self.folder), stored(mongo[self.database_name]))
@@ -205,10 +205,11 @@ class Run:
         return True
 
 
-def _check_alive(clients: list[BaseProcess]) -> None:
+def _check_alive(clients: list[BaseProcess], log: Path) -> None:
     for client in clients:
         if client.exitcode:
-            raise SystemExit(f"a client ended with code {client.exitcode}")
+            lines = [line for line in log.read_text().splitlines() if '"INFO"' not in line]
+            raise SystemExit("\n".join([*lines[-100:], f"a client ended with code {client.exitcode}"]))
 
 
 if __name__ == "__main__":

@@ -39,27 +39,30 @@ class Client:
     ) -> Response:
         """Call until the response is 200, or one of `also`; end the process at any other that is not passing."""
         body = None if value is None else json.dumps(value).encode()
-        tries, deadline = 0, time.monotonic() + GIVE_UP_SECONDS
+        began, failures = time.monotonic(), list[str]()
         while True:
-            tries += 1
-            self.give_up_after(deadline, f"{method} {path}")
+            self.give_up_after(began, f"{method} {path}", failures)
+            asked = time.monotonic()
             try:
                 response = self.call(method, path, body, etag)
             except TimeoutError:
                 self.counts["timeout"] += 1
+                failures.append("timeout")
                 continue
+            outcome = "connection lost" if response is None else str(response.status)
+            failures.append(f"{outcome} after {time.monotonic() - asked:.1f} s")
             if response is None:
-                self.counts["connection lost"] += 1
+                self.counts[outcome] += 1
             elif response.status in (200, *also):
-                return response._replace(tries=tries)
+                return response._replace(tries=len(failures))
             else:
                 self.check(response, f"{method} {path}")
             time.sleep(random.uniform(0.05, 0.5))
 
-    def give_up_after(self, deadline: float, what: str) -> None:
+    def give_up_after(self, began: float, what: str, failures: list[str]) -> None:
         """End the process when a request has failed for too long: a service that never recovers is a finding."""
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{what}: nothing but failures for {GIVE_UP_SECONDS:.0f} s: {dict(self.counts)}")
+        if time.monotonic() > began + GIVE_UP_SECONDS:
+            raise SystemExit(f"{what}: nothing but failures for {GIVE_UP_SECONDS:.0f} s: {', '.join(failures)}")
 
     def check(self, response: Response, what: str) -> None:
         """Count a passing status; end the process at any other."""

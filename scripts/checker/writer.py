@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
 
-from scripts.checker.calls import GIVE_UP_SECONDS, Client
+from scripts.checker.calls import Client
 from scripts.checker.plan import COUNTRIES, GROUPS, JOBS, REGIONS, SHARED_KEYS, URLS, Plan
 from scripts.processes import die_with_parent
 
@@ -109,16 +109,20 @@ class Writer:
         if random.random() < self._plan.cut:
             self._client.cut("POST", path, body)
             self._abandon(group, items, "cut")
-        deadline = time.monotonic() + GIVE_UP_SECONDS
+        began, failures = time.monotonic(), list[str]()
         while True:
-            self._client.give_up_after(deadline, f"POST {path}")
+            self._client.give_up_after(began, f"POST {path}", failures)
+            asked = time.monotonic()
             try:
                 response = self._client.call("POST", path, body)
             except TimeoutError:
                 self._abandon(group, items, "timeout")
+                failures.append("timeout")
                 continue
             if response is not None and response.status == 200:
                 break
+            outcome = "connection lost" if response is None else str(response.status)
+            failures.append(f"{outcome} after {time.monotonic() - asked:.1f} s")
             if response is None:
                 self._client.counts["connection lost"] += 1
             else:
@@ -248,9 +252,9 @@ class Writer:
         value = f"https://shop.example/{mark}" if by == "url" else mark
         keys = [f"{mark}-{number}" for number in range(random.randint(1, 20))]
         self._send(group, [self._make(key, **{name: value}) for key in keys])
-        more, deadline = True, time.monotonic() + GIVE_UP_SECONDS
+        more, began = True, time.monotonic()
         while more:
-            self._client.give_up_after(deadline, f"DELETE {by}={value}")
+            self._client.give_up_after(began, f"DELETE {by}={value}", ["more"])
             more = self._client.done("DELETE", f"/v1/outputs/{group}?{by}={value}").json["more"]
         for key in keys:
             if key in self._known[group]:
