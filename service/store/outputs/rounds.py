@@ -244,10 +244,18 @@ class Rounds:
         return lost
 
     async def _touch(self, plan: Plan) -> None:
-        """Store that unchanged items were seen again, in one command; items that changed go to another round."""
+        """Store that unchanged items were seen again; items that changed go to another round."""
         if not plan.touches:
             return
-        matched = (await self._command(_updates(plan.touch_statements())))["n"]
+        statements = plan.touch_statements()
+        # Two commands at once: each keeps one core of the database busy, and the lane waits for it.
+        halves = [half for half in (statements[::2], statements[1::2]) if half]
+        replies = await asyncio.gather(*(self._command(_updates(half)) for half in halves), return_exceptions=True)
+        matched = 0
+        for reply in replies:
+            if isinstance(reply, BaseException):
+                raise reply
+            matched += reply["n"]
         if matched < len(plan.touches):
             fields = {"id": 1, "root_job_id": 1}
             now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
