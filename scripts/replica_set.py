@@ -129,9 +129,8 @@ class ReplicaSet:
         member.process.wait(_COMMAND_SECONDS)
 
     def restart(self, member: Member) -> None:
-        """Start a killed member again; it recovers and catches up on its own."""
+        """Start a killed member again; it recovers and catches up on its own, which may take a minute."""
         self._start(member)
-        self._wait_until_it_responds(member)
 
     def freeze(self, member: Member) -> None:
         """Stop a member in the middle of what it does; its connections stay open."""

@@ -14,7 +14,7 @@ KINDS = ("kill -9", "freeze", "step down", "cut off")
 # How long the old primary stays away once there is a new one, which takes writes meanwhile.
 HOLD_SECONDS = 2.0
 # Until a new primary takes writes, and until all members are back; much longer than it takes.
-_MAX_SECONDS = 60.0
+_MAX_SECONDS = 180.0
 _LOOK_SECONDS = 0.2
 
 
