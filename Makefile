@@ -18,7 +18,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 # Bytecode is written even where the environment says not to: tests start Python many times.
 test test-all test-e2e: export PYTHONDONTWRITEBYTECODE :=
 
-test: $(DEV) ## Run the tests on a real MongoDB that they start themselves (4 minutes)
+test: $(DEV) ## Run the tests on a real MongoDB that they start themselves (6 minutes on two cores)
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not alone"
 
 test-all: $(DEV) ## Run the slow tests, then the others again to hold the coverage against its floor
@@ -29,7 +29,7 @@ test-all: $(DEV) ## Run the slow tests, then the others again to hold the covera
 test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
 	@$(E2E)/bin/pytest tests/e2e
 
-bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (15 minutes; BENCH=--quick: 3)
+bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (BENCH=--quick: less data, shorter runs)
 	@$(BIN)/python -m scripts.bench $(BENCH)
 
 check: $(DEV) ## Run the linter, the formatter and the type checker

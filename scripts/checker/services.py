@@ -72,7 +72,6 @@ class Services:
         self.ended = Counter[str]()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        # Every third without group commit, so that rounds of one process overlap too.
         environ = {**self._environ, "PORT": str(self.ports[number])}
         return subprocess.Popen(
             [sys.executable, "-m", "scripts.checker.service", "serve"],

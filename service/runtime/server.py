@@ -33,9 +33,9 @@ MAX_HEAD = 64 * 1024
 _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
 # A chunk takes 2 µs, however small it is. A body may have this many small chunks, and one more per KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 _FIRST_BYTES = 4096
+_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 # A complete request begins in the next turn of the event loop.
 _BEGIN_SECONDS = 0.1
 _LOG_SECONDS = 10.0

@@ -23,12 +23,12 @@ from service.store.errors import StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs
 from service.store.outputs.counts import Change
+from service.store.outputs.kinds import KINDS
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
 
 # Groups that one pass looks at, and how long a process reserves one.
-KINDS = ("created", "changed", "unchanged")
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=60)
 # Longer than any writer can live.

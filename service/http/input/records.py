@@ -79,6 +79,8 @@ class Records:
                 await in_thread(functools.partial(loading.add, index, name, piece))
             else:
                 loading.add(index, name, piece)
+            if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
+                loading.count()
             if len(loading.problems) >= MAX_PROBLEMS:
                 break
             if slice.is_over:
@@ -124,7 +126,7 @@ class _Loading:
         self._records, self._settings, self._then, self._hold = records, settings, then, hold
         self.loaded: list[Any] = []
         self.problems: list[Problem] = []
-        self._nested = self._uncounted = 0
+        self._nested = self.uncounted = 0
 
     def add(self, index: int, name: str, raw: bytes) -> None:
         """Load one record."""
@@ -141,14 +143,12 @@ class _Loading:
             self.problems += error.problems
         else:
             self.loaded.append(made)
-            self._uncounted += getattr(made, "size", 0)
-            if self._uncounted > _LARGE:
-                self.count()
+            self.uncounted += getattr(made, "size", 0)
 
     def count(self) -> None:
         """Count the bytes of the records since the last call: one call per record would cost 2 µs each."""
-        self._hold(self._uncounted)
-        self._uncounted = 0
+        self._hold(self.uncounted)
+        self.uncounted = 0
 
     def _count_nested(self, record: dict[str, Any]) -> None:
         """Reject too many entries in the lists of all records together: each takes 600 bytes."""

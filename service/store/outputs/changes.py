@@ -193,8 +193,7 @@ class Plan:
             self.leave(output_id, known, "conflict")
             return
         approved = known["is_approved"] if patch.is_approved is None else patch.is_approved
-        # `patched` tells recovery that no crawl did this.
-        changes: dict[str, Any] = {"is_approved": approved, "patched": self._id}
+        changes: dict[str, Any] = {"is_approved": approved}
         unset: dict[str, Any] = {}
         size = 0
         if patch.tags is not None:

@@ -6,7 +6,7 @@ counts of a job are numbers of items, and `change=` lists exactly those items.
 
 from __future__ import annotations
 
-CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
+KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 
 
 def change_of(job_id: str, changed: bool, job_before: str | None, change_before: str) -> str:
