@@ -12,6 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count, cycle
 from multiprocessing.synchronize import Event
 from typing import Any
 
@@ -25,6 +26,9 @@ _KEYS = 300
 # A crawl that loses more of its series has failed, and deletes nothing.
 MAX_MISSING = 0.5
 _SETTINGS = {"history_days": 30, "rules": [{"max_missing": MAX_MISSING}]}
+# In turn, so that twelve crawls meet every pair: how much of its series a crawl sees, and what becomes of the rest.
+_SEEN = (1.0, 0.2, 0.7, 0.9)
+_MISSING = ("delete", "delete", "keep")
 
 
 @dataclass
@@ -59,21 +63,20 @@ class Crawler:
     def run(self) -> None:
         die_with_parent()
         self._client.done("PUT", f"/v1/groups/{CRAWLED}", _SETTINGS)
-        number = 0
-        while not self._stop.is_set():
-            number += 1
-            self._crawl(f"crawl-{self._number}-{number}")
+        for number, seen, missing_items in zip(count(1), cycle(_SEEN), cycle(_MISSING), strict=False):
+            if self._stop.is_set():
+                break
+            self._crawl(f"crawl-{self._number}-{number}", seen, missing_items)
         for job_id, stock in self._crawled.jobs.items():
             stock["items"] = sum(item.job == job_id for item in self._live.values())
         self._crawled.counts += self._client.counts
         (self._plan.folder / f"writer-crawler-{self._number}").write_bytes(pickle.dumps(self._crawled))
 
-    def _crawl(self, job_id: str) -> None:
-        """Send some items, most of them known, and finish the job."""
+    def _crawl(self, job_id: str, seen: float, missing_items: str) -> None:
+        """Send a share of the series' items, and finish the job."""
         path = f"/v1/groups/{CRAWLED}/jobs/{job_id}"
         self._client.done("PUT", path, {"state": "running", "series": self._series})
-        seen_share = random.choice((0.2, 0.7, 0.9, 1.0))
-        keys = [f"{CRAWLED}-{self._number}-{key}" for key in range(_KEYS) if random.random() < seen_share]
+        keys = [f"{CRAWLED}-{self._number}-{key}" for key in range(_KEYS) if random.random() < seen]
         keys += random.sample(keys, len(keys) // 10)  # some pages are crawled twice
         done: dict[str, str] = {}
         while keys and not self._stop.is_set():
@@ -86,7 +89,7 @@ class Crawler:
         kinds = Counter(done.values())
         stock: dict[str, Any] = {kind: kinds[kind] for kind in ("created", "changed", "unchanged")}
         stock |= {"items": len(done), "missing": len(missing), "verdict": verdict, "series": self._series}
-        self._finish(path, stock, random.choice(("keep", "delete", "delete")))
+        self._finish(path, stock, missing_items)
         self._crawled.jobs[job_id] = stock
         self._crawled.counts[f"crawls {verdict}"] += 1
 
