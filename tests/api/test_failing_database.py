@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
+from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api, make_cookie, make_output, make_review
 
@@ -15,6 +16,12 @@ from tests.support.api import Api, make_cookie, make_output, make_review
 CODES = [24, 46, 112, 175, 217, 225, 237, 279, 14031, 99999]
 
 Failing = Callable[[int], AbstractAsyncContextManager[None]]
+
+
+@pytest.fixture
+def settings() -> Settings:
+    """A write is tried until its time is over: little time."""
+    return Settings(mongo_database="test", mongo_timeout=2.0, lease_seconds=60.0)
 
 
 @pytest.fixture

@@ -76,6 +76,7 @@ async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
     assert (response.status, response.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
 
 
+@pytest.mark.slow
 async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: Api, store: Store) -> None:
     for n in range(5):
         await api.ok("/v1/local-storage", [{"domain": "a", "key": str(n), "value": "x" * 4 * 2**20}])
@@ -89,6 +90,7 @@ async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: 
                 await response.read()
 
 
+@pytest.mark.slow
 async def test_valid_tokens_and_writes_go_on(admin: Api, make_api: MakeApi, store: Store) -> None:
     other: Any = await make_api(admin.organization_id, ["read"])
     waiting = asyncio.create_task(admin.get("/v1/outputs/shop?wait=60"))

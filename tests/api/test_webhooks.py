@@ -224,6 +224,7 @@ async def test_a_changed_group_is_reported_with_the_id_up_to_which_it_can_be_rea
     assert received.message["data"] == {"group_id": "shop", "last_id": written["items"][-1]["id"]}
 
 
+@pytest.mark.slow
 async def test_a_group_that_changes_all_the_time_is_reported_every_five_seconds(api: Api, receiver: Receiver) -> None:
     await api.ok(PATH, make_webhook(receiver.url, events=["group.changed"], group_id="shop"))
     number = 0
@@ -254,6 +255,7 @@ async def test_an_event_is_reported_to_its_own_organization_only(
     assert receiver.received == []
 
 
+@pytest.mark.slow
 async def test_a_message_that_failed_is_sent_again_with_the_same_id_and_body(
     api: Api, receiver: Receiver, store: Store, organization: int
 ) -> None:

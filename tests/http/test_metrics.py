@@ -118,9 +118,8 @@ async def test_the_use_of_a_resource_is_shown_beside_its_limit(api: Api, setting
 
 
 async def test_each_503_has_a_reason(settings: Settings) -> None:
-    store = Store.connect(
-        dataclasses.replace(settings, mongo_timeout=0.3), "mongodb://127.0.0.1:9/?directConnection=true"
-    )
+    settings = dataclasses.replace(settings, mongo_timeout=0.3)
+    store = Store.connect(settings, "mongodb://127.0.0.1:9/?directConnection=true")
     async with TestClient(Server(create_app(settings, store))) as client:
         for path, token in (("/readyz", ""), ("/v1/cookies", new_secret())):
             async with client.get(path, headers={"Authorization": f"Bearer {token}"}) as response:

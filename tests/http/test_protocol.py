@@ -399,6 +399,7 @@ async def until(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.slow
 async def test_a_client_that_takes_nothing_of_its_response_is_cut(api: Api, store: Store) -> None:
     await fill(api, store, 4_000_000)
     before = open_connections(api)

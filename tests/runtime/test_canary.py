@@ -189,6 +189,7 @@ async def test_bad_requests_show_nothing_of_what_was_sent(api: Api, log: io.Stri
     canaries.check(log.getvalue())
 
 
+@pytest.mark.slow
 async def test_database_faults_show_nothing_of_what_was_sent(api: Api, log: io.StringIO, proxy: FaultProxy) -> None:
     canaries = Canaries(api)
     for path, body in GOOD.items():

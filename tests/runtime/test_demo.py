@@ -16,6 +16,7 @@ def settings() -> Settings:
     return Settings(mongo_database="demo_data")
 
 
+@pytest.mark.slow
 async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_broken_selector(store: Store) -> None:
     await store.client.drop_database("demo_data")
     await store.ensure_indexes()

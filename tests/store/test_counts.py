@@ -284,6 +284,7 @@ async def test_the_counts_of_jobs_are_gathered_while_others_write_without_a_paus
     await group.assert_counts_are_exact(store)
 
 
+@pytest.mark.slow
 async def test_thousands_of_new_jobs_do_not_make_the_document_of_the_group_grow(
     store: Store, other: Store, group: Group
 ) -> None:
