@@ -78,7 +78,7 @@ async def _follow(
     The first piece is yielded at once, even if empty, so that an expired cursor is an error, not a broken stream.
     """
     app, admission = request.app, request[ADMISSION]
-    outputs, items_out, stopping = app[STORE].outputs, app[METRICS].items_out, app[STOPPING]
+    outputs, metrics, stopping = app[STORE].outputs, app[METRICS], app[STOPPING]
     gate, begun = TailGate(app[LIMITS], group.organization_id), False
     with outputs.tail(group, query._replace(limit=0), live.form, gate) as reader:
         while True:
@@ -91,7 +91,7 @@ async def _follow(
                     yield text
                     begun = True
                 del text
-                items_out.inc(count)
+                metrics.count_read(count)
                 reader.position = max(reader.position, reached)
                 left = None if left is None else left - count
                 if left == 0 or stopping.is_set():
@@ -107,7 +107,7 @@ async def _follow(
                     await admission.hold_in_turn(len(part.text))
                     yield part.text
                     admission.release(len(part.text))
-                    items_out.inc(part.items)
+                    metrics.count_read(part.items)
                     left = None if left is None else left - part.items
                     if left == 0:
                         return
@@ -117,7 +117,7 @@ async def _follow(
 
 async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     async for page in pages:
-        request.app[METRICS].items_out.inc(len(page.documents))
+        request.app[METRICS].count_read(len(page.documents))
         counted = [page]
         del page
         yield counted.pop()  # a slow reader holds only the rendered text

@@ -27,6 +27,7 @@ from service.http.input.query import QueryLoader, path_group
 from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
 from service.http.metrics import METRICS
+from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
 from service.http.offload import off_loop
 from service.http.output.etags import is_known
@@ -102,7 +103,8 @@ async def get(request: web.Request) -> web.StreamResponse:
     page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
-        found = await _wait(request, group, query, page, held, wait)
+        async with while_valid(request):
+            found = await _wait(request, group, query, page, held, wait)
     request[ADMISSION].release(held)
     if isinstance(found, Part):
         return await _shared(request, found, has_version)
@@ -115,7 +117,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         parts = _parts(request, group, query, page, headers)
         del page  # a slow reader holds only the rendered text
         return await stream_response(request, parts, headers=headers)
-    request.app[METRICS].items_out.inc(len(page.documents))
+    request.app[METRICS].count_read(len(page.documents))
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor, page.walk)
     body = await off_loop(page.work, lambda: page.body(next_url))
     return await bytes_response(request, body, headers)
@@ -132,7 +134,7 @@ async def _parts(
     opening, left, size = PAGE_BEGIN, query.limit, 0
     while True:
         left, size, next_cursor, walk = left - len(page.documents), size + page.size, page.next_cursor, page.walk
-        request.app[METRICS].items_out.inc(len(page.documents))
+        request.app[METRICS].count_read(len(page.documents))
         text = opening + await off_loop(page.size, page.array) if page.documents else b""
         del page
         if text:
@@ -182,7 +184,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
 
 async def _shared(request: web.Request, part: Part, has_version: bool) -> web.StreamResponse:
     """Respond with a page that was rendered for several requests."""
-    request.app[METRICS].items_out.inc(part.items)
+    request.app[METRICS].count_read(part.items)
     next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
     body = render_page(part.text, next_url, part.next_cursor)
     headers = {**_caching(request, part.version, has_version), "X-Cursor": str(part.next_cursor or part.version)}
@@ -201,10 +203,10 @@ async def post(request: web.Request) -> web.StreamResponse:
     items = await INPUT.read(request, (JSON, NDJSON), encode)
     results = await outputs.write(group, items)
     # Several items with one key count once: by what they changed in the group.
-    counts = Counter({r["key_hash"]: r["result"] for r in results}.values())
-    for kind in _KINDS:
-        request.app[METRICS].items_in.labels(kind).inc(counts[kind])
-    return await json_response(request, {**{k: counts[k] for k in _KINDS}, "items": results})
+    done = list({r["key_hash"]: r["result"] for r in results}.values())
+    counts = {kind: done.count(kind) for kind in _KINDS}
+    request.app[METRICS].count_written(counts)
+    return await json_response(request, {**counts, "items": results})
 
 
 @endpoint("Change approvals and tags of outputs", OutputsPatched(), body=OutputPatchOf(many=True))

@@ -107,8 +107,6 @@ class Metrics(Collector):
         self._commands: dict[str, int] = {}
         self._lock = Lock()
         self._organizations: dict[int, str] = {}
-        self.items_in = ItemsIn(self)
-        self.items_out = ItemsOut(self)
         self._sampled: list[tuple[int, Callable[[], float]]] = []
         self._followed: list[list[Any]] = []
         for pool in (limits.working, limits.receiving, limits.bytes):
@@ -155,7 +153,17 @@ class Metrics(Collector):
         """Count something that happens rarely."""
         self._values[self._cells.place(family, labels)] += amount
 
-    def organization(self) -> str:
+    def count_written(self, counts: dict[str, int]) -> None:
+        """Count the items that a request has written, by result."""
+        for result, count in counts.items():
+            if count:
+                self.count("sds_items_in_total", self._organization(), result, amount=count)
+
+    def count_read(self, items: int) -> None:
+        """Count the items that a request has read."""
+        self.count("sds_items_out_total", self._organization(), amount=items)
+
+    def _organization(self) -> str:
         """Return the label of the organization whose request this is."""
         id = TENANT.get()
         label = self._organizations.get(id)
@@ -240,36 +248,6 @@ class Metrics(Collector):
         for name, described in FAMILIES.items():
             if name in sums:
                 yield _metric(name, described, sums[name])
-
-
-class ItemsIn:
-    """Counts items written, by organization and result."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def labels(self, result: str) -> _ItemsOf:
-        return _ItemsOf(self._metrics, "sds_items_in_total", (self._metrics.organization(), result))
-
-
-class ItemsOut:
-    """Counts items read, by organization."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-
-    def inc(self, amount: int) -> None:
-        self._metrics.count("sds_items_out_total", self._metrics.organization(), amount=amount)
-
-
-class _ItemsOf(NamedTuple):
-    metrics: Metrics
-    family: str
-    labels: Labels
-
-    def inc(self, amount: int) -> None:
-        if amount:
-            self.metrics.count(self.family, *self.labels, amount=amount)
 
 
 class _Collected(Collector):

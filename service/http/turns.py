@@ -27,6 +27,9 @@ class Waiting(Generic[T]):
     def __init__(self) -> None:
         self._queues: OrderedDict[int, deque[tuple[asyncio.Future[None], T]]] = OrderedDict()
 
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
     async def wait(self, wanted: T, give_back: Callable[[T], None]) -> None:
         """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -79,7 +82,7 @@ class Turns:
 
     def leave(self) -> None:
         """Release the place to the next waiter."""
-        if not self._waiting.let_in(lambda _: True):
+        if not self._waiting or not self._waiting.let_in(lambda _: True):
             self._free += 1
 
     async def __aenter__(self) -> None:

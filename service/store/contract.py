@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 
 import pymongo
 
-from service.store.errors import StoreUnavailable, driver_errors
+from service.store.errors import DRIVER_ERRORS, StoreUnavailable, store_error
 from service.store.time_budget import current_budget, in_time, refill_budget
 
 _A_DAY = 86_400.0
@@ -27,9 +27,11 @@ def stored(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
 
     @functools.wraps(method)
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
-        with driver_errors():
+        try:
             async with in_time():
                 return await method(*args, **kwargs)
+        except DRIVER_ERRORS as error:
+            raise store_error(error) from None
 
     return wrapper
 
@@ -75,12 +77,13 @@ def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator
     async def wrapper(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         values = method(*args, **kwargs)
         while True:
-            with driver_errors():
+            try:
                 async with in_time():
-                    try:
-                        taken = [await anext(values)]
-                    except StopAsyncIteration:
-                        return
+                    taken = [await anext(values)]
+            except StopAsyncIteration:
+                return
+            except DRIVER_ERRORS as error:
+                raise store_error(error) from None
             yield taken.pop()  # no reference is kept while the client reads it
             refill_budget()
 

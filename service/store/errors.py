@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from bson.errors import BSONError
 from pymongo.errors import (
@@ -66,24 +64,25 @@ class LayoutError(Misconfigured):
     """The database was written by another version of the service."""
 
 
-@contextmanager
-def driver_errors() -> Iterator[None]:
-    """Turn the driver's errors into the store's, without their text, which holds documents."""
-    try:
-        yield
-    except (ConnectionFailure, ExecutionTimeout, WTimeoutError) as error:
-        raise StoreUnavailable(type(error).__name__) from None
-    except PyMongoError as error:
-        code = getattr(error, "code", None)
-        if code in _FIXES:
-            log.error(_FIXES[code], extra={"code": code})
-            raise Misconfigured(_FIXES[code]) from None
-        if _is_defect(error):
-            raise StoreError(f"{type(error).__name__} {code}") from None
-        log.warning("the database failed", extra={"error": type(error).__name__, "code": code})
-        raise StoreUnavailable(type(error).__name__) from None
-    except (BSONError, OverflowError, UnicodeEncodeError) as error:
-        raise StoreError(type(error).__name__) from None
+# What the driver raises.
+DRIVER_ERRORS = (PyMongoError, BSONError, OverflowError, UnicodeEncodeError)
+
+
+def store_error(error: Exception) -> StoreError:
+    """Return the store's error for one of the driver, without its text, which holds documents."""
+    name = type(error).__name__
+    if not isinstance(error, PyMongoError):
+        return StoreError(name)
+    if isinstance(error, (ConnectionFailure, ExecutionTimeout, WTimeoutError)):
+        return StoreUnavailable(name)
+    code = getattr(error, "code", None)
+    if code in _FIXES:
+        log.error(_FIXES[code], extra={"code": code})
+        return Misconfigured(_FIXES[code])
+    if _is_defect(error):
+        return StoreError(f"{name} {code}")
+    log.warning("the database failed", extra={"error": name, "code": code})
+    return StoreUnavailable(name)
 
 
 def is_refusal(error: Exception) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ class Group(NamedTuple):
         """Return the lasting identity of a key: a UUID (RFC 9562, version 8) from organization, group and key."""
         return self.output_ids()(key_hash)
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019
     def output_ids(self) -> Callable[[str], str]:
         """Return a function that makes the identities of many keys."""
         begun = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())

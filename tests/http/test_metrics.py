@@ -150,7 +150,7 @@ async def test_organizations_beyond_the_first_hundred_are_counted_together(
     counted = Metrics(settings, store, Limits(settings))
     for organization in range(150):
         token = TENANT.set(organization)
-        counted.items_out.inc(2)
+        counted.count_read(2)
         TENANT.reset(token)
     found = parse(counted.render("", None)[0].decode())
     assert len([name for name in found if name.startswith("sds_items_out_total")]) == 101

@@ -24,7 +24,7 @@ from service.runtime import logging as logs
 from service.runtime.process import _log_unhandled
 from service.settings import Settings
 from service.store import Batch, Store, StoreError, Vault, new_secret
-from service.store.errors import driver_errors
+from service.store.contract import stored
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
 from tests.support.fault_proxy import Fault, FaultProxy, until_ready
 from tests.support.routes import API_ROUTES
@@ -318,10 +318,14 @@ def test_exceptions_are_forced_in_every_route_that_needs_a_token() -> None:
     assert forced == {(route.method, route.path) for route in API_ROUTES if route.scope != "public"}
 
 
-def test_the_stores_errors_carry_nothing_of_the_drivers() -> None:
+async def test_the_stores_errors_carry_nothing_of_the_drivers() -> None:
+    @stored
+    async def fail(error: Exception) -> None:
+        raise error
+
     for error in ERRORS[:5]:
-        with pytest.raises(StoreError) as raised, driver_errors():
-            raise error
+        with pytest.raises(StoreError) as raised:
+            await fail(error)
         shown = "".join(traceback.format_exception(raised.value))
         assert VALUE not in shown.partition("Traceback")[2].replace(repr(error), "")
         assert VALUE not in str(raised.value) and UNKNOWN not in str(raised.value)

@@ -13,7 +13,7 @@ from pymongo.read_preferences import Primary
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
-from service.store.errors import driver_errors
+from service.store.contract import stored
 from service.store.readiness import Readiness
 from tests.support.api import Api
 
@@ -35,9 +35,15 @@ async def test_every_read_goes_to_the_primary_whatever_the_url_says(settings: Se
 
 
 @pytest.mark.parametrize(("code", "fix"), [(13, "grant it readWrite"), (18, "correct user, password and authSource")])
-def test_wrong_login_and_missing_rights_say_what_to_fix(code: int, fix: str, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(StoreUnavailable), driver_errors():
+async def test_wrong_login_and_missing_rights_say_what_to_fix(
+    code: int, fix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @stored
+    async def fail() -> None:
         raise OperationFailure("secret text", code)
+
+    with pytest.raises(StoreUnavailable):
+        await fail()
     (record,) = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert fix in record.getMessage() and "secret text" not in caplog.text
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import nullcontext
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -13,8 +12,9 @@ from isal import isal_zlib
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import EXPECTS, SETTINGS
-from service.http.middleware.limits import ADMISSION
+from service.http.middleware.limits import ADMISSION, Admission
 from service.http.offload import in_thread
+from service.settings import Settings
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -40,26 +40,37 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
     if request.get(EXPECTS):  # only now: a request that is rejected by its head need not send its body
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no response has begun
-    body = bytearray()
     try:
-        # Small bodies have arrived already.
-        async with nullcontext() if request.content.is_eof() else asyncio.timeout(settings.receive_timeout):
-            while chunk := await request.content.readany():
-                admission.hold(len(chunk))
-                body += chunk
-                if len(body) > settings.max_body_bytes:
-                    raise http_error(413)
+        body = await _receive(request, settings, admission)
     except TimeoutError:
         raise http_error(408) from None
     except (RequestPayloadError, HttpProcessingError):
         raise http_error(400) from None
     admission.work()
     if not encoding or not body:
-        return bytes(body)
+        return body
     text = await in_thread(lambda: inflate(body, settings.max_body_bytes, encoding))
     admission.release(len(body))
     admission.hold(len(text))
     return text
+
+
+async def _receive(request: web.Request, settings: Settings, admission: Admission) -> bytes:
+    """Return the body as it was sent, once it is complete."""
+    if request.content.is_eof():  # small bodies have arrived already
+        whole = request.content.read_nowait()
+        admission.hold(len(whole))
+        if len(whole) > settings.max_body_bytes:
+            raise http_error(413)
+        return whole
+    body = bytearray()
+    async with asyncio.timeout(settings.receive_timeout):
+        while chunk := await request.content.readany():
+            admission.hold(len(chunk))
+            body += chunk
+            if len(body) > settings.max_body_bytes:
+                raise http_error(413)
+    return bytes(body)
 
 
 def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
@@ -74,7 +85,7 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
     return encoding
 
 
-def inflate(body: bytes | bytearray, limit: int, encoding: int) -> bytes:
+def inflate(body: bytes, limit: int, encoding: int) -> bytes:
     """Return the text of a compressed body; stop at the limit, at too many members and after too long."""
     text = bytearray()
     deadline = time.thread_time() + _INFLATE_SECONDS  # CPU time: a busy machine must not reject bodies

@@ -162,11 +162,10 @@ class _Loading:
 
 def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
     """Yield the JSON text of each record, and its name in messages. Raises if it is no array or too long."""
-    too_many = invalid("too_many", f"Must have at most {settings.max_records} records", "body")
     if lines:
         for count, (number, line) in enumerate(lines_of(raw), 1):
             if count > settings.max_records:
-                raise too_many
+                raise _too_many(settings)
             yield f"Line {number}", line
         return
     try:
@@ -177,15 +176,19 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
             found = [piece for piece in msgspec.structs.astuple(array) if piece is not msgspec.UNSET]
     except msgspec.ValidationError as error:
         if "at most" in str(error):
-            raise too_many from None
+            raise _too_many(settings) from None
         parse(raw, settings)  # raises if it is not even JSON
         raise invalid("list_type", "Must be an array", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None
     if len(found) > settings.max_records:
-        raise too_many
+        raise _too_many(settings)
     for piece in found:
         yield "The body", bytes(piece)
+
+
+def _too_many(settings: Settings) -> ApiError:
+    return invalid("too_many", f"Must have at most {settings.max_records} records", "body")
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from datetime import UTC, datetime
 from typing import Any
@@ -25,8 +25,6 @@ _MAX_CACHED = 10_000
 _MAX_UNKNOWN = 32
 # How often the tokens of streams and waiting requests are checked.
 _WATCH_SECONDS = 0.5
-# Methods of requests that may take long and can be cut off at any time.
-_READING = ("GET", "HEAD")
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
 
 
@@ -164,10 +162,12 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         if not scopes <= token.scopes:
             raise _missing(*sorted(scopes - token.scopes))
         await request.app[STORE].layout.require()
-        if request.method in _READING:
-            async with request.app[AUTHENTICATOR].while_valid(token):
-                return await handler(request)  # type: ignore[no-any-return]
     return await handler(request)  # type: ignore[no-any-return]
+
+
+def while_valid(request: web.Request) -> AbstractAsyncContextManager[None]:
+    """Raise 401 inside as soon as the token of a request is revoked or expires: for what waits or sends for long."""
+    return request.app[AUTHENTICATOR].while_valid(request[TOKEN])
 
 
 def require_scope(request: web.Request, scope: str) -> None:

@@ -25,7 +25,6 @@ _MAX_BEGINNING = 8
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
 _MAX_DECODING = 2
-_WITH_BODY = ("POST", "PUT", "PATCH")
 
 
 class Holder(NamedTuple):
@@ -70,7 +69,7 @@ class Pool:
     def put_back(self, holder: Holder, amount: int = 1) -> None:
         """Return an amount that was taken."""
         self._count(holder, -amount)
-        while self._waiting.let_in(lambda wanted: self.take(*wanted)):
+        while self._waiting and self._waiting.let_in(lambda wanted: self.take(*wanted)):
             pass
 
     def _count(self, holder: Holder, amount: int) -> None:
@@ -245,10 +244,10 @@ async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
     token = request[TOKEN]
     admission = request[ADMISSION] = Admission(request.app[LIMITS], Holder(token.organization_id, token.id))
     try:
-        if request.method in _WITH_BODY:
-            admission.receive()  # `read_body` calls `work` later: a slow sender takes no place from requests at work
-        else:
+        if request.content.is_eof():
             admission.work()
+        else:  # `read_body` calls `work` later: a slow sender takes no place from requests at work
+            admission.receive()
         return await handler(request)  # type: ignore[no-any-return]
     finally:
         admission.close()

@@ -12,6 +12,7 @@ from aiohttp import web
 from isal import igzip, isal_zlib
 
 from service.http.keys import STREAMING
+from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import off_loop
 from service.store import Batch, render_json, response_has_begun
@@ -63,7 +64,8 @@ async def bytes_response(
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     response.content_length = len(body)
-    await _send(request, response, _once(body))
+    async with while_valid(request):
+        await _send(request, response, _once(body))
     return response
 
 
@@ -86,7 +88,7 @@ async def stream_response(
     can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
     """
     begun = bytearray()
-    async with aclosing(pieces):
+    async with aclosing(pieces), while_valid(request):
         if at_once:
             await request[ADMISSION].follow(STREAM_BYTES)
         async with request.app[LIMITS].beginning:

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from service.settings import Settings
 from service.store.connection import Database
-from service.store.contract import stored
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
@@ -24,7 +23,7 @@ from service.store.outputs.comparing import Comparings
 from service.store.outputs.ids import Finished, Ids, Turn, new_token
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
-from service.store.time_budget import time_budget
+from service.store.time_budget import result_in_time, time_budget
 
 # A larger round gains nothing, and may take longer than its lease.
 _MAX_KEYS = 1000
@@ -61,7 +60,6 @@ class Lanes:
         self._lanes: dict[Group, Lane] = {}
         self.rounds = 0  # so far
 
-    @stored
     async def apply(self, group: Group, changes: dict[str, Pending]) -> dict[str, Result]:
         """Make the changes of one request, by output_id; return their results once they are durable.
 
@@ -77,7 +75,7 @@ class Lanes:
             lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
             lane.task.add_done_callback(lambda _: self.end(lane))
         lane.waiting.append(write)
-        return await write.done
+        return await result_in_time(write.done)
 
     def end(self, lane: Lane) -> None:
         """Forget a lane that has ended."""
