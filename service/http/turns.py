@@ -125,11 +125,12 @@ class Waking:
         self._began = time.perf_counter()
 
     def _end(self) -> None:
-        if not self._woken:
+        if self._woken:
+            each = (time.perf_counter() - self._began) / self._woken
+            self._count = max(1, min(_MAX_WOKEN, int(_SLICE_SECONDS / each)))
+        elif not self._waiting:  # nobody has come since `_wake` found nobody
             self._runs = False
             return
-        each = (time.perf_counter() - self._began) / self._woken
-        self._count = max(1, min(_MAX_WOKEN, int(_SLICE_SECONDS / each)))
         self._wake()
 
 
