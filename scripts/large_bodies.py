@@ -20,11 +20,11 @@ _VALUES = 220  # of each item, nested: trees in memory are many times their text
 _SLOW_PIECES, _SLOW_PAUSE = 18, 0.8  # 14 s, within RECEIVE_TIMEOUT
 
 
-def make_body(number: int, size: int) -> bytes:
+def make_body(number: int, size: int, values_each: int = _VALUES, text: str = "") -> bytes:
     """Return an array of outputs of about `size` bytes."""
     items: list[str] = []
     while sum(map(len, items)) < size:
-        values = [{"a": k, "b": k * 1.5, "c": None, "d": "x" * (k % 7)} for k in range(_VALUES)]
+        values = [{"a": k, "b": k * 1.5, "c": None, "d": text + "x" * (k % 7)} for k in range(values_each)]
         url = f"https://shop.example/{number}/{len(items)}"
         items.append(json.dumps({"source_url": url, "root_job_id": "j", "data": {"values": values}}))
     return f"[{','.join(items)}]".encode()

@@ -32,7 +32,7 @@ _HELP = {
     "deep": "pages at 99 %% of the items against the first, for each filter",
     "compression": "what compressing costs",
     "workers": "more processes, with the database's share",
-    "fair": "/healthz and memory while 16 readers take pages of 1000",
+    "fair": "/healthz and memory while 16 readers take pages of 1000, and while large bodies are written",
     "capacity": "disk per item, memory per connection and waiting reader, wake-up",
     "latency": "with the database 5 ms away in each direction",
     "overload": "up to three times what the service can carry",

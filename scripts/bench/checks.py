@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
+import multiprocessing
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +19,7 @@ import aiohttp
 
 from scripts.bench import data, load
 from scripts.bench.machine import ALL_CPUS, PATIENT, PeakMemory, Server, describe, engine, service
+from scripts.large_bodies import make_body
 
 
 def _outputs(**query: Any) -> str:
@@ -155,7 +160,7 @@ def workers(items: int, seconds: float) -> None:
 
 
 def fair(items: int, seconds: float) -> None:
-    """Measure /healthz while 16 readers take pages of 1000, and the memory that they need."""
+    """Measure /healthz while 16 readers take pages of 1000 or large bodies are written, and the memory for that."""
     print(describe())
     with engine() as mongo:
         loaded = data.load(mongo, items)
@@ -175,13 +180,47 @@ def fair(items: int, seconds: float) -> None:
                         rate = load.send(what, int(rate * seconds)).rate
                     else:
                         time.sleep(seconds / 2)
-                times = probe.times
-                p50, p99 = load.percentile(times, 0.5), load.percentile(times, 0.99)
-                print(
-                    f"| {name} | {rate:.1f} | {p50:.1f} | {p99:.1f} | {max(times):.1f} | {memory.mb:.0f} |", flush=True
-                )
+                _print_row(name, rate, probe, memory)
         finally:
             server.stop()
+        for name, at_once, turns, body in (
+            ("40 bodies of 9 MB", 40, 1, partial(make_body, size=9_000_000)),
+            # As many bytes, records and values as are allowed.
+            ("2 bodies of 16 MB", 2, 4, partial(make_body, size=16_500_000, values_each=330, text="x" * 40)),
+        ):
+            bodies = [[body(turn * at_once + n) for n in range(at_once)] for turn in range(turns)]
+            server = service(mongo.url, ALL_CPUS)  # with the limits that it has by default
+            try:
+                with PeakMemory(server.tree) as memory, _Probe(server) as probe:
+                    began = time.perf_counter()
+                    for some in bodies:
+                        # In a process of its own: the probe must not wait for it.
+                        sending = multiprocessing.get_context("fork").Process(target=_post, args=(server, loaded, some))
+                        sending.start()
+                        sending.join()
+                    rate = at_once * turns / (time.perf_counter() - began)
+                _print_row(name, rate, probe, memory)
+            finally:
+                server.stop()
+
+
+def _print_row(name: str, rate: float, probe: _Probe, memory: PeakMemory) -> None:
+    p50, p99 = load.percentile(probe.times, 0.5), load.percentile(probe.times, 0.99)
+    print(f"| {name} | {rate:.1f} | {p50:.1f} | {p99:.1f} | {max(probe.times):.1f} | {memory.mb:.0f} |", flush=True)
+
+
+def _post(server: Server, loaded: data.Loaded, bodies: list[bytes]) -> None:
+    """Send bodies at once; a response is 200, or 503 because there is no room for all of them."""
+
+    def post(body: bytes) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+        headers = {**_bearer(loaded), "Content-Type": "application/json"}
+        with contextlib.suppress(ConnectionError):  # a refused body is not read to its end
+            connection.request("POST", "/v1/outputs/large", body, headers)
+        assert connection.getresponse().status in (200, 503)
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        list(pool.map(post, bodies))
 
 
 class _Probe:

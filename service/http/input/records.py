@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from service.store import ItemTooLarge
 
 # A larger record is decoded in a thread: 64 KB take a few milliseconds.
 _LARGE = 64 * 1024
+_LARGE_BODY = 1024 * 1024
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -55,7 +57,7 @@ class Records:
         """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
         raw, lines = await read_body(request, types), request.content_type == NDJSON
         admission = request[ADMISSION]
-        async with request.app[LIMITS].decoding:
+        async with request.app[LIMITS].decoding if len(raw) > _LARGE_BODY else nullcontext():
             loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold)
         admission.release(len(raw))
         return loaded

@@ -24,7 +24,6 @@ _MAX_BUCKETS = 10_000
 _MAX_BEGINNING = 8
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
-_MAX_DECODING = 2
 
 
 class Holder(NamedTuple):
@@ -92,8 +91,8 @@ class Limits:
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams that read their first piece: until then it is unknown how much memory they need.
         self.beginning = Turns(_MAX_BEGINNING)
-        # Bodies decoded at once: each works in slices on the event loop, and holds its decoded records.
-        self.decoding = Turns(_MAX_DECODING)
+        # Large bodies are decoded one at a time: the first step of 16 MiB takes 60 ms.
+        self.decoding = Turns(1)
         # Readers that have waited and continue.
         self.waking = Waking()
         self.rate = settings.rate_limit
