@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from service.store.connection import DURABLE, Database
 from service.store.contract import stored
@@ -23,12 +23,15 @@ from service.store.outputs.door import REJECTED, Put, mark_of, rehash, rehashed
 from service.store.outputs.ids import Batch, Ids
 from service.store.outputs.recovery import Recovery
 
+T = TypeVar("T")
 log = logging.getLogger("service.store")
 
 # One message of the database holds three times as much.
 MAX_BYTES = 16 * 1024 * 1024
 # Seconds of planning and encoding on the event loop, before other tasks run.
 _SLICE_SECONDS = 0.005
+# An update takes the database four times as long as an insert: more of them than this go in two commands at once.
+_FEW_UPDATES = 50
 # Items hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
 _HASHED_AT_ONCE = 10
 # Items whose files are looked up at once: each may have 1000.
@@ -190,10 +193,10 @@ class Rounds:
         """Write the rows; return which were lost to another process, and which the database refused."""
         lost: set[str] = set()
         errors: dict[str, StoreError] = {}
-        for inserts in (True, False):
-            rows = [row for row in plan.rows if (row.known is None) is inserts]
-            for part in _commands(rows):
-                await self._send(plan, part, lost, errors)
+        inserts = [row for row in plan.rows if row.known is None]
+        updates = [row for row in plan.rows if row.known is not None]
+        for rows in (inserts, updates):
+            await _together([self._send(plan, part, lost, errors) for part in _commands(rows)])
         return lost, errors
 
     async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
@@ -248,14 +251,8 @@ class Rounds:
         if not plan.touches:
             return
         statements = plan.touch_statements()
-        # Two commands at once: each keeps one core of the database busy, and the lane waits for it.
         halves = [half for half in (statements[::2], statements[1::2]) if half]
-        replies = await asyncio.gather(*(self._command(_updates(half)) for half in halves), return_exceptions=True)
-        matched = 0
-        for reply in replies:
-            if isinstance(reply, BaseException):
-                raise reply
-            matched += reply["n"]
+        matched = sum(reply["n"] for reply in await _together([self._command(_updates(half)) for half in halves]))
         if matched < len(plan.touches):
             fields = {"id": 1, "root_job_id": 1}
             now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
@@ -276,14 +273,27 @@ def _updates(statements: list[Any]) -> dict[str, Any]:
 
 
 def _commands(rows: list[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in parts that one message can hold."""
+    """Yield the rows in parts that one message can hold, many updates in at least two."""
     part: list[Row] = []
     size = 0
+    many_updates = len(rows) > _FEW_UPDATES and rows[0].known is not None
+    most = len(rows) // 2 + 1 if many_updates else len(rows)
     for row in rows:
-        if part and size + row.size > MAX_BYTES:
+        if part and (size + row.size > MAX_BYTES or len(part) == most):
             yield part
             part, size = [], 0
         part.append(row)
         size += row.size
     if part:
         yield part
+
+
+async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run commands at once, as the database does each on one core; raise the first error when all have ended."""
+    replies = await asyncio.gather(*commands, return_exceptions=True)
+    done: list[T] = []
+    for reply in replies:
+        if isinstance(reply, BaseException):
+            raise reply
+        done.append(reply)
+    return done
