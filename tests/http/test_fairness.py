@@ -13,7 +13,7 @@ import pytest
 from service.http.middleware.limits import LIMITS, Holder, Pool
 from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
-from service.http.turns import TENANT, Turns, Waking
+from service.http.turns import TENANT, Slice, Turns, Waking
 from service.settings import Settings
 from service.store import Store
 from tests.conftest import MakeApi
@@ -317,3 +317,30 @@ async def test_a_waiter_that_comes_at_any_moment_after_the_last_one_is_woken(ste
         await asyncio.sleep(0)
     async with asyncio.timeout(5):
         await waking.turn()
+
+
+async def test_long_work_of_one_organization_lets_others_in_and_runs_one_slice_per_turn_of_the_loop() -> None:
+    turns, done, slices, in_one_turn = Turns(1), [], [0], []
+
+    async def work(organization_id: int, count: int) -> None:
+        TENANT.set(organization_id)
+        async with Slice(turns) as slice:
+            for _ in range(count):
+                slices[0] += 1
+                time.sleep(0.006)
+                assert slice.is_over
+                await slice.pause()
+        done.append(organization_id)
+
+    long = [asyncio.create_task(work(1, 100)) for _ in range(20)]
+    short = asyncio.create_task(work(2, 1))
+    while not short.done():
+        before = slices[0]
+        await asyncio.sleep(0)
+        in_one_turn.append(slices[0] - before)
+    assert (done, max(in_one_turn)) == ([2], 1)
+    for task in long:
+        task.cancel()
+    await asyncio.gather(*long, return_exceptions=True)
+    await asyncio.sleep(0)
+    assert turns.taken == 0

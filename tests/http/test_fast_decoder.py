@@ -16,6 +16,7 @@ from service.http.errors import ApiError
 from service.http.input.fast_decoder import FastPathRejected
 from service.http.input.json_input import is_plainly_storable, is_storable
 from service.http.input.records import Records
+from service.http.turns import Slice, Turns
 from service.settings import Settings
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 
@@ -63,8 +64,13 @@ def records(draw: st.DrawFn, valid: dict[str, Any]) -> dict[str, Any]:
 
 def outcome(reader: Records, raw: bytes, lines: bool) -> Any:
     """Return the records of a body, or what is wrong with it."""
+
+    async def load() -> list[Any]:
+        async with Slice(Turns(1)) as slice:
+            return await reader.load(raw, SETTINGS, lines, lambda record: record, lambda size: None, slice)
+
     try:
-        return asyncio.run(reader.load(raw, SETTINGS, lines))
+        return asyncio.run(load())
     except ApiError as error:
         return error.status, error.problems
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import msgspec
@@ -24,16 +23,11 @@ from service.store import ItemTooLarge
 
 # A larger record is decoded in a thread: 64 KB take a few milliseconds.
 _LARGE = 64 * 1024
-_LARGE_BODY = 1024 * 1024
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 def _unchanged(record: dict[str, Any]) -> Any:
     return record
-
-
-def _uncounted(size: int) -> None:
-    """Count nothing."""
 
 
 class Records:
@@ -57,8 +51,8 @@ class Records:
         """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
         raw, lines = await read_body(request, types), request.content_type == NDJSON
         admission = request[ADMISSION]
-        async with request.app[LIMITS].decoding if len(raw) > _LARGE_BODY else nullcontext():
-            loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold)
+        async with Slice(request.app[LIMITS].decoding) as slice:
+            loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold, slice)
         admission.release(len(raw))
         return loaded
 
@@ -66,13 +60,14 @@ class Records:
         self,
         raw: bytes,
         settings: Settings,
-        lines: bool = False,
-        then: Callable[[dict[str, Any]], Any] = _unchanged,
-        hold: Callable[[int], None] = _uncounted,
+        lines: bool,
+        then: Callable[[dict[str, Any]], Any],
+        hold: Callable[[int], None],
+        slice: Slice,
     ) -> list[Any]:
         """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
-        slice, values = Slice(), 0
+        values = 0
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
             values += count_values(piece) if len(raw) > settings.max_values else 0
             if values > settings.max_values:

@@ -91,7 +91,7 @@ class Limits:
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams that read their first piece: until then it is unknown how much memory they need.
         self.beginning = Turns(_MAX_BEGINNING)
-        # Large bodies are decoded one at a time: the first step of 16 MiB takes 60 ms.
+        # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
         # Readers that have waited and continue.
         self.waking = Waking()
