@@ -169,7 +169,7 @@ class Settings:
         return self
 
 
-# The least value of a number: counts from 1, times and rates from a millisecond or one in a thousand seconds.
+# The least value of a number by its type.
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
 _MAX_DEPTH = 150
 _MAY_BE_ZERO = {"access_log", "port", "rate_limit", "drain_seconds"}

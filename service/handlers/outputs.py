@@ -56,7 +56,7 @@ async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -
 
 
 async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]) -> dict[str, Any]:
-    """Return loaded filters with `change` in the store's terms: items that a job did not see are held by others."""
+    """Return loaded filters with `change` in the store's terms: an item that a job did not see is another job's."""
     if loaded["change"] is None:
         return loaded
     if loaded["job_id"] is None:

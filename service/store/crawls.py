@@ -25,7 +25,7 @@ from service.store.listing import Record
 from service.store.outputs.counts import UPKEEP_DELAY
 from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, Verdict, judge
-from service.store.upkeep import Expire
+from service.store.upkeep import DeleteSome
 from service.store.webhooks import Webhooks
 
 # Limits of the fill rates stored with a job, in number and bytes: a list has up to 1000 jobs.
@@ -45,7 +45,7 @@ class Crawls:
     """The states of the jobs of a group."""
 
     def __init__(
-        self, database: Database, jobs: Jobs, groups: Groups, webhooks: Webhooks, delete: Expire, indexes: Indexes
+        self, database: Database, jobs: Jobs, groups: Groups, webhooks: Webhooks, delete: DeleteSome, indexes: Indexes
     ) -> None:
         self._jobs: Collection = database.get_collection("jobs", write_concern=DURABLE, read_concern=MAJORITY)
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
@@ -192,7 +192,7 @@ class Crawls:
     async def delete_missing(self, group: Group, job: Record) -> bool:
         """Delete items that a job did not see, for a limited time; return whether there are more.
 
-        Keeps items that a later job has seen. Deletes nothing for a job that failed or saw no items.
+        Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict).
         """
         if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
             return False

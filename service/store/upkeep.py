@@ -45,13 +45,13 @@ _RECOUNT_AGAIN = timedelta(seconds=5)
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
-Expire = Callable[[Group, Query], Awaitable[tuple[int, int | None]]]
+DeleteSome = Callable[[Group, Query], Awaitable[tuple[int, int | None]]]
 
 
 class Upkeep:
     """Looks after groups: counts, finished days, old tombstones and deletion records, retention."""
 
-    def __init__(self, client: Client, database: Database, jobs: Jobs, expire: Expire, settings: Settings) -> None:
+    def __init__(self, client: Client, database: Database, jobs: Jobs, expire: DeleteSome, settings: Settings) -> None:
         self._client, self._database, self._jobs, self._expire = client, database, jobs, expire
         self.failures = 0
         self._deleted_age = timedelta(days=settings.deleted_days)

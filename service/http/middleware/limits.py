@@ -163,7 +163,7 @@ class Admission:
         return held
 
     async def hold_in_turn(self, size: int) -> None:
-        """Count bytes as `hold` does, in this organization's turn: a response that has begun cannot be refused."""
+        """Count bytes as `hold` does, but wait for room instead of raising 503: the response has begun already."""
         await self._limits.bytes.take_in_turn(self._holder, size)
         self._bytes += size
 

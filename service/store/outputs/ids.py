@@ -1,7 +1,6 @@
 """Ids, and reading without gaps.
 
-The invariant: *an id below the watermark can never later become a document that a reader has not
-been offered.*
+The invariant: *once the watermark is above an id, no document with that id can appear any more.*
 
 The failure it excludes: ids are handed out before the documents that carry them can be seen. A
 reader that meets id 11 before id 10 exists moves its cursor past 10 and never sees it.
@@ -15,14 +14,14 @@ counts.
 3. The next `turn` takes the batch out of `open` and adds what it changed to the counts, and allocates the ids of the
    following batch, all in one atomic step. Only then do the writers get their responses. A batch is counted once,
    whoever finishes it.
-4. `watermark` is the lowest id still in flight, or the one after the newest change. Every page ends
+4. `watermark` is the lower of the lowest id in flight and the id after the newest change. Every page ends
    below it. It is read *before* the page, and the page is read from a snapshot no older than the
    one the watermark came from: after a failover a new primary may have an older one for a moment.
-   A watermark that is remembered from earlier is as safe as a new one, only lower.
+   A watermark that is remembered from earlier may be too low, never too high.
 5. `recovery.py` ends batches whose writer has failed: it puts tombstones on their ids and then
    finishes them. A late write of the dead batch meets a tombstone in the unique index on
-   (group, id) and fails, instead of landing behind readers. Clocks decide only
-   when this happens, never whether it is safe.
+   (group, id) and fails, instead of landing behind readers. A wrong clock
+   can only make this earlier or later; no item is lost.
 
 Every step is a majority write, so no failover takes back what a reader or writer has built on.
 """
@@ -287,7 +286,7 @@ class Ids:
         await self._database.command({"killCursors": collection, "cursors": [cursor]})
 
     def remembered(self, group: Group) -> Watermark:
-        """Return a watermark read earlier; as safe as a new one, but lower."""
+        """Return a watermark read earlier. It may be too low, so that a page ends early; it is never too high."""
         return self._remembered.get(group, START)
 
     def _remember(self, group: Group, watermark: Watermark) -> None:

@@ -85,8 +85,8 @@ class Reading:
     async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark) -> bool:
         """Return whether a batch in flight, beyond the watermark, may hold an item that the walk has not returned.
 
-        Such an item left its old place before the walk came there. If the batch began after the previous page was read,
-        the old place is on this page; if the batch may be older, the place can be on any page of the walk.
+        Such an item got a new id before the walk reached its old one. If the batch began after the previous page was
+        read, the old id is on this page; if the batch may be older, it can be on any page of the walk.
         """
         if not watermark.in_flight:
             return False

@@ -1,6 +1,6 @@
 """One round: look up the stored items, decide what becomes of each change, and write.
 
-One `insert` command for new items, one `update` command for known ones, one for those that were seen again unchanged.
+New items go in one `insert` command; changed ones, and those only seen again, in one or two `update` commands each.
 """
 
 from __future__ import annotations
