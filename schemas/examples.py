@@ -113,7 +113,7 @@ EXAMPLES: dict[str, Any] = {
         "next_url": "https://data.example/v1/outputs/shop?limit=10&cursor=1042",
         "next_cursor": 1042,
     },
-    "Day": {"date": "2026-11-09", "created": 12, "changed": 230},
+    "Day": {"date": "2026-11-09", "created": 12, "changed": 230, "net": 9},
     "Group": {
         "group_id": "shop",
         "items": 1000,
@@ -123,7 +123,7 @@ EXAMPLES: dict[str, Any] = {
         "last_change": "2026-11-15T09:00:19.812Z",
         "retention_days": None,
         "verdict": "passed",
-        "days": [{"date": "2026-11-15", "created": 16, "changed": 108}],
+        "days": [{"date": "2026-11-15", "created": 16, "changed": 108, "net": 16}],
     },
     "GroupSettings": {"retention_days": 90, "ignore": ["scraped_at"], "rules": _RULES},
     "Rule": _RULES[0],

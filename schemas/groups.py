@@ -12,6 +12,10 @@ class Day(Base):
     date = fields.Date(required=True)
     created = fields.Integer(required=True)
     changed = fields.Integer(required=True)
+    net = fields.Integer(
+        required=True,
+        metadata={"description": "Items created less items deleted: the sum up to a day is what the group held then"},
+    )
 
 
 class Group(Base):

@@ -186,11 +186,12 @@ class Review(TypedDict):
 
 
 class Day(TypedDict):
-    """How many items of a group were created and changed on one day (UTC)."""
+    """How many items of a group were created and changed on one day (UTC); `net` is created less deleted."""
 
     date: str
     created: int
     changed: int
+    net: int
 
 
 class Group(TypedDict):

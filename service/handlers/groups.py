@@ -48,7 +48,7 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Get the counts of a group", GroupCounts())
 async def stats(request: web.Request) -> web.StreamResponse:
-    """Return the counts of a group, and its items created and changed per day (UTC)."""
+    """Return the counts of a group, and its items created, changed and gained per day (UTC)."""
     group = path_group(request)
     return await json_response(request, await request.app[STORE].groups.one(group))
 

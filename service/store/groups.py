@@ -170,8 +170,8 @@ def _served(group: dict[str, Any], days: list[dict[str, Any]]) -> dict[str, Any]
         "retention_days": group.get("retention_days"),
         "verdict": group.get("verdict", {}).get("verdict"),
         "days": [
-            {"date": day["date"], "created": day["created"], "changed": day["changed"]}
+            {"date": day["date"], **counts}
             for day in sorted(days, key=lambda day: day["date"])
-            if day["created"] or day["changed"]
+            if any((counts := {name: day.get(name, 0) for name in ("created", "changed", "net")}).values())
         ],
     }

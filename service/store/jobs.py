@@ -120,7 +120,7 @@ class Jobs:
         owner = group.owner
         await self._groups.update_one(owner, {"$unset": {"pending": ""}, "$set": {"jobs": 0}})
         await self._jobs.update_many(owner, [{"$project": _REMOVED}])
-        await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0}})
+        await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0, "net": 0}})
 
 
 def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -129,9 +129,10 @@ def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str
     days: dict[str, dict[str, Any]] = {}
     for entry in entries:
         date = entry["date"]
-        day = days.setdefault(date.strftime("%Y-%m-%d"), {"created": 0, "changed": 0})
-        for name in day:
-            day[name] += entry[name]
+        day = days.setdefault(date.strftime("%Y-%m-%d"), {"created": 0, "changed": 0, "net": 0})
+        day["created"] += entry["created"]
+        day["changed"] += entry["changed"]
+        day["net"] += sum(counts.get("items", 0) for counts in entry["jobs"])
         for counts in entry["jobs"]:
             job = jobs.setdefault(counts["job_id"], dict.fromkeys(JOB_COUNTS, 0))
             for name in JOB_COUNTS:

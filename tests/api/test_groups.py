@@ -55,7 +55,7 @@ async def test_writing_counts_items_jobs_approvals_and_days(api: Api) -> None:
         "last_id": last_id,
         "retention_days": None,
         "verdict": None,
-        "days": [{"date": today(), "created": 4, "changed": 2}],
+        "days": [{"date": today(), "created": 4, "changed": 2, "net": 4}],
     }
 
 
@@ -70,8 +70,8 @@ async def test_groups_are_listed_newest_change_first(api: Api) -> None:
 
 async def test_the_list_shows_thirty_days_and_the_stats_all(api: Api, store: Store) -> None:
     await api.ok("/v1/outputs/shop", [make_output()])
-    day = {"organization_id": api.organization_id, "group_id": "shop", "date": "2020-02-02", "created": 5, "changed": 0}
-    await store.database["days"].insert_one(day)
+    day = {"date": "2020-02-02", "created": 5, "changed": 0, "net": 5}
+    await store.database["days"].insert_one({"organization_id": api.organization_id, "group_id": "shop", **day})
     assert [day["date"] for day in (await api.ok("/v1/groups"))[0]["days"]] == [today()]
     assert [day["date"] for day in (await stats(api))["days"]] == ["2020-02-02", today()]
 
@@ -82,17 +82,31 @@ async def test_every_day_keeps_its_counts(api: Api, store: Store) -> None:
     store.outputs.set_clock(None)
     await api.ok("/v1/outputs/shop", [make_output(3), make_output(0, data={"title": "New"})])
     assert (await stats(api))["days"] == [
-        {"date": "2026-01-31", "created": 3, "changed": 0},
-        {"date": today(), "created": 1, "changed": 1},
+        {"date": "2026-01-31", "created": 3, "changed": 0, "net": 3},
+        {"date": today(), "created": 1, "changed": 1, "net": 1},
     ]
 
 
-async def test_deletions_take_from_the_items_and_not_from_the_days(admin: Api) -> None:
+async def test_deletions_take_from_the_items_and_from_the_net_of_their_day(admin: Api, store: Store) -> None:
+    store.outputs.set_clock(datetime(2026, 1, 31, tzinfo=UTC))
     await admin.ok("/v1/outputs/shop", [make_output(n, is_approved=True) for n in range(3)])
+    store.outputs.set_clock(None)
     await admin.delete("/v1/outputs/shop?url=https://shop.example/p/1")
     found = await stats(admin)
     assert (found["items"], found["approved"], found["jobs"]) == (2, 2, 1)
-    assert found["days"] == [{"date": today(), "created": 3, "changed": 0}]
+    assert found["days"] == [
+        {"date": "2026-01-31", "created": 3, "changed": 0, "net": 3},
+        {"date": today(), "created": 0, "changed": 0, "net": -1},
+    ]
+
+
+async def test_an_item_that_is_written_again_after_its_deletion_is_held_once(admin: Api) -> None:
+    for job in ("job-1", "job-2"):
+        await admin.ok("/v1/outputs/shop", [make_output(1, root_job_id=job)])
+        await admin.ok("/v1/outputs/shop", [make_output(1, root_job_id=f"{job}-again")])
+        await admin.delete("/v1/outputs/shop?url=https://shop.example/p/1")
+    await admin.ok("/v1/outputs/shop", [make_output(1)])
+    assert (await stats(admin))["days"] == [{"date": today(), "created": 3, "changed": 0, "net": 1}]
 
 
 async def test_jobs_are_counted_however_they_come(api: Api) -> None:

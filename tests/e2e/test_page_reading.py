@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -171,6 +173,27 @@ async def test_a_day_in_the_chart_shows_the_items_of_that_day(new_tab: Any, shop
     await page.go_back()
     await page.locator(".chart").first.locator(".plot a").nth(-2).click()
     await expect(page.get_by_text("Nothing matches these filters.")).to_be_visible()
+
+
+async def test_the_items_held_are_shown_for_every_day(new_tab: Any, shop: Caller) -> None:
+    shop.call("DELETE", f"outputs/{GROUP}?job_id=job-1")
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}/time")
+    held = page.locator("section", has=page.get_by_role("heading", name="Items held"))
+    await expect(held.locator(".readout")).to_have_text("40 items today")
+
+    async def of_three_days(route: Any) -> None:
+        dates = {net: f"{datetime.now(UTC) - timedelta(days=ago):%Y-%m-%d}" for ago, net in ((3, 30), (2, 37), (0, -7))}
+        days = [{"date": date, "created": 40, "changed": 5, "net": net} for net, date in dates.items()]
+        await route.fulfill(json=shop.get(f"groups/{GROUP}/stats") | {"days": days})
+
+    await page.route("**/stats", of_three_days)
+    await page.reload()
+    bars = held.locator(".plot a")
+    for bar, said in ((-1, ": 60"), (-2, ": 67"), (-3, ": 67"), (-4, ": 30"), (-5, ": 0")):
+        await bars.nth(bar).hover()
+        await expect(held.locator(".readout")).to_have_text(re.compile(f"{said}$"))
+    await held.get_by_text("As a table").click()
+    await expect(held.get_by_role("row")).to_have_count(1 + 4)
 
 
 async def test_columns_are_chosen_ordered_and_kept_in_the_address(new_tab: Any, shop: Caller) -> None:

@@ -104,6 +104,7 @@ class Group:
             job_id: sum(document["root_job_id"] == job_id for document in live)
             for job_id in {document["root_job_id"] for document in live}
         }
+        assert sum(day["net"] for day in (await self.stats(store))["days"]) == len(live)
 
 
 def version(number: int, **changes: Any) -> dict[str, Any]:

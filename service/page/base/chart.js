@@ -1,7 +1,7 @@
 // Bars over time: stacked series with a legend, a table of the same numbers, and one stop for the Tab key.
 
 import { el, put, svg } from "./dom.js";
-import { compact, count, day, shortDay } from "./format.js";
+import { compact, count, day, many, shortDay } from "./format.js";
 
 const DAY = 86_400_000;
 const HEIGHT = 196;
@@ -17,17 +17,17 @@ function toBars(days, from, linkTo) {
   const span = (today() - from) / DAY;
   const start = span <= 92 ? (t) => t : span <= 800 ? weekStart : monthStart;
   const unit = span <= 92 ? "" : span <= 800 ? "week of " : "month from ";
+  const counts = new Map(days.map((one) => [Date.parse(one.date), one]));
   const bars = new Map();
+  let held = 0;
   for (let t = from; t <= today(); t += DAY) {
     const at = start(t);
     if (!bars.has(at)) bars.set(at, { label: unit + day(at), tick: shortDay(at), href: linkTo?.(new Date(at).toISOString().slice(0, 10)), created: 0, changed: 0 });
-  }
-  for (const { date, created, changed } of days) {
-    const bar = bars.get(start(Date.parse(date)));
-    if (bar) {
-      bar.created += created;
-      bar.changed += changed;
-    }
+    const bar = bars.get(at);
+    const { created = 0, changed = 0, net = 0 } = counts.get(t) ?? {};
+    bar.created += created;
+    bar.changed += changed;
+    bar.held = held += net;
   }
   return [...bars.values()];
 }
@@ -76,11 +76,15 @@ function stack(bar, series, x, width, bottom, scale) {
   return parts.length ? parts : [svg("rect", { class: "none", x, y: bottom - 1, width, height: 1 })];
 }
 
-/** Return a chart of all days; `linkTo(date)` is where a bar leads. */
-export function dayChart(days, linkTo) {
+/** Return a chart of what each day changed, whose bars lead to `linkTo(date)`, and one of what was held at its end. */
+export function dayCharts(days, linkTo) {
   const first = days.length ? Date.parse(days[0].date) : today();
   const bars = toBars(days, Math.min(first, today() - 29 * DAY), linkTo);
-  return chart("Items by day", bars, CREATED_AND_CHANGED, { summary: `${sumOf(bars, CREATED_AND_CHANGED, count)} since ${bars[0].label}`, head: "Day" });
+  const [unit] = bars[0].label.match(/^(week|month)/) ?? ["day"];
+  return [
+    chart("Items by day", bars, CREATED_AND_CHANGED, { summary: `${sumOf(bars, CREATED_AND_CHANGED, count)} since ${bars[0].label}`, head: "Day" }),
+    chart("Items held", bars.map((bar) => ({ ...bar, href: null })), [["held", `Held at the end of the ${unit}`]], { summary: `${many(bars.at(-1).held, "item")} today`, head: "Day" }),
+  ];
 }
 
 /**
@@ -126,7 +130,7 @@ function plot(title, bars, series, width, format, known, show) {
       picture.append(svg("text", { class: "tick", x: fromEnd === 0 ? width - right : x + step / 2, y: HEIGHT - 6, "text-anchor": anchor }, bar.tick));
     }
     picture.append(svg("a", {
-      href: bar.href, tabindex: fromEnd === 0 ? 0 : -1, "aria-label": `${bar.label}: ${words(bar, series, format)}. Show its items.`,
+      href: bar.href, role: !bar.href && "img", tabindex: fromEnd === 0 ? 0 : -1, "aria-label": `${bar.label}: ${words(bar, series, format)}.${bar.href ? " Show its items." : ""}`,
       onfocus: () => show(bar), onblur: () => show(null), onmouseenter: () => show(bar), onmouseleave: () => show(null),
     },
       svg("rect", { class: "hit", x, y: top, width: step, height: bottom - top }),

@@ -1,7 +1,7 @@
-// A group over time: items by day, what each crawl did and how long it took, how well a field was filled, reviews.
+// A group over time: items by day and items held, what each crawl did and how long it took, how well a field was filled, reviews.
 
 import { get } from "../base/api.js";
-import { chart, dayChart } from "../base/chart.js";
+import { chart, dayCharts } from "../base/chart.js";
 import { el, put, time } from "../base/dom.js";
 import { count, duration, percent, shortDay, shorten, when } from "../base/format.js";
 import { link } from "../base/place.js";
@@ -16,10 +16,12 @@ export async function show(view, _params, signal, stay) {
   const [stats, reviews, jobs] = await Promise.all([
     get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], {}, signal), readJobs(view.group, signal)]);
   const crawls = jobs.slice(0, CRAWLS).reverse();
+  const [byDay, held] = dayCharts(stats.days, (date) => link(view.path, { day: date }));
   const panel = (title, ...content) => el("section", { class: "panel" }, el("h2", null, title), ...content);
   put(view.tab, el("div", { class: "side-by-side" },
     el("div", null,
-      panel("Items by day", dayChart(stats.days, (date) => link(view.path, { day: date }))),
+      panel("Items by day", byDay),
+      panel("Items held", held),
       crawls.length > 0 && panel("What each crawl did", crawlChart(view, "What each crawl did", crawls, CHANGES, {}, (job) => job)),
       crawls.some(took) && panel("How long each crawl took", crawlChart(view, "How long each crawl took", crawls, [["took", "First to last write"]], { format: duration, most: longest(crawls) },
         (job) => ({ took: took(job) }))),
