@@ -6,7 +6,7 @@ import { confirm } from "./base/dialogs.js";
 import { announce, el, put } from "./base/dom.js";
 import { here } from "./base/place.js";
 import { askOtherTabs, joinTabs, know, may, signOut, takeFromLink, token } from "./base/session.js";
-import { forgetUnsaved, unsavedCount } from "./items/judging.js";
+import { drafts, forgetUnsaved, isUnsaved } from "./items/judging.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -106,6 +106,7 @@ function showPerson() {
 function signIn(error) {
   token.forget();
   forgetUnsaved();
+  drafts.clear();
   staying.abort();
   shown = last = known = "";
   nav.hidden = person.hidden = true;
@@ -122,8 +123,8 @@ function leave() {
     render();
     announce("You are signed out");
   };
-  if (!unsavedCount()) return out();
-  confirm("Sign out?", "Some of your approvals and rejections are not saved yet. Signing out drops them.", "Sign out", out);
+  if (!isUnsaved()) return out();
+  confirm("Sign out?", "Some of your changes are not saved yet. Signing out drops them.", "Sign out", out);
 }
 
 // The connection: every response counts; where nothing is heard for a while, the shell asks.
@@ -154,10 +155,10 @@ async function listen() {
 addEventListener("connected", () => {
   if (shown || !known || document.querySelector("dialog[open]")) return;
   // What failed is tried again; a browser does not ask twice for a module that it could not load.
-  if (isBroken && !unsavedCount()) location.reload();
+  if (isBroken && !isUnsaved()) location.reload();
   else render();
 });
-addEventListener("beforeunload", (event) => unsavedCount() && event.preventDefault());
+addEventListener("beforeunload", (event) => isUnsaved() && event.preventDefault());
 document.getElementById("sign-out").addEventListener("click", leave);
 account.addEventListener("click", () => showAccount(leave));
 document.querySelector(".skip").addEventListener("click", (event) => {

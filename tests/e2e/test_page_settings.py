@@ -65,6 +65,43 @@ async def test_an_address_that_is_refused_stays_in_the_dialog(new_tab: Any, shop
     await expect(dialog.get_by_label("Address")).to_have_value("http://hooks.example/")
 
 
+async def test_changed_settings_are_kept_until_they_are_saved_or_discarded(new_tab: Any, shop: Caller) -> None:
+    tab = await new_tab(shop)
+    page = await tab.open(SETTINGS)
+    history = page.get_by_label("Keep earlier versions for (days)")
+    await history.fill("30")
+    await page.get_by_role("button", name="Add a rule").click()
+    await page.get_by_label("Field", exact=True).fill("price")
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await expect(page.locator("#notice")).to_contain_text(f"The changed settings of {GROUP} are not saved.")
+    async with page.expect_event("dialog") as asked:
+        await page.close(run_before_unload=True)
+    await (await asked.value).dismiss()
+    tab.complaints.clear()
+    await page.get_by_role("button", name="Sign out").click()
+    await page.get_by_role("dialog", name="Sign out?").get_by_role("button", name="Keep").click()
+    shop.call("PUT", f"groups/{GROUP}", {"ignore": ["rank"]})  # somebody else
+
+    await page.locator("#notice").get_by_role("button", name="Go back").click()
+    await expect(history).to_have_value("30")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.locator("#notice")).to_contain_text("The settings are saved")
+    settings = shop.get(f"groups/{GROUP}")
+    assert (settings["history_days"], settings["ignore"]) == (30, ["rank"])
+    assert settings["rules"] == [{"path": "price", "min_fill": 0.9}]
+
+    await history.fill("7")
+    await page.go_back()
+    await page.go_forward()
+    await expect(history).to_have_value("7")
+    await page.get_by_role("button", name="Discard changes").click()
+    await expect(history).to_have_value("30")
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await page.get_by_role("link", name="job-1", exact=True).click()
+    await page.reload()  # asks nothing
+    await expect(page.get_by_role("heading", name="job-1")).to_be_visible()
+
+
 async def test_a_group_is_deleted_once_its_name_is_typed(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab(shop)).open(SETTINGS)
     await page.get_by_role("button", name="Delete this group").click()

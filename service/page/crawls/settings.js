@@ -6,6 +6,7 @@ import { announce, el, put } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
 import { go } from "../base/place.js";
 import { may } from "../base/session.js";
+import { drafts } from "../items/judging.js";
 import { readJobs } from "./jobs.js";
 import { webhooksPanel } from "./webhooks.js";
 
@@ -38,14 +39,23 @@ export async function ignoreField(group, path) {
   }
 }
 
-export async function show(view, _params, signal, stay) {
+export async function show(view, params, signal, stay) {
   if (!stay) return;
   put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
-  const [settings, webhooks] = await Promise.all([readSettings(view.group, signal), webhooksPanel(view.group, signal)]);
-  put(view.tab, el("div", { class: "settings" }, settingsForm(view, settings), webhooks, may("delete") && deletion(view)));
+  const kept = drafts.has(view.group);
+  const [settings, webhooks] = await Promise.all([kept || readSettings(view.group, signal), webhooksPanel(view.group, signal)]);
+  if (!kept) drafts.set(view.group, settingsForm(view, settings));
+  const { section, note } = drafts.get(view.group);
+  put(note, kept && ["Not saved yet ", el("button", { type: "button", class: "quiet", onclick: () => drafts.delete(view.group) && show(view, params, undefined, stay) }, "Discard changes")]);
+  put(view.tab, el("div", { class: "settings" }, section, webhooks, may("delete") && deletion(view)));
+  stay.addEventListener("abort", () => {
+    if (!drafts.get(view.group)?.isChanged()) return drafts.delete(view.group);
+    say(`The changed settings of ${shorten(view.group, 60)} are not saved. They are kept until you close the page.`, "bad", ["Go back", () => go([...view.path, "settings"])]);
+  });
   announce("Settings");
 }
 
+/** Return the form as `section`, `note` for what to say beside its button, and `isChanged`, which tells whether to save. */
 function settingsForm(view, settings) {
   const number = (name, title, hint, max) => field(`settings-${name}`, title,
     el("input", { id: `settings-${name}`, name, type: "number", min: name === "history_days" ? 0 : 1, max, value: settings[name] ?? "", "aria-describedby": `hint-${name}`, disabled: !may("write") }),
@@ -53,21 +63,18 @@ function settingsForm(view, settings) {
   const ignore = el("textarea", { id: "settings-ignore", name: "ignore", rows: Math.max(2, settings.ignore.length + 1), spellcheck: "false", "aria-describedby": "hint-ignore", disabled: !may("write") }, settings.ignore.join("\n"));
   const rules = el("ul", { class: "rules" }, settings.rules.map(ruleLine));
   const problem = el("p", { class: "problem", role: "alert" });
+  const note = el("span", { class: "faint" });
   const save = el("button", { class: "primary" }, "Save settings");
   const button = (text, onclick) => el("button", { type: "button", onclick }, text);
   const onsubmit = async (event) => {
     event.preventDefault();
-    const data = new FormData(event.target);
-    const days = (name) => (data.get(name) === "" ? null : Number(data.get(name)));
     problem.textContent = "";
     save.disabled = true;
     try {
-      const wanted = {
-        history_days: days("history_days") ?? 0, ignore: lines(data.get("ignore")), rules: [...rules.children].map(readRule),
-        // A token that may not delete may still change the rest.
-        ...(days("retention_days") !== settings.retention_days && { retention_days: days("retention_days") }),
-      };
-      Object.assign(settings, await write(["groups", view.group], wanted));
+      const wanted = changes();
+      await write(["groups", view.group], wanted);
+      Object.assign(saved, wanted);
+      put(note);
       say("The settings are saved");
     } catch (error) {
       problem.textContent = sentenceOf(error);
@@ -75,7 +82,7 @@ function settingsForm(view, settings) {
       save.disabled = false;
     }
   };
-  return el("section", { class: "panel" }, el("h2", null, "Settings"), el("form", { class: "padded", onsubmit },
+  const form = el("form", { class: "padded", onsubmit },
     el("div", { class: "two" },
       number("retention_days", "Delete items not scraped for (days)", "Without a number, items are kept for good.", 3650),
       number("history_days", "Keep earlier versions for (days)", "0 keeps none. With history, an item shows what changed.", 365)),
@@ -86,7 +93,15 @@ function settingsForm(view, settings) {
         button("Add a rule", () => rules.append(ruleLine({ path: "", min_fill: 0.9 }))),
         button("Propose from the last good crawl", () => propose(view, rules).catch((error) => (problem.textContent = sentenceOf(error)))))),
     problem,
-    may("write") && el("p", { class: "actions" }, save)));
+    may("write") && el("p", { class: "actions" }, save, note));
+  const days = (name) => (form.elements[name].value === "" ? null : Number(form.elements[name].value));
+  const read = () => ({
+    retention_days: days("retention_days"), history_days: days("history_days") ?? 0, ignore: lines(ignore.value), rules: [...rules.children].map(readRule),
+  });
+  const saved = read();
+  // Only what was changed here is sent: a token that may not delete may change the rest, and so may somebody else meanwhile.
+  const changes = () => Object.fromEntries(Object.entries(read()).filter(([name, value]) => JSON.stringify(value) !== JSON.stringify(saved[name])));
+  return { section: el("section", { class: "panel" }, el("h2", null, "Settings"), form), note, isChanged: () => Object.keys(changes()).length > 0 };
 }
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
@@ -142,6 +157,7 @@ function deletion(view) {
   const ask = () => confirm(`Delete ${shorten(view.group, 60)}?`, "All its outputs, reviews and jobs are deleted. This cannot be undone.", "Delete the group", async () => {
     let more = true;
     while (more) ({ more } = await remove(["groups", view.group]));
+    drafts.delete(view.group);
     say(`${shorten(view.group, 60)} is deleted`);
     go(["groups"]);
   }, view.group);

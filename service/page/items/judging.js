@@ -109,7 +109,13 @@ function report(desk, done, newer, conflicts, gone, stopped) {
 // What is not saved, whatever the view: `{desk, changes, failure}` each.
 let unsaved = [];
 
-export const unsavedCount = () => unsaved.reduce((sum, { changes }) => sum + changes.length, 0);
+/** The forms of settings that were changed and left, or are being changed: group -> `{section, isChanged()}`. */
+export const drafts = new Map();
+
+const waitingCount = () => unsaved.reduce((sum, { changes }) => sum + changes.length, 0);
+
+/** Return whether there is something that closing the page would lose. */
+export const isUnsaved = () => unsaved.length > 0 || [...drafts.values()].some((draft) => draft.isChanged());
 
 export function forgetUnsaved() {
   unsaved = [];
@@ -132,7 +138,7 @@ function showUnsaved() {
   bar.hidden = !unsaved.length;
   if (!unsaved.length) return put(bar);
   put(bar,
-    el("span", null, el("strong", null, `${many(unsavedCount(), "change is", "changes are")} not saved. `), sentenceOf(unsaved.at(-1).failure)),
+    el("span", null, el("strong", null, `${many(waitingCount(), "change is", "changes are")} not saved. `), sentenceOf(unsaved.at(-1).failure)),
     el("span", { class: "actions" },
       el("button", { type: "button", class: "primary", onclick: saveAgain }, "Save again"),
       el("button", { type: "button", class: "quiet", onclick: forgetUnsaved }, "Discard")));
