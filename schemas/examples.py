@@ -123,6 +123,7 @@ EXAMPLES: dict[str, Any] = {
         "last_change": "2026-11-15T09:00:19.812Z",
         "retention_days": None,
         "verdict": "passed",
+        "dropped": [],
         "days": [{"date": "2026-11-15", "created": 16, "changed": 108, "net": 16}],
     },
     "GroupSettings": {"retention_days": 90, "ignore": ["scraped_at"], "rules": _RULES},

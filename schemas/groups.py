@@ -31,6 +31,14 @@ class Group(Base):
         allow_none=True,
         metadata={"description": "Of the newest finished job: passed, failed, or null without rules"},
     )
+    dropped = fields.List(
+        fields.String(),
+        required=True,
+        metadata={
+            "description": "Up to five fields that the newest finished job filled less than the one before it, "
+            "by more than 10 percentage points"
+        },
+    )
     days = fields.List(fields.Nested(Day), required=True)
 
 

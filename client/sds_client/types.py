@@ -205,6 +205,7 @@ class Group(TypedDict):
     last_change: str | None
     retention_days: int | None
     verdict: str | None
+    dropped: list[str]
     days: list[Day]
 
 

@@ -24,7 +24,7 @@ from service.store.jobs import Jobs, served
 from service.store.listing import Record
 from service.store.outputs.counts import UPKEEP_DELAY
 from service.store.outputs.query import Query
-from service.store.rules import Facts, Field, Verdict, judge
+from service.store.rules import Facts, Field, dropped, judge
 from service.store.upkeep import DeleteSome
 from service.store.webhooks import Webhooks
 
@@ -126,7 +126,7 @@ class Crawls:
             return_document=ReturnDocument.AFTER,
         )
         if found is not None:
-            await self._note_verdict(owner, found, verdict)
+            await self._note_verdict(owner, found, dropped(facts))
             return found
         ended: Record = await self._jobs.find_one({**owner, "job_id": job_id}) or {}
         return ended
@@ -153,9 +153,9 @@ class Crawls:
             told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
             await self._jobs.update_one(told, {"$unset": {"untold": ""}})
 
-    async def _note_verdict(self, owner: Record, job: Record, verdict: Verdict) -> None:
-        """Keep the verdict of the newest finished job with its group."""
-        newest = {"job_id": job["job_id"], "verdict": verdict.verdict, "date": job["finish_date"]}
+    async def _note_verdict(self, owner: Record, job: Record, dropped: list[str]) -> None:
+        """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""
+        newest = {name: job[name] for name in ("job_id", "verdict")} | {"dropped": dropped, "date": job["finish_date"]}
         older = {"$not": [{"$gt": ["$verdict.date", job["finish_date"]]}]}
         await self._groups.update_one(
             owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]

@@ -26,7 +26,7 @@ _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
 _GATHERED_AT_ONCE = 16
 _COLLECTIONS = ("groups", "jobs", "days")
-_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict.verdict")
+_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict")
 # The settings of a group, with their defaults.
 _SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
 # Whether counts of jobs and days wait to be moved, not the counts themselves: they may be 64 KB per group.
@@ -169,6 +169,7 @@ def _served(group: dict[str, Any], days: list[dict[str, Any]]) -> dict[str, Any]
         "last_change": group.get("last_change"),
         "retention_days": group.get("retention_days"),
         "verdict": group.get("verdict", {}).get("verdict"),
+        "dropped": group.get("verdict", {}).get("dropped", []),
         "days": [
             {"date": day["date"], **counts}
             for day in sorted(days, key=lambda day: day["date"])

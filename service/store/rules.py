@@ -41,6 +41,19 @@ def judge(rules: Sequence[Rule], facts: Facts) -> Verdict:
     return Verdict("failed" if problems else "passed", problems)
 
 
+# A field has dropped if it is filled less than before by more than this share; some are named with the group.
+_DROP = 0.1
+_MAX_DROPPED = 5
+
+
+def dropped(facts: Facts) -> list[str]:
+    """Return fields filled clearly less than in the job before, largest drop first; of an object, those inside it."""
+    before = facts.fill_before or {}
+    drops = {path: drop for path, fill in before.items() if (drop := fill - _fill(path, facts)) > _DROP}
+    inner = [path for path in drops if not any(other.startswith(f"{path}.") for other in drops)]
+    return sorted(inner, key=lambda path: -drops[path])[:_MAX_DROPPED]
+
+
 # The value that a rule found and its message; None if the rule passes.
 Found = tuple[Any, str] | None
 

@@ -37,6 +37,7 @@ async def test_an_unknown_group_has_nothing_in_it(api: Api) -> None:
         "last_change": None,
         "retention_days": None,
         "verdict": None,
+        "dropped": [],
         "days": [],
     }
 
@@ -55,6 +56,7 @@ async def test_writing_counts_items_jobs_approvals_and_days(api: Api) -> None:
         "last_id": last_id,
         "retention_days": None,
         "verdict": None,
+        "dropped": [],
         "days": [{"date": today(), "created": 4, "changed": 2, "net": 4}],
     }
 

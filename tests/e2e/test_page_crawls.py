@@ -69,9 +69,13 @@ async def test_a_job_says_its_problems_in_words_and_leads_to_the_items_behind_th
     await expect(rows(page)).to_have_count(7)
 
 
-async def test_the_groups_show_the_verdict_of_the_newest_crawl(new_tab: Any, crawls: Caller) -> None:
+async def test_the_groups_show_the_verdict_of_the_newest_crawl_and_fields_that_dropped(
+    new_tab: Any, crawls: Caller
+) -> None:
     page = await (await new_tab(crawls)).open("#/groups")
     await expect(page.get_by_role("row", name=GROUP)).to_contain_text("failed")
+    await page.get_by_role("link", name="price filled less").click()
+    await expect(page.get_by_text("1 field filled less than before: price")).to_be_visible()
 
 
 async def test_an_item_is_shown_before_and_after(new_tab: Any, crawls: Caller) -> None:

@@ -9,7 +9,7 @@ from marshmallow import ValidationError
 
 from schemas.rules import Rule
 from service.http.output.field_statistics import FieldStatistics
-from service.store.rules import Facts, judge
+from service.store.rules import Facts, dropped, judge
 
 
 def facts(*data: dict[str, Any], **changes: Any) -> Facts:
@@ -149,3 +149,11 @@ def test_every_broken_rule_is_reported() -> None:
     rules: list[dict[str, Any]] = [{"min_items": 10}, {"max_missing": 0.1}, {"path": "price.amount", "min_fill": 1}]
     verdict, problems = judge(rules, facts(*PRICES, missing=4))
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", rules)
+
+
+def test_fields_that_dropped_are_named_largest_first_without_the_object_around_them() -> None:
+    before = {"title": 1.0, "colour": 1.0, "size": 0.1, "price": 1.0, "price.amount": 1.0}
+    now = facts({"title": "a", "colour": "red"}, {"title": "b"})
+    assert dropped(now._replace(fill_before=before)) == ["price.amount", "colour"]
+    assert dropped(now._replace(fill_before={f"field {n}": 1.0 for n in range(9)})) == [f"field {n}" for n in range(5)]
+    assert dropped(now) == []

@@ -4,7 +4,7 @@ import { get, sentenceOf } from "../base/api.js";
 import { spark } from "../base/chart.js";
 import { say } from "../base/dialogs.js";
 import { announce, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
-import { count, many, percent, since } from "../base/format.js";
+import { count, many, percent, shorten, since } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { verdictChip } from "../crawls/jobs.js";
 
@@ -75,10 +75,11 @@ function line(group) {
     cell("Last change", "", group.last_change ? time(group.last_change, since(group.last_change)) : "never"));
 }
 
-/** Return how the newest finished crawl was judged, with a way to it. */
-function newestCrawl(group) {
-  const verdict = verdictChip(group);
-  return verdict ? el("a", { href: link(["groups", group.group_id, "jobs"]), "aria-label": `The newest crawl of ${group.group_id} ${group.verdict}` }, verdict) : faint("not judged");
+/** Return how the newest finished crawl was judged and which fields it filled less than before, with a way to each. */
+function newestCrawl({ group_id, verdict, dropped }) {
+  return el("div", { class: "newest" },
+    verdict ? el("a", { href: link(["groups", group_id, "jobs"]), "aria-label": `The newest crawl of ${group_id} ${verdict}` }, verdictChip({ verdict })) : faint("not judged"),
+    dropped.length > 0 && el("a", { class: "bad-text", href: link(["groups", group_id, "fields"]) }, `${shorten(dropped.join(", "), 60)} filled less`));
 }
 
 function filter(place, name) {
