@@ -2,9 +2,40 @@
 
 from __future__ import annotations
 
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Locator, Page, expect
 
 GROUP = "shop"
+
+CONTRAST = """() => {
+  const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (color) => {
+    canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const light = ([r, g, b]) => [r, g, b].map((v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = (node) => {
+    for (; node; node = node.parentElement) {
+      const color = rgba(getComputedStyle(node).backgroundColor);
+      if (color[3] === 255) return color;
+    }
+    return [255, 255, 255];
+  };
+  const faults = new Set();
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.data.trim() || !node.checkVisibility()) continue;
+    if (node.closest(".off, :disabled, .unseen")) continue;
+    const style = getComputedStyle(node);
+    const color = node.namespaceURI.endsWith("svg") ? style.fill : style.color;
+    const [a, b] = [light(rgba(color)), light(ground(node))].sort((x, y) => y - x);
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < 4.5) faults.add(`${ratio.toFixed(2)} ${node.className} ${walker.currentNode.data.trim().slice(0, 30)}`);
+  }
+  return [...faults];
+}"""
 
 
 def rows(page: Page) -> Locator:
@@ -40,3 +71,17 @@ async def add_filter(page: Page, name: str, value: str) -> None:
     else:
         await control.fill(value)
     await page.get_by_role("button", name="Filter", exact=True).click()
+
+
+async def axe_findings(page: Page) -> list[str]:
+    """Return what axe-core finds."""
+    found = (await Axe().run(page)).response["violations"]
+    return [f"{one['id']} ({one['impact']}): {node['html'][:200]}" for one in found for node in one["nodes"]]
+
+
+async def expect_readable(page: Page) -> None:
+    """Check that what is shown fits the width of the screen, has enough contrast, and that axe-core finds nothing."""
+    width = page.viewport_size["width"] if page.viewport_size else 0
+    assert await page.evaluate("document.documentElement.scrollWidth") <= width, page.url
+    assert await page.evaluate(CONTRAST) == [], page.url
+    assert await axe_findings(page) == [], page.url

@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, expect_ids, rows
+from tests.e2e.page import GROUP, add_filter, expect_ids, expect_readable, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -168,3 +168,41 @@ async def test_a_field_over_the_crawls_is_a_chart(new_tab: Any, crawls: Caller) 
     did = page.locator("section", has_text="What each crawl did")
     await did.get_by_text("As a table").click()
     await expect(did.get_by_role("row", name="tuesday")).to_contain_text("4")
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+async def test_a_failed_crawl_and_what_it_changed_can_be_read(
+    new_tab: Any, crawls: Caller, width: int, dark: bool
+) -> None:
+    for label, url in (("Our sync", "https://hooks.invalid/"), ("", f"https://hooks.invalid/{'long' * 40}")):
+        crawls.post("webhooks", {"url": url, "events": ["job.finished", "group.changed"], "label": label})
+    every = {"type": "number", "min": 1, "max": 50, "max_drop": 0.2}
+    rules = [{"path": "price", name: value} for name, value in every.items()] + [{"min_items": 20}]
+    crawls.call("PUT", f"groups/{GROUP}", {"rules": rules})
+    crawl(crawls, "wednesday", [None] * 10)
+    page = await (await new_tab(crawls, width=width, height=740, dark=dark)).open(f"#/groups/{GROUP}/jobs/wednesday")
+    await expect(page.locator(".problems")).to_contain_text("problems")
+    await expect(page.get_by_text("Filled less than in the crawl before")).to_be_visible()
+    await expect_readable(page)
+    for view, shown in (
+        ("/jobs", "table.jobs"),
+        ("/fields", "table.fields-table"),
+        ("/time", ".plot a"),
+        ("", "table.rows"),
+    ):
+        await page.evaluate("hash => { location.hash = hash; }", f"#/groups/{GROUP}{view}")
+        await expect(page.locator(shown).first).to_be_visible()
+        await expect_readable(page)
+    await page.evaluate("hash => { location.hash = hash; }", f"#/groups/{GROUP}/settings")
+    await page.get_by_role("button", name="Test: Our sync").click()
+    await expect(page.locator("table.webhooks .chip.bad").first).to_be_visible()
+    await expect(page.locator(".rule")).to_have_count(5)
+    await expect_readable(page)
+    await page.get_by_role("button", name="Deliveries: Our sync").click()
+    await expect(page.get_by_role("dialog").locator("li").first).to_be_visible()
+    await expect_readable(page)
+    await page.evaluate("hash => { location.hash = hash; }", f"#/groups/{GROUP}?url=https://shop.example/p/8")
+    await rows(page).first.get_by_role("link").first.click()
+    await expect(page.locator("table.versions .old").first).to_be_visible()
+    await expect_readable(page)
