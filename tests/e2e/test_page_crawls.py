@@ -206,3 +206,35 @@ async def test_a_failed_crawl_and_what_it_changed_can_be_read(
     await rows(page).first.get_by_role("link").first.click()
     await expect(page.locator("table.versions .old").first).to_be_visible()
     await expect_readable(page)
+
+
+async def test_a_crawl_shows_its_series_its_state_and_how_long_it_took(new_tab: Any, caller: Caller) -> None:
+    crawl(caller, "beds", [1.0], series="furniture")
+    crawl(caller, "lamps", [1.0], series="lights")
+    jobs = caller.get(f"groups/{GROUP}/jobs")
+    jobs[1]["first_write"], jobs[1]["last_write"] = "2026-11-15T06:00:00.000Z", "2026-11-15T08:05:00.000Z"
+    tab = await new_tab(caller)
+    await tab.page.route(f"**/groups/{GROUP}/jobs", lambda route: route.fulfill(json=jobs))
+    page = await tab.open(f"#/groups/{GROUP}/jobs")
+    await expect(page.get_by_role("row", name="lamps")).to_contain_text("Series lights")
+    await page.get_by_role("link", name="beds", exact=True).click()
+    facts = page.locator("dl.facts")
+    for text in ("finished", "furniture", "2 h 5 min"):
+        await expect(facts).to_contain_text(text)
+    await expect(facts).not_to_contain_text("Crawl before")
+    await page.get_by_role("link", name="Over time").click()
+    took = page.locator("section", has_text="How long each crawl took")
+    await expect(took.locator(".legend")).to_contain_text("First to last write")
+    await took.locator(".plot a").first.hover()
+    await expect(took.locator(".readout")).to_have_text("beds: 2 h 5 min")
+    did = page.locator("section", has_text="What each crawl did")
+    await expect(did.locator(".key")).to_have_text(["Created", "Changed", "Unchanged", "Missing"])
+
+
+async def test_a_field_that_differs_in_every_crawl_can_be_ignored_from_the_fields(new_tab: Any, caller: Caller) -> None:
+    caller.post(f"outputs/{GROUP}", [make_output(data={"title": "Lamp", "scraped_at": "2026-11-16T06:00:00Z"})])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/fields")
+    await page.get_by_role("button", name="Ignore scraped_at").click()
+    await expect(page.get_by_role("button", name="Ignore title")).to_have_count(0)
+    await expect(page.locator("#notice")).to_contain_text("scraped_at is ignored")
+    assert caller.get(f"groups/{GROUP}")["ignore"] == ["scraped_at"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -298,11 +299,14 @@ async def test_the_field_that_broke_is_a_column_and_the_one_that_is_always_the_s
     await expect(head.filter(has_text="price.currency")).to_have_count(0)
 
 
-async def test_who_one_is_stands_behind_the_account(new_tab: Any, reviewer: Caller) -> None:
+async def test_who_one_is_stands_behind_the_account(new_tab: Any, reviewer: Caller, mongo_url: str) -> None:
+    expires = datetime.now(UTC) + timedelta(days=2, hours=1)
+    made = ["--organization", str(reviewer.organization_id), "--label", "Ada", "--expires", f"{expires:%FT%TZ}"]
+    reviewer.token = run_command(mongo_url, "token", "create", "--scope", "read", *made).stdout.split()[-1]
     page = await (await new_tab(reviewer)).open("#/groups")
-    await page.get_by_role("button", name=f"Organization {reviewer.organization_id}").click()
+    await page.get_by_role("button", name="Ada").click()
     dialog = page.get_by_role("dialog", name="Your token")
-    for text in (str(reviewer.organization_id), "read: look", "delete: delete", "never"):
+    for text in (str(reviewer.organization_id), "Ada", "read: look", f"{expires:%Y}", "in 2 days"):
         await expect(dialog).to_contain_text(text)
     await dialog.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_label("Access token")).to_be_visible()

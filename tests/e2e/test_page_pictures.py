@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -53,3 +54,16 @@ async def test_pictures_inside_the_data_are_shown_at_once(new_tab: Any, caller: 
     await expect(picture).to_have_js_property("complete", True)
     await rows(page).first.get_by_role("link").first.click()
     await expect(page.get_by_role("dialog").locator("img")).to_have_attribute("src", INLINE)
+
+
+@pytest.mark.parametrize("images", [["{}"], [{"alt": "A lamp", "url": "{}"}]], ids=["addresses", "objects"])
+async def test_pictures_in_lists_are_found(new_tab: Any, caller: Caller, images: list[Any]) -> None:
+    address = "https://files.example/lamp.jpg?width=80"
+    data = json.loads(json.dumps({"title": "Lamp", "images": images}).replace("{}", address))
+    caller.post(f"outputs/{GROUP}", [make_output(data=data, files=[])])
+    tab = await new_tab(caller)
+    await tab.page.route("https://files.example/**", lambda route: route.fulfill(status=204))
+    page = await tab.open(f"#/groups/{GROUP}")
+    await page.get_by_label("Pictures").check()
+    await expect(rows(page).first.locator("img")).to_have_attribute("src", address)
+    tab.complaints = [one for one in tab.complaints if "files.example" not in one]

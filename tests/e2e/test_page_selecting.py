@@ -122,6 +122,18 @@ async def test_a_selection_goes_over_pages_and_is_downloaded_or_deleted_itself(n
     assert len(left) == ITEMS - 2 and not left & {item["output_id"] for item in chosen}
 
 
+async def test_all_that_match_are_downloaded(new_tab: Any, many: Caller) -> None:
+    page = await (await new_tab(many)).open(f"#/groups/{GROUP}?country=Japan")
+    await select_all(page, 400)
+    await page.locator(".selection").get_by_role("button", name="Download").click()
+    dialog = page.get_by_role("dialog", name="Download")
+    await dialog.get_by_label("Format").select_option("ndjson")
+    async with page.expect_download() as download:
+        await dialog.get_by_role("button", name="Download").click()
+    lines = Path(await (await download.value).path()).read_text().splitlines()
+    assert {json.loads(line)["id"] for line in lines} == {item["id"] for item in held(many, "country=Japan")}
+
+
 async def test_a_long_run_can_be_stopped_and_says_what_is_left(new_tab: Any, many: Caller) -> None:
     page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
     await select_all(page, 1200)
