@@ -26,8 +26,8 @@ from service.settings import Settings
 from service.store import Store
 
 _CONNECTED_AT_ONCE = 50
-# A follower that has left is noticed when its second heartbeat cannot be sent.
-_LEFT_SECONDS = 35
+# For the service to notice that the readers of the turn before have left.
+_LEFT_SECONDS = 5
 
 
 def _connect(port: int, token: str, path: str, count: int) -> list[socket.socket]:

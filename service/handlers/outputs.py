@@ -28,7 +28,7 @@ from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
 from service.http.metrics import METRICS
 from service.http.middleware.auth import while_valid
-from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
+from service.http.middleware.limits import ADMISSION, LIMITS, TailGate, end_with_client
 from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
@@ -167,6 +167,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
     gate, deadline = TailGate(request.app[LIMITS], group.organization_id), time.monotonic() + seconds
     query = query._replace(cursor=max(query.cursor, page.checkpoint))
     admission.stay()
+    end_with_client(request)
     with outputs.tail(group, query, _ITEMS, gate) as reader:
         while True:
             admission.pause()  # waiting readers hold no memory

@@ -19,7 +19,7 @@ from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error
-from service.http.keys import EXPECTS
+from service.http.keys import EXPECTS, STAYING
 from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
@@ -66,6 +66,7 @@ class Protocol(web.RequestHandler):
         "_min_send_rate",
         "_receive_timeout",
         "_received",
+        "_request",
         "_slow_reader",
         "_small_chunks",
         "handling",
@@ -85,6 +86,7 @@ class Protocol(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
         self._slow_reader: SlowReader | None = None
         self._half_closed = False
+        self._request: web.BaseRequest | None = None  # that is being handled
 
     @property
     def busy(self) -> bool:
@@ -101,14 +103,14 @@ class Protocol(web.RequestHandler):
 
     def begin(self, request: web.BaseRequest) -> None:
         """Note that a request's head is complete and its handler runs."""
-        self._body, self.handling = request.content, True
+        self._request, self._body, self.handling = request, request.content, True
         self._chunked = "Transfer-Encoding" in request.headers
         self._keep(-self._head)
         self._stop_head_timer()
 
     def end(self, response: web.StreamResponse | None) -> None:
         """Note that the handler is done, and its response is sent now."""
-        self.handling = self._chunked = False
+        self._request, self.handling, self._chunked = None, False, False
         self._received = self._small_chunks = 0
         if not self._receiving_body:
             self._body = None
@@ -201,10 +203,10 @@ class Protocol(web.RequestHandler):
             self.transport.abort()
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Let a client that closed its side after its request still get the response."""
+        """Let a client that closed its side after its request still get the response, unless that never ends."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self.ssl_context is not None:  # TLS cannot be open on one side only
+        if self.ssl_context is not None or self._staying is not None:  # TLS cannot be open on one side only
             return False
         if self._head_timer is not None:
             asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_handling)
@@ -225,7 +227,13 @@ class Protocol(web.RequestHandler):
         if self._slow_reader is not None:
             self._slow_reader.stop()
 
+    @property
+    def _staying(self) -> asyncio.Task[Any] | None:
+        return None if self._request is None else self._request.get(STAYING)
+
     def connection_lost(self, exc: BaseException | None) -> None:
+        if self._staying is not None:
+            self._staying.cancel()
         self._stop_head_timer()
         self._keep(-self._head)
         if self._drained is not None and not self._drained.done():

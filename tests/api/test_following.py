@@ -17,6 +17,7 @@ from service.http.keys import STOPPING
 from service.http.middleware.limits import LIMITS
 from service.store import Store
 from tests.support.api import Api, make_output
+from tests.support.raw import connect
 
 FOLLOW = "/v1/outputs/shop/export?follow=true"
 EVENTS = "/v1/outputs/shop/export?format=sse"
@@ -199,6 +200,20 @@ async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkey
         stream.response.close()
     async with asyncio.timeout(60):
         while store.outputs.waiting_readers:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", [FOLLOW, "/v1/outputs/shop/export?format=sse", "/v1/outputs/shop?wait=60&cursor=9"])
+async def test_a_client_that_leaves_while_nothing_is_new_gives_its_place_back_at_once(
+    shop: Api, store: Store, path: str
+) -> None:
+    readers = shop.client.app[LIMITS].waiting
+    async with connect(shop) as connection:
+        await connection.send(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shop.token}\r\n\r\n".encode())
+        await until_waiting(store)
+        assert readers.used == 1
+    async with asyncio.timeout(10):  # a heartbeat comes every 15 s
+        while readers.used:
             await asyncio.sleep(0.01)
 
 

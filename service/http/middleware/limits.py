@@ -13,7 +13,7 @@ from aiohttp import web
 
 from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
-from service.http.keys import SETTINGS, TOKEN
+from service.http.keys import SETTINGS, STAYING, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import Turns, Waiting, Waking
 from service.settings import Settings
@@ -221,6 +221,13 @@ class TailGate:
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
         self._limits.waking.add(waiting)
+
+
+def end_with_client(request: web.Request) -> None:
+    """Cancel a request that waits or follows as soon as its client leaves."""
+    task = asyncio.current_task()
+    assert task is not None
+    request[STAYING] = task
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from isal import igzip, isal_zlib
 
 from service.http.keys import STREAMING
 from service.http.middleware.auth import while_valid
-from service.http.middleware.limits import ADMISSION, LIMITS
+from service.http.middleware.limits import ADMISSION, LIMITS, end_with_client
 from service.http.offload import off_loop
 from service.store import Batch, render_json, response_has_begun
 
@@ -90,6 +90,7 @@ async def stream_response(
     begun = bytearray()
     async with aclosing(pieces), while_valid(request):
         if at_once:
+            end_with_client(request)
             await request[ADMISSION].follow(STREAM_BYTES)
         async with request.app[LIMITS].beginning:
             if at_once:
