@@ -153,7 +153,7 @@ class Plan:
             case Patch():
                 self._patch(output_id, change, known)
             case Delete() if change.selects(known):
-                self._delete(output_id, change, known)
+                self._delete(known)
             case _:
                 self.leave(output_id, known, "conflict")
 
@@ -186,7 +186,7 @@ class Plan:
         done = change_of(put.root_job_id, True, job_before, known["change"])
         rest = (known["create_date"], newest, approved, done, known["id"])
         document = self._heads.document(output_id, content, id, first_id, *rest)
-        self._update(output_id, known, kind, put.root_job_id, approved, document, put.size)
+        self._update(known, kind, put.root_job_id, approved, document, put.size)
 
     def _patch(self, output_id: str, patch: Patch, known: Known) -> None:
         if patch.if_ids is not None and known["id"] not in patch.if_ids:
@@ -209,35 +209,24 @@ class Plan:
         elif size > self.max_item_bytes:
             self.leave(output_id, known, "too_large")
         else:
-            self._set(output_id, known, "patched", approved, changes, unset, size)
+            self._set(known, "patched", changes, unset, size)
 
-    def _delete(self, output_id: str, delete: Delete, known: Known) -> None:
+    def _delete(self, known: Known) -> None:
         filters = {name: known[name] for name in FILTER_TAGS if name in known}
-        self._set(output_id, known, "deleted", False, {**_EMPTIED, "deleted": True, "tags": filters}, {}, 0)
+        self._set(known, "deleted", {**_EMPTIED, "deleted": True, "tags": filters}, {}, 0)
 
-    def _set(
-        self,
-        output_id: str,
-        known: Known,
-        kind: str,
-        approved: bool,
-        changes: dict[str, Any],
-        unset: dict[str, Any],
-        size: int,
-    ) -> None:
+    def _set(self, known: Known, kind: str, changes: dict[str, Any], unset: dict[str, Any], size: int) -> None:
         newer = {"id": self._id, "prev_id": known["id"], "update_date": self.batch.date}
         update = {"$set": {**newer, **changes}}
         if unset:
             update["$unset"] = unset
-        self._update(output_id, known, kind, known["root_job_id"], approved, update, size)
+        self._update(known, kind, known["root_job_id"], changes["is_approved"], update, size)
 
-    def _update(
-        self, output_id: str, known: Known, kind: str, job: str, approved: bool, update: Any, size: int
-    ) -> None:
+    def _update(self, known: Known, kind: str, job: str, approved: bool, update: Any, size: int) -> None:
         """Add an update that does nothing if the item was changed or touched meanwhile."""
         seen = {name: known[name] for name in ("id", "root_job_id", "last_scraped_date")}
-        statement = {"q": {**self.batch.group.owner, "_id": output_id, **seen}, "u": update, "hint": "_id_"}
-        self.rows.append(Row(output_id, known["key_hash"], self._id, known, kind, job, approved, statement, size))
+        statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **seen}, "u": update, "hint": "_id_"}
+        self.rows.append(Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size))
 
     def _touch(self, output_id: str, put: Put, known: Known) -> None:
         scraped = put.scraped or self.batch.date
