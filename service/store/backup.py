@@ -27,7 +27,7 @@ from service.store.layout import VERSION, Layout
 _FORMAT = "scraping-data-service backup"
 # Collections read per group, in one snapshot; and collections read per organization.
 GROUP_COLLECTIONS = ("groups", "outputs", "versions", "jobs", "days", "reviews")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens")
+ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens", "webhooks", "deliveries")
 # The counters of an organization; its id is the document's own.
 COUNTERS = "sequences"
 COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS)

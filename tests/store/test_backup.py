@@ -18,6 +18,7 @@ from pymongo import MongoClient
 
 from service.store import Vault
 from service.store.backup import COLLECTIONS
+from service.store.indexes import INDEXES
 from tests.support.api import make_cookie, make_entry, make_output, make_review
 from tests.support.processes import ServiceProcess, make_token, run_command
 
@@ -95,6 +96,7 @@ class Caller:
                 "/v1/reviews/g",
                 "/v1/reviews/only-reviews",
                 "/v1/groups/g/jobs",
+                "/v1/webhooks",
             )
         ]
 
@@ -108,6 +110,7 @@ def fill(service: Caller) -> None:
     service.call("/v1/reviews/only-reviews", [make_review()])
     service.call("/v1/cookies", [make_cookie(value="c00kie-value")])
     service.call("/v1/local-storage", [make_entry(value="st0red-value")])
+    service.call("/v1/webhooks", {"url": "https://hooks.example/finished", "events": ["job.finished"]})
     deleted = service.call("/v1/outputs/g?limit=1")["items"][0]["output_id"]
     service.call(f"/v1/outputs/g/{deleted}", method="DELETE")
 
@@ -140,7 +143,8 @@ def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_m
         service.call("/v1/outputs/g", [make_output(2, data={"title": "changed after the restore"})])
         new = service.call(f"/v1/outputs/g?limit=1000&cursor={cursor}")["items"]
         assert [item["key_hash"] for item in new] == ["key-200", "key-201", "key-202", "key-2"]
-    # Every collection that holds something is in the backup, and what is sealed is sealed in it.
+    # Every collection is in the backup, and what is sealed is sealed in it.
+    assert set(INDEXES) <= set(COLLECTIONS)
     source = client[f"{PREFIX}from"]
     kept = {name for name in source.list_collection_names() if source[name].find_one()}
     assert kept - {"meta", "probes"} <= set(COLLECTIONS)
