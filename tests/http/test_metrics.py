@@ -29,6 +29,7 @@ from tests.support.api import Api, make_output
 from tests.support.groups import Group, open_batch
 from tests.support.processes import SECONDS, ServiceProcess
 from tests.support.raw import connect
+from tests.support.receiver import receiving
 from tests.support.workers import pausing
 
 
@@ -196,6 +197,28 @@ class TestBatches:
         for batch in batches:
             await store.outputs.ids.turn(batch.group, Finished(batch, Change()), 0)
         assert (await metrics(api))["sds_batches_in_flight"] == 0
+        await store.client.drop_database(store.database.name)
+
+
+class TestWebhooks:
+    @pytest.fixture
+    def settings(self, organization: int) -> Settings:
+        """A database without the webhooks of other tests, whose messages would be counted too."""
+        return Settings(mongo_database=f"webhooks{organization}", webhook_private=True)
+
+    async def test_attempts_to_deliver_a_webhook_are_counted_by_result(self, api: Api, store: Store) -> None:
+        delivered, failed = (f'sds_webhook_deliveries_total{{result="{name}"}}' for name in ("delivered", "failed"))
+        async with receiving() as receiver:
+            webhook = await api.ok("/v1/webhooks", {"url": receiver.url, "events": ["group.changed"]})
+            found = await metrics(api)
+            assert (found[delivered], found[failed]) == (0, 0)
+            await api.ok("/v1/outputs/g", [make_output(1)])
+            await eventually(lambda: metrics(api), delivered, lambda count: count == 1)
+            receiver.status = 500
+            for _ in range(2):
+                await api.post(f"/v1/webhooks/{webhook['webhook_id']}/test")
+            found = await metrics(api)
+            assert (found[delivered], found[failed]) == (1, 2)
         await store.client.drop_database(store.database.name)
 
 
