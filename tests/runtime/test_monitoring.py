@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from scripts.alerts import CASES, shortened
 from service.http.metrics import FAMILIES
 from tests.support.documentation import ROOT
 
@@ -58,3 +59,12 @@ def test_every_alert_has_a_test_that_it_fires_and_one_that_it_is_quiet() -> None
 @pytest.mark.parametrize("alert", ALERTS)
 def test_every_alert_has_a_paragraph_that_says_what_to_do(alert: str) -> None:
     assert f"**{alert}**" in (ROOT / "docs/operations.md").read_text()
+
+
+def test_every_alert_can_be_fired_for_real() -> None:
+    assert {alert for alerts, _ in CASES for alert in alerts} == set(ALERTS)
+
+
+def test_for_that_only_durations_are_shortened() -> None:
+    rule = "expr: rate(sds_x_total[15m]) > 60\nfor: 5m\n"
+    assert shortened(rule) == "expr: rate(sds_x_total[30s]) > 60\nfor: 10s\n"
