@@ -5,7 +5,7 @@ Prometheus reports the alert as firing, ends the condition, and waits until it i
 alert did not fire or did not clear.
 
 The rules are the shipped ones; only each minute of `for:` and of the rate windows is shortened to two seconds.
-Needs `prometheus` on the PATH (Debian's package); takes about eight minutes.
+Needs `prometheus` on the PATH (Debian's package); takes seven minutes.
 """
 
 from __future__ import annotations
