@@ -13,7 +13,7 @@ const LABELS = {
 };
 export const FILTERS = Object.keys(LABELS);
 /** What `DELETE /v1/outputs/{group_id}` takes as well. */
-export const DELETABLE = ["job_id", "url", "country", "region", "is_approved", "where", "missing"];
+export const DELETABLE = ["job_id", "url", "country", "region", "is_approved", "rejected", "where", "missing", "change"];
 
 const SUGGESTED_FROM = "1000"; // newest items whose tags are read for suggestions
 const YES_NO = [["true", "yes"], ["false", "no"]];
