@@ -58,13 +58,14 @@ async function render() {
     staying.abort();
     staying = new AbortController();
   }
+  const view = viewOf(place.path); // is loaded while the token is asked about
+  view?.catch(() => {}); // said below
   try {
     if (known !== token.get()) {
       know(await get(["token"], {}, signal, { quiet: !known }));
       known = token.get();
     }
     showPerson();
-    const view = viewOf(place.path);
     if (!view) throw new Failure(404, [{ msg: "This address leads to no view." }]);
     const { show } = await loaded(view);
     if (signal.aborted) return;

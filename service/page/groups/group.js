@@ -5,10 +5,11 @@ import { spark } from "../base/chart.js";
 import { el, put } from "../base/dom.js";
 import { count, many, percent, shorten, since, when } from "../base/format.js";
 import { link } from "../base/place.js";
+import * as items from "../items/items.js";
 
-// A tab is loaded when it is looked at.
+// The other tabs are loaded when they are looked at.
 const TABS = {
-  items: ["Items", () => import("../items/items.js")],
+  items: ["Items", async () => items],
   jobs: ["Jobs", () => import("../crawls/jobs.js")],
   fields: ["Fields", () => import("../crawls/fields.js")],
   time: ["Over time", () => import("../crawls/time.js")],

@@ -4,15 +4,12 @@ import { address, Failure, get } from "../base/api.js";
 import { announce, copyButton, el, put } from "../base/dom.js";
 import { at, count, many, splitPath, splitPaths } from "../base/format.js";
 import { go, link, replace } from "../base/place.js";
-import { chooseColumns, defaults, discover } from "./columns.js";
-import { offerDownload } from "./downloads.js";
 import { FILTERS, filtersOf, showFilters } from "./filters.js";
 import { itemDialog, refreshItem, showItem } from "./item.js";
-import { watch } from "./live.js";
 import { fresh, orderOf, readPage, showPager, withLimit } from "./paging.js";
 import { want, wanted } from "./pictures.js";
-import { rowOf, search, showRows, updateRow } from "./rows.js";
 import { listenToKeys, makeSelectable, showHelp } from "./selection.js";
+import { chooseColumns, defaults, discover, rowOf, search, showRows, updateRow } from "./table.js";
 
 let desk = null; // the items on the screen
 
@@ -90,7 +87,7 @@ function frame(view) {
         el("div", { class: "actions" },
           el("label", { class: "check small-check", for: "pictures" }, pictures, "Pictures"),
           el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => chooseColumns(desk, saveColumns) }, "Columns"),
-          el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => offerDownload(desk) }, "Download"),
+          el("button", { type: "button", "aria-haspopup": "dialog", onclick: async () => (await import("./downloads.js")).offerDownload(desk) }, "Download"),
           copyButton("Copy as curl", () => `curl -H "Authorization: Bearer $TOKEN" '${pageAddress()}'`, "quiet desk-only"),
           el("button", { type: "button", class: "desk-only", onclick: reload }, "Reload"),
           el("button", { type: "button", class: "desk-only", "aria-haspopup": "dialog", onclick: showHelp }, "Keys"))),
@@ -265,4 +262,53 @@ function find() {
   const text = desk.params.q ?? "";
   const left = search(desk.parts.table, desk.items, text);
   desk.parts.found.textContent = text ? `${left} of ${many(desk.items.length, "row")} on this page` : "";
+}
+
+// Says when there is something new in a group, as it happens.
+
+const WAIT = "25"; // seconds the service holds a request without news
+const PAUSE_MS = 5_000; // after a failure, and while the tab is not looked at
+const PAGE = "1000";
+
+/** Count what becomes readable after id `from` until `signal` ends; call `news({created, changed})` for each change. */
+async function watch(desk, filters, from, signal, news) {
+  const counts = { created: 0, changed: 0 };
+  let cursor = from;
+  while (!signal.aborted) {
+    if (document.hidden) {
+      await pause(signal);
+      continue;
+    }
+    try {
+      const params = { ...filters, until: "", limit: PAGE, cursor: String(cursor), wait: WAIT, fields: "output_id,create_date,update_date" };
+      const asked = performance.now();
+      const { items, metadata } = await get(["outputs", desk.view.group], params, signal, { quiet: true });
+      for (const { id, output_id, create_date, update_date } of items) {
+        cursor = Math.max(cursor, id);
+        if (desk.own.has(id) || desk.pending.has(output_id)) continue;
+        counts[create_date === update_date ? "created" : "changed"] += 1;
+      }
+      cursor = Math.max(cursor, metadata.next_cursor ?? 0);
+      if (items.length) news(counts);
+      else if (performance.now() - asked < 1000 && metadata.next_cursor === null) await pause(signal); // it stops, and does not wait
+    } catch (error) {
+      if (signal.aborted) return;
+      if (!(error instanceof Failure) || [403, 422].includes(error.status)) return;
+      await pause(signal);
+    }
+  }
+}
+
+function pause(signal) {
+  return new Promise((resolve) => {
+    const timer = setTimeout(done, PAUSE_MS);
+    function done() {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", done);
+      document.removeEventListener("visibilitychange", done);
+      resolve();
+    }
+    signal.addEventListener("abort", done);
+    document.addEventListener("visibilitychange", done);
+  });
 }

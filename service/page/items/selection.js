@@ -5,11 +5,10 @@ import { askInDialog, confirm, field, say } from "../base/dialogs.js";
 import { announce, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
-import { offerDownload, saveAs } from "./downloads.js";
 import { DELETABLE } from "./filters.js";
 import { moveItem } from "./item.js";
 import { APPROVED, askReason, changesOf, judge, rejectedFor } from "./judging.js";
-import { rowOf } from "./rows.js";
+import { rowOf } from "./table.js";
 
 const PAGE = "1000";
 const MOST = 100_000; // items that one selection holds
@@ -87,9 +86,15 @@ function showSelection(desk) {
     may("write") && button("Approve", () => desk.approve(), "primary"),
     may("write") && button("Reject", () => desk.reject()),
     may("write") && button("Tag", () => askTag(desk, chosen())),
-    button("Download", () => (desk.isAll ? offerDownload(desk) : saveAs(new Blob([toJson(chosen())], { type: "application/json" }), "items.json"))),
+    button("Download", () => download(desk, chosen())),
     may("delete") && button("Delete", () => askDelete(desk, chosen()), "quiet danger-text"),
     button("Clear", desk.clear, "quiet"));
+}
+
+async function download(desk, items) {
+  const { offerDownload, saveAs } = await import("./downloads.js");
+  if (desk.isAll) offerDownload(desk);
+  else saveAs(new Blob([toJson(items)], { type: "application/json" }), "items.json");
 }
 
 function showWork(desk) {
