@@ -127,8 +127,10 @@ class Courier:
         except Exception as error:
             log.error("delivering to a webhook failed", extra={"error": type(error).__name__})
             await asyncio.sleep(_FAILED_SECONDS)
-        with contextlib.suppress(StoreError):  # the lease ends by itself
+        try:
             await self._deliveries.release(lane)
+        except StoreError as error:
+            log.warning("a webhook waits until its lease ends", extra={"error": str(error)})
 
     async def _send_due(self, lane: Lane, webhook: Webhook) -> None:
         end = time.monotonic() + _TURN_SECONDS

@@ -33,7 +33,7 @@ async def test_a_change_is_reported_though_its_process_was_killed_after_the_ackn
             webhook = {"url": receiver.url, "events": ["group.changed"]}
             await asyncio.to_thread(call, first, token, "/v1/webhooks", webhook)
             await asyncio.to_thread(call, first, token, "/v1/outputs/shop", [make_output(1)])
-            await receiver.wait_for(1)  # the next look is in five seconds
+            await receiver.wait_for(1, 60)  # longer than a lease; the next look is in five seconds
             written = await asyncio.to_thread(call, first, token, "/v1/outputs/shop", [make_output(2)])
         finally:
             first.kill()
