@@ -160,6 +160,7 @@ async def test_what_the_token_may_not_do_is_not_offered(
     for name in ("Approve", "Approved", "Reject", "Delete"):
         assert await dialog.get_by_role("button", name=name, exact=True).count() == 0
     await page.goto(page.url.split("#")[0] + f"#/groups/{GROUP}/jobs")
+    await expect(page.get_by_role("columnheader", name="What it did")).to_be_visible()
     await expect(page.get_by_role("link", name="job-1", exact=True)).to_be_visible()
     assert await page.get_by_role("button", name="Review job-1").count() == 0
     await page.goto(page.url.split("#")[0] + "#/state/shop.example")
