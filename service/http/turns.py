@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
@@ -158,6 +158,12 @@ class Slice:
     async def pause(self) -> None:
         """Let others run, and begin another slice."""
         self._leave()
+        await self._begin()
+
+    async def outside(self, work: Awaitable[object]) -> None:
+        """Wait for work that is not done on the event loop, without the place."""
+        self._leave()
+        await work
         await self._begin()
 
     async def _begin(self) -> None:

@@ -206,7 +206,7 @@ class Protocol(web.RequestHandler):
         """Let a client that closed its side after its request still get the response, unless that never ends."""
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
-        if self.ssl_context is not None or self._staying is not None:  # TLS cannot be open on one side only
+        if self._staying is not None or self.ssl_context is not None:  # TLS cannot be open on one side only
             return False
         if self._head_timer is not None:
             asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_handling)

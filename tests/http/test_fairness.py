@@ -344,3 +344,23 @@ async def test_long_work_of_one_organization_lets_others_in_and_runs_one_slice_p
     await asyncio.gather(*long, return_exceptions=True)
     await asyncio.sleep(0)
     assert turns.taken == 0
+
+
+async def test_work_in_a_thread_keeps_nobody_from_the_event_loop() -> None:
+    turns, thread = Turns(1), asyncio.Event()
+
+    async def large() -> None:
+        async with Slice(turns) as slice:
+            await slice.outside(asyncio.ensure_future(thread.wait()))
+
+    async def small() -> None:
+        async with Slice(turns):
+            pass
+
+    waiting = asyncio.create_task(large())
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        await small()
+    thread.set()
+    await waiting
+    assert turns.taken == 0

@@ -73,7 +73,7 @@ class Records:
             if values > settings.max_values:
                 raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
             if len(piece) > _LARGE:
-                await in_thread(functools.partial(loading.add, index, name, piece))
+                await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
             else:
                 loading.add(index, name, piece)
             if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
