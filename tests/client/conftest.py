@@ -10,9 +10,9 @@ from sds_client import Client
 from tests.support.processes import ServiceProcess, make_token
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running(mongo_url: str) -> Iterator[ServiceProcess]:
-    """A real process of the service."""
+    """A real process of the service, which ends with these tests: it would deliver to the webhooks of others."""
     with ServiceProcess(mongo_url) as process:
         yield process.wait_until_ready()
 

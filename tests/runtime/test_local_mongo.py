@@ -409,8 +409,19 @@ def test_data_of_another_version_is_an_error_with_both_versions(tmp_path: Path, 
     assert "8.0.1" in errors(tmp_path / "data")  # a failed start does not forget who wrote it
 
 
-def test_a_port_lost_to_another_program_is_tried_again_and_then_an_error(tmp_path: Path, bin_dir: Path) -> None:
-    fake(bin_dir, f"echo >> {tmp_path}/starts; exit 48")
+@pytest.mark.parametrize(
+    "end",
+    [
+        "exit 48",
+        'echo \'{"s":"I","msg":"current featureCompatibilityVersion value"}\'; echo \'{"s":"F","msg":"Error listening '
+        'for new connections on listen address","attr":{"error":"Address already in use"}}\'; exit 14',
+    ],
+    ids=["when it binds", "when it listens"],
+)
+def test_a_port_lost_to_another_program_is_tried_again_and_then_an_error(
+    tmp_path: Path, bin_dir: Path, end: str
+) -> None:
+    fake(bin_dir, f"echo >> {tmp_path}/starts; {end}")
     text = errors(tmp_path / "data")
     assert "Port " in text
     assert "is in use by another program" in text

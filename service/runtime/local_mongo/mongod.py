@@ -179,12 +179,14 @@ def _wait_until_listening(
 
 def _fault(code: int, log: str, folder: Folder, program: Program, version_before: str | None) -> Exception:
     """Return the error for a mongod that ended while starting."""
-    if code == PORT_IN_USE:
+    errors = "\n".join(_errors(log))
+    # Another program may take the port between the two steps of listening: then it ends as after a defect.
+    if code == PORT_IN_USE or "Address already in use" in errors:
         return PortInUse()
     system = _system_fault(code, log)
     if system:
         return LocalMongoError(system)
-    if code == OTHER_VERSION or re.search(r"featureCompatibilityVersion|unsupported WiredTiger file version", log):
+    if code == OTHER_VERSION or re.search(r"featureCompatibilityVersion|unsupported WiredTiger file version", errors):
         by = f"MongoDB {version_before}" if version_before not in (None, program.version) else "another version"
         return LocalMongoError(
             f"The data in {folder.data} was written by {by}, and {program.path} is MongoDB {program.version}. "
@@ -212,9 +214,11 @@ def _system_fault(code: int, output: str) -> str | None:
 
 def tail(output: str) -> str:
     """Return the last errors of a log, or its last lines."""
-    lines = output.strip().splitlines()
-    errors = [text for line in lines if (text := _logged_error(line))]
-    return "\n".join(line[:500] for line in (errors or lines)[-5:])
+    return "\n".join(line[:500] for line in (_errors(output) or output.strip().splitlines())[-5:])
+
+
+def _errors(output: str) -> list[str]:
+    return [text for line in output.splitlines() if (text := _logged_error(line))]
 
 
 def _logged_error(line: str) -> str | None:
