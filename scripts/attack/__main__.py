@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import statistics
 import sys
 import time
@@ -15,22 +16,20 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Any
 
 import aiohttp
 
 from scripts.attack.attacks import Caller, Target
 from scripts.attack.catalogue import ATTACKS
+from scripts.attack.tenant import Tenant, Times
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, Engine, engine, service
 from service.settings import Settings
 from service.store import Store
 
 GROUPS = 200_000
-# The other tenant: its concurrent requests, and the seconds without attacks.
-_WORKERS = 4
-_PAUSE_SECONDS = 0.05
+# Of the other tenant, without attacks.
 _UNDISTURBED_SECONDS = 30.0
 
 
@@ -52,63 +51,37 @@ async def attack_once(options: argparse.Namespace) -> int:
 
 async def attack_for_minutes(options: argparse.Namespace) -> int:
     """Let another tenant work, first alone, then during the attacks; return 1 if they slowed it too much."""
-    async with _session() as session, _session() as others:
-        tenant = _Tenant(Caller(others, options.url, options.other_token))
-        workers = [asyncio.create_task(tenant.work(number)) for number in range(_WORKERS)]
+    during: dict[str, Times] = {}
+    async with _session() as session, Tenant.working(options.url, options.other_token) as tenant:
         await asyncio.sleep(3)
-        tenant.begin()
+        await tenant.times()
         await asyncio.sleep(_UNDISTURBED_SECONDS)
-        alone = tenant.report("undisturbed")
-        tenant.begin()
-        started, turns = time.monotonic(), 0
-        while time.monotonic() < started + 60 * options.minutes:
-            for name in options.names or ATTACKS:
-                await ATTACKS[name][1](_target(session, options))
-                turns += 1
-                if time.monotonic() > started + 60 * options.minutes:
-                    break
-            tenant.report(f"{time.monotonic() - started:.0f} s, {turns} attacks")
-        attacked = tenant.report("while attacked")
-        for worker in workers:
-            worker.cancel()
-    refused = sum(count for status, count in tenant.statuses.items() if status != 200)
+        alone = _report("undisturbed", await tenant.times())
+        started = time.monotonic()
+        for name in itertools.cycle(options.names or ATTACKS):
+            await ATTACKS[name][1](_target(session, options))
+            during.setdefault(name, []).extend(await tenant.times())
+            if time.monotonic() > started + 60 * options.minutes:
+                break
+    for name, times in during.items():
+        _report(f"{name:<4} {ATTACKS[name][0]}", times)
+    times = [pair for pairs in during.values() for pair in pairs]
+    attacked = _report(f"all, {time.monotonic() - started:.0f} s", times)
+    refused = sum(status != 200 for status, _ in times)
     print(f"p99 {attacked / alone:.1f} times that without attacks; {refused} requests of the other tenant failed")
-    return int(attacked > 5 * alone or refused > 0)
+    return int(attacked > 2.5 * alone or refused > 0)
 
 
-class _Tenant:
-    """A tenant that reads and writes all the time."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-        self.begin()
-
-    def begin(self) -> None:
-        self.times: list[float] = []
-        self.statuses = Counter[int]()
-
-    async def work(self, number: int) -> None:
-        item = {"source_url": "https://shop.example", "root_job_id": "job", "data": {"text": "x" * 500}}
-        for turn in range(10**9):
-            items = [{**item, "key_hash": f"{number}-{(turn + n) % 500}", "tags": {"turn": turn}} for n in range(10)]
-            for send in (
-                partial(self._caller.post, "/v1/outputs/own", items),
-                partial(self._caller.get, "/v1/outputs/own?limit=100"),
-                partial(self._caller.get, "/v1/cookies"),
-            ):
-                began = time.perf_counter()
-                self.statuses[await send()] += 1
-                self.times.append((time.perf_counter() - began) * 1000)
-                await asyncio.sleep(_PAUSE_SECONDS)
-
-    def report(self, when: str) -> float:
-        p99 = percentile(self.times, 0.99)
-        print(
-            f"{when}: {len(self.times)} requests, median {statistics.median(self.times):.1f} ms, p99 {p99:.1f} ms, "
-            f"longest {max(self.times):.0f} ms, statuses {dict(self.statuses)}",
-            flush=True,
-        )
-        return p99
+def _report(when: str, times: Times) -> float:
+    """Print how long the other tenant's requests took; return the 99th percentile."""
+    took = [milliseconds for _, milliseconds in times]
+    p99 = percentile(took, 0.99)
+    print(
+        f"{when}: {len(took)} requests, median {statistics.median(took):.1f} ms, p99 {p99:.1f} ms, "
+        f"longest {max(took):.0f} ms, statuses {dict(Counter(status for status, _ in times))}",
+        flush=True,
+    )
+    return p99
 
 
 def _session() -> aiohttp.ClientSession:

@@ -52,8 +52,9 @@ async def many_followers(target: Target) -> None:
         reached = [connection for connection in connections if await _reached(loop, connection)]
         target.facts |= {"reached": len(reached), "seconds": round(time.monotonic() - began, 1)}
         target.facts |= await target.others(2)
-    for connection in connections:
-        connection.close()
+        for connection in connections:
+            connection.close()
+        await asyncio.sleep(1)
 
 
 async def _reached(loop: asyncio.AbstractEventLoop, connection: socket.socket) -> bool:
@@ -71,6 +72,7 @@ async def idle_streams(target: Target) -> None:
         target.facts |= await target.others(3)
         for connection in connections:
             connection.close()
+        await asyncio.sleep(1)
 
 
 async def _fill(target: Target, group: str, data: dict[str, Any]) -> int:

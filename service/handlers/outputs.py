@@ -33,7 +33,7 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import bytes_response, json_response, stream_response
-from service.store import PAGE_BEGIN, Behind, Form, Group, Page, Part, Patch, Query, Walk, page_end, render_page
+from service.store import Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
 
 INPUT = Records(OutputInput)
 PATCHES = Records(OutputPatchOf)
@@ -131,16 +131,15 @@ async def _parts(
     A response that is complete before it is sent has the checkpoint of its last part, a longer one of an earlier part.
     """
     outputs = request.app[STORE].outputs
-    opening, left, size = PAGE_BEGIN, query.limit, 0
+    rendered, left, size = PageText(), query.limit, 0
     while True:
         left, size, next_cursor, walk = left - len(page.documents), size + page.size, page.next_cursor, page.walk
         request.app[METRICS].count_read(len(page.documents))
-        text = opening + await off_loop(page.size, page.array) if page.documents else b""
+        text = rendered.part(await off_loop(page.size, page.array)) if page.documents else b""
         del page
         if text:
             yield text
-            opening = b","
-            del text
+        del text
         if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
             break
         limit = min(left, outputs.fitting(group))
@@ -151,7 +150,7 @@ async def _parts(
         if len(page.documents) < part.limit:
             left = len(page.documents)  # a part that ended early ends the whole page
     next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)
-    yield page_end(next_url, next_cursor)
+    yield rendered.end(next_url, next_cursor)
 
 
 async def _array(page: Page) -> bytes:

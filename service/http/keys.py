@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 
 from aiohttp import web
 
@@ -23,7 +24,7 @@ ORGANIZATION = web.RequestKey("organization_id", int)
 TOKEN = web.RequestKey("token", Token)
 # Set when the client waits to be told to send the body.
 EXPECTS = web.RequestKey("expects", bool)
-# The task of a request that waits or follows: it ends when the client leaves.
-STAYING = web.RequestKey("staying", asyncio.Task)
+# Called when the client of a request that waits or follows leaves: it ends the request.
+STAYING = web.RequestKey("staying", functools.partial[None])
 # Set while a response's body goes out piece by piece.
 STREAMING = web.RequestKey("streaming", bool)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 from itertools import islice
@@ -228,12 +229,12 @@ class Protocol(web.RequestHandler):
             self._slow_reader.stop()
 
     @property
-    def _staying(self) -> asyncio.Task[Any] | None:
+    def _staying(self) -> functools.partial[None] | None:
         return None if self._request is None else self._request.get(STAYING)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._staying is not None:
-            self._staying.cancel()
+            self._staying()
         self._stop_head_timer()
         self._keep(-self._head)
         if self._drained is not None and not self._drained.done():

@@ -31,7 +31,7 @@ from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
 from service.store.outputs.comparing import Comparings
-from service.store.outputs.documents import PAGE_BEGIN, page_end, render_page
+from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
@@ -51,7 +51,6 @@ __all__ = [
     "DEFAULT_SCOPES",
     "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
-    "PAGE_BEGIN",
     "SCOPES",
     "SECRET_PREFIX",
     "TEST",
@@ -74,6 +73,7 @@ __all__ = [
     "Misconfigured",
     "Outcome",
     "Page",
+    "PageText",
     "Part",
     "Patch",
     "Query",
@@ -97,7 +97,6 @@ __all__ = [
     "new_message",
     "new_secret",
     "now",
-    "page_end",
     "render_json",
     "render_page",
     "response_has_begun",

@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
-from service.http.middleware.limits import LIMITS, Holder, Pool
+from service.http.keys import STAYING
+from service.http.middleware.limits import LIMITS, Holder, Limits, Pool, end_with_client
 from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
 from service.http.turns import TENANT, Slice, Turns, Waking
@@ -307,6 +310,31 @@ async def test_readers_of_another_organization_do_not_wait_until_all_of_a_large_
         longest, before = max(longest, now - before), now
     assert done.index(2) < 20
     assert longest < 0.1  # all at once take 0.3 s
+
+
+async def test_readers_that_leave_at_once_are_ended_a_few_per_turn_of_the_loop() -> None:
+    app, ended, in_one_turn = web.Application(), [], [0]
+    app[LIMITS] = Limits(Settings())
+    requests = [make_mocked_request("GET", "/", app=app) for _ in range(1000)]
+
+    async def follow(request: web.Request) -> None:
+        end_with_client(request)
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(request)
+
+    tasks = [asyncio.create_task(follow(request)) for request in requests]
+    await asyncio.sleep(0)
+    for request in requests:
+        request[STAYING]()
+    async with asyncio.timeout(30):
+        while len(ended) < len(requests):
+            before = len(ended)
+            await asyncio.sleep(0)
+            in_one_turn.append(len(ended) - before)
+    assert max(in_one_turn) <= 100
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("steps", range(6))

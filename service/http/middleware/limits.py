@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import math
 import time
 from collections.abc import AsyncIterator
@@ -224,10 +225,11 @@ class TailGate:
 
 
 def end_with_client(request: web.Request) -> None:
-    """Cancel a request that waits or follows as soon as its client leaves."""
-    task = asyncio.current_task()
+    """Cancel a request that waits or follows when its client leaves; of many that leave at once, a few at a time."""
+    task, left = asyncio.current_task(), asyncio.get_running_loop().create_future()
     assert task is not None
-    request[STAYING] = task
+    left.add_done_callback(lambda _: task.cancel())
+    request[STAYING] = functools.partial(request.app[LIMITS].waking.add, left)
 
 
 @asynccontextmanager

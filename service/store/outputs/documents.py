@@ -117,18 +117,26 @@ class Page(NamedTuple):
         return b"".join(dump_lines(self.documents))
 
 
-# The beginning of a page, before its items: a large page is sent before its end is known.
-PAGE_BEGIN = b'{"items":['
+class PageText:
+    """The response of the outputs route, rendered in parts: a large page is sent before its end is known."""
 
+    def __init__(self) -> None:
+        self._before = b'{"items":['
 
-def page_end(next_url: str | None, next_cursor: int | None) -> bytes:
-    """Return what comes after the items of a page."""
-    return b'],"metadata":%b}' % dump({"next_url": next_url, "next_cursor": next_cursor})
+    def part(self, array: bytes) -> bytes:
+        """Return the next items, rendered already, with what comes before them."""
+        before, self._before = self._before, b","
+        return before + array
+
+    def end(self, next_url: str | None, next_cursor: int | None) -> bytes:
+        """Return what comes after the items."""
+        return b'],"metadata":%b}' % dump({"next_url": next_url, "next_cursor": next_cursor})
 
 
 def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> bytes:
     """Return the response of the outputs route, with its items rendered already."""
-    return PAGE_BEGIN + array + page_end(next_url, next_cursor)
+    text = PageText()
+    return text.part(array) + text.end(next_url, next_cursor)
 
 
 def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
