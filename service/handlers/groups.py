@@ -28,7 +28,6 @@ _GROUPS = QueryLoader(GroupsQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
-_JOBS_AT_ONCE = 250
 
 
 def _since() -> str:
@@ -90,6 +89,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     deleted, more = await store.outputs.delete_matching(group, Query())
     if not more:
         await store.reviews.remove(group)
+        await store.webhooks.group_removed(group, (await store.groups.one(group))["last_id"])
         await store.groups.remove(group)
     return await json_response(request, {"deleted": deleted, "more": more})
 
@@ -102,14 +102,12 @@ async def jobs(request: web.Request) -> web.StreamResponse:
     """
     group = path_group(request)
     store = request.app[STORE]
-    found = await store.jobs.list(group, _MAX_JOBS)
-    return await stream_response(request, json_array(_reviewed(store, group, found)))
+    return await stream_response(request, json_array(_reviewed(store, group)))
 
 
-async def _reviewed(store: Store, group: Group, jobs: list[Any]) -> AsyncIterator[list[Any]]:
+async def _reviewed(store: Store, group: Group) -> AsyncIterator[list[Any]]:
     """Yield the jobs with their latest reviews, some at a time."""
-    for start in range(0, len(jobs), _JOBS_AT_ONCE):
-        some = jobs[start : start + _JOBS_AT_ONCE]
+    async for some in store.jobs.batches(group, _MAX_JOBS):
         reviews = await store.reviews.latest_of(group, [job["job_id"] for job in some])
         yield [{**job, "review": reviews.get(job["job_id"])} for job in some]
 

@@ -45,8 +45,12 @@ async def put(request: web.Request) -> web.StreamResponse:
     crawls, more = request.app[STORE].crawls, False
     job = await crawls.declare(group, job_id, said)
     if said["state"] == "finished" and job.get("state") != "finished":
-        described = await describe_fields(request, group, job_id, _DESCRIBED)
-        job = await crawls.finish(group, job_id, described["fields"])
+
+        async def describe() -> list[Any]:
+            described = await describe_fields(request, group, job_id, _DESCRIBED)
+            return described["fields"]  # type: ignore[no-any-return]
+
+        job = await crawls.finish(group, job_id, describe)
     await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
         more = await crawls.delete_missing(group, job)

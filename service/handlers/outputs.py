@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -97,29 +98,37 @@ async def get(request: web.Request) -> web.StreamResponse:
         current = _etag(request, await outputs.version(group))
         if is_known(request, current):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
-    part = query._replace(limit=min(query.limit, outputs.fitting(group)))
-    held = COPIES * outputs.expected_bytes(group, part.limit)
-    request[ADMISSION].hold(held)
+    if wait and query.newest_first:
+        raise invalid("value_error", "wait needs order=asc: what is new comes last", "query", "wait")
+    admission = request[ADMISSION]
+    part = query._replace(limit=min(query.limit, outputs.fitting(group, query.fields)))
+    held = COPIES * outputs.expected_bytes(group, part.limit, query.fields)
+    admission.hold(held)
     page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
         async with while_valid(request):
             found = await _wait(request, group, query, page, held, wait)
-    request[ADMISSION].release(held)
     if isinstance(found, Part):
+        admission.release(held)
         return await _shared(request, found, has_version)
     page = found
     del found  # a slow reader holds only the rendered text
+    more = max(0, COPIES * page.size - held)
+    admission.hold(more)
     headers = _caching(request, page.version, has_version)
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
+        admission.release(held)
         parts = _parts(request, group, query, page, headers)
         del page  # a slow reader holds only the rendered text
         return await stream_response(request, parts, headers=headers)
     request.app[METRICS].count_read(len(page.documents))
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor, page.walk)
-    body = await off_loop(page.work, lambda: page.body(next_url))
+    body = await off_loop(page.work, partial(page.body, next_url))
+    del page
+    admission.release(held + more)
     return await bytes_response(request, body, headers)
 
 
@@ -142,7 +151,7 @@ async def _parts(
         del text
         if next_cursor is None or not left or size > request.app[SETTINGS].max_page_bytes:
             break
-        limit = min(left, outputs.fitting(group))
+        limit = min(left, outputs.fitting(group, query.fields))
         part = query._replace(cursor=next_cursor, limit=limit, walk=walk)
         page = await outputs.page(group, part)
         if "X-Cursor" in headers:
@@ -175,7 +184,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
                 await admission.resume(held)
                 return part or page._replace(version=reader.position, checkpoint=reader.position)
             await admission.resume(held)
-            limit = min(query.limit, outputs.fitting(group))
+            limit = min(query.limit, outputs.fitting(group, query.fields))
             page = await outputs.page(group, query._replace(cursor=reader.position, limit=limit))
             if page.documents or page.next_cursor is not None:
                 return page

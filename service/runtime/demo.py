@@ -172,7 +172,11 @@ async def _crawl(
     statistics = FieldStatistics()
     statistics.add(found)
     await store.crawls.declare(group, job, {"state": "finished", "series": series})
-    await store.crawls.finish(group, job, statistics.result()["fields"])
+
+    async def describe() -> list[Any]:
+        return statistics.result()["fields"]  # type: ignore[no-any-return]
+
+    await store.crawls.tell(group, await store.crawls.finish(group, job, describe))
 
 
 async def _delete(store: Store, products: list[dict[str, Any]]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
 from pymongo import ReturnDocument
@@ -20,7 +21,7 @@ from service.store.errors import StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
-from service.store.jobs import Jobs, served
+from service.store.jobs import EXISTS, Jobs, served
 from service.store.listing import Record
 from service.store.outputs.counts import UPKEEP_DELAY
 from service.store.outputs.query import Query
@@ -38,7 +39,9 @@ _DELETE_SECONDS = 1.5
 # How long the end of a job waits for writers of its group.
 _SETTLE_SECONDS = 2.0
 _DELETED_AT_ONCE = 200
-_STOCK = ("finish_date", "missing", "deleted", "fields", "verdict", "problems", "untold")
+_STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
+
+Describe = Callable[[], Awaitable[list[Field]]]
 
 
 class Crawls:
@@ -76,7 +79,7 @@ class Crawls:
 
     async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
-        if await self._jobs.find_one(job, ["_id"]) is None:
+        if await self._jobs.find_one({**job, **EXISTS}, ["_id"]) is None:
             await self._counts.declare(group, job["job_id"])
         moment = now()
         await self._jobs.update_one(
@@ -89,14 +92,15 @@ class Crawls:
         """Return a job as it is served, or None."""
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
-        found = await self._jobs.find_one(group.owner | {"job_id": job_id})
+        found = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS)
         return None if found is None else served(found)
 
     @stored
-    async def finish(self, group: Group, job_id: str, fields: list[Field]) -> Record:
-        """Count and judge a job, given the statistics of its fields; return it. Only the first call changes it."""
+    async def finish(self, group: Group, job_id: str, describe: Describe) -> Record:
+        """Count and judge a job, given how to describe its fields; return it. Only the first call changes it."""
         owner = group.owner
         await self._settle(owner)
+        fields = await describe()  # not before: what is acknowledged can be read now
         await self._counts.gather(group)
         job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
@@ -116,6 +120,7 @@ class Crawls:
             "missing": missing,
             "deleted": 0,
             "fields": _kept(fields, {rule["path"] for rule in rules if "path" in rule}),
+            "dropped": dropped(facts),
             "verdict": verdict.verdict,
             "problems": verdict.problems,
             "untold": True,
@@ -125,10 +130,7 @@ class Crawls:
             {"$set": stock},
             return_document=ReturnDocument.AFTER,
         )
-        if found is not None:
-            await self._note_verdict(owner, found, dropped(facts))
-            return found
-        ended: Record = await self._jobs.find_one({**owner, "job_id": job_id}) or {}
+        ended: Record = found or await self._jobs.find_one({**owner, "job_id": job_id}) or {}
         return ended
 
     async def _settle(self, owner: Record) -> None:
@@ -147,15 +149,17 @@ class Crawls:
 
     @stored
     async def tell(self, group: Group, job: Record) -> None:
-        """Tell the webhooks that a job has ended, unless this was done before."""
+        """Tell the group and the webhooks that a job has ended, unless this was done before."""
         if job.get("untold"):
+            if job["state"] == "finished":
+                await self._note_verdict(group.owner, job)
             await self._webhooks.job_finished(group, served(job))
             told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
             await self._jobs.update_one(told, {"$unset": {"untold": ""}})
 
-    async def _note_verdict(self, owner: Record, job: Record, dropped: list[str]) -> None:
+    async def _note_verdict(self, owner: Record, job: Record) -> None:
         """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""
-        newest = {name: job[name] for name in ("job_id", "verdict")} | {"dropped": dropped, "date": job["finish_date"]}
+        newest = {name: job[name] for name in ("job_id", "verdict", "dropped")} | {"date": job["finish_date"]}
         older = {"$not": [{"$gt": ["$verdict.date", job["finish_date"]]}]}
         await self._groups.update_one(
             owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]

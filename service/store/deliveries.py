@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -108,7 +108,7 @@ class Deliveries:
         return self._indexes.have("webhooks", "deliveries", "groups")
 
     @stored
-    async def add(self, group: Group, webhooks: list[str], type: str, version: str, data: dict[str, Any]) -> None:
+    async def add(self, group: Group, webhooks: Sequence[str], type: str, version: str, data: dict[str, Any]) -> None:
         """Store a message for each webhook and have it sent; `version` distinguishes messages of one type and group."""
         group_id = group.group_id
         records = [
@@ -119,6 +119,11 @@ class Deliveries:
         where = {"organization_id": group.organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
         await self._webhooks.update_many(where, {"$min": {"due": now()}})
         self.added.set()
+
+    async def add_change(self, group: Group, webhooks: Sequence[str], last_id: int) -> None:
+        """Store a message about a changed group that the next look would no longer find."""
+        records = [_changed(group.organization_id, id, group.group_id, last_id) for id in webhooks]
+        await self._insert([record | {"due": record["due"] + CHANGED_EVERY} for record in records])
 
     @stored
     async def recent(self, organization_id: int, webhook_id: str) -> list[Record]:
@@ -201,7 +206,7 @@ class Deliveries:
 
     async def _add_changed(self, lane: Lane, groups: dict[str, int]) -> None:
         """Add messages about changed groups; each replaces the unsent message about the same group."""
-        names = {_name(lane.webhook_id, GROUP_CHANGED, id, str(last)): id for id, last in groups.items()}
+        names = {_change_name(lane.webhook_id, id, last): id for id, last in groups.items()}
         known = {**lane.owner, "_id": {"$in": list(names)}}
         for record in await self._deliveries.find(known, ["_id"]).to_list(None):
             del names[record["_id"]]
@@ -219,10 +224,8 @@ class Deliveries:
                 next_one = record["last_attempt"] + CHANGED_EVERY
                 earliest[record["group_id"]] = max(next_one, earliest.get(record["group_id"], next_one))
         records = []
-        for name, group_id in names.items():
-            data = {"group_id": group_id, "last_id": groups[group_id]}
-            record = _record(lane.organization_id, lane.webhook_id, new_message(GROUP_CHANGED, data, name), group_id)
-            record["last_id"] = groups[group_id]
+        for group_id in names.values():
+            record = _changed(lane.organization_id, lane.webhook_id, group_id, groups[group_id])
             if group_id in waiting:
                 record |= {key: waiting[group_id][key] for key in ("attempts", "due", "last_attempt")}
             else:
@@ -332,6 +335,17 @@ def _name(*parts: str) -> str:
     """Return the id of a message with this content; different content gives a different id."""
     text = b"".join(b"%d:%b" % (len(part.encode()), part.encode()) for part in parts)
     return f"msg_{hashlib.sha256(text).hexdigest()[:32]}"
+
+
+def _change_name(webhook_id: str, group_id: str, last_id: int) -> str:
+    return _name(webhook_id, GROUP_CHANGED, group_id, str(last_id))
+
+
+def _changed(organization_id: int, webhook_id: str, group_id: str, last_id: int) -> Record:
+    """Return the message that a group has changed, up to an id."""
+    data = {"group_id": group_id, "last_id": last_id}
+    message = new_message(GROUP_CHANGED, data, _change_name(webhook_id, group_id, last_id))
+    return {**_record(organization_id, webhook_id, message, group_id), "last_id": last_id}
 
 
 def _record(organization_id: int, webhook_id: str, message: Message, group_id: str | None) -> Record:

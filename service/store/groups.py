@@ -127,7 +127,7 @@ class Groups:
         await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
         # Unless it was written to meanwhile.
-        await self._groups.update_one({**owner, "items": {"$lte": 0}}, {"$unset": gone})
+        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

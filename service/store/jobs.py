@@ -7,7 +7,7 @@ applied it refuses it the second time, so a move that was interrupted is simply 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,12 +15,16 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database
-from service.store.contract import stored
+from service.store.contract import stored, streamed
 from service.store.errors import DUPLICATE_KEY
 from service.store.group import Group
 from service.store.indexes import Indexes
 
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
+# Jobs in memory at once.
+_AT_ONCE = 50
+# What a job has, unless it is only kept after the deletion of its group.
+EXISTS = {"first_move": {"$exists": True}}
 # The fields that are kept of a job when its group is deleted, so that a late move is refused.
 _REMOVED = {"organization_id": 1, "group_id": 1, "job_id": 1, "move": 1}
 
@@ -52,13 +56,15 @@ class Jobs:
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
         self._indexes = indexes
 
-    @stored
-    async def list(self, group: Group, limit: int) -> list[dict[str, Any]]:
-        """Return up to `limit` jobs of a group, newest first."""
+    @streamed
+    async def batches(self, group: Group, limit: int) -> AsyncIterator[list[dict[str, Any]]]:
+        """Yield up to `limit` jobs of a group, newest first, some at a time: each has up to 50 KB of fields."""
         await self.gather(group)
-        where = {**group.owner, "first_move": {"$exists": True}}
-        found = self._jobs.find(where).sort([("last_write", -1), ("_id", -1)]).limit(limit)
-        return [served(job) for job in await found.to_list(None)]
+        where = {**group.owner, **EXISTS}
+        newest = self._jobs.find(where, batch_size=_AT_ONCE).sort([("last_write", -1), ("_id", -1)])
+        found = newest.limit(limit)
+        while some := await found.to_list(_AT_ONCE):
+            yield [served(job) for job in some]
 
     @stored
     async def declare(self, group: Group, job_id: str) -> None:
@@ -115,10 +121,10 @@ class Jobs:
 
     @stored
     async def remove(self, group: Group) -> None:
-        """Delete the jobs and days of a group, and the counts that wait for them."""
+        """Delete the jobs and days of a group; counts that begin to wait meanwhile are those of later writes."""
         await self.gather(group)  # a concurrent move of these counts then has no effect
         owner = group.owner
-        await self._groups.update_one(owner, {"$unset": {"pending": ""}, "$set": {"jobs": 0}})
+        await self._groups.update_one(owner, {"$set": {"jobs": 0}})
         await self._jobs.update_many(owner, [{"$project": _REMOVED}])
         await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0, "net": 0}})
 

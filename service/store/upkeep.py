@@ -186,16 +186,21 @@ class Upkeep:
         try:
             await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
             async with await opened(self._client.start_session(snapshot=has_snapshots)) as session:
-                quiet = {**owner, "open": [], "paused": {"$exists": True}}
+                quiet = {**owner, "open": [], "paused": {"$exists": True}, "recount": {"$exists": True}}
                 kept = await self._groups.find_one(quiet, session=session)
                 if kept is None:
                     return now + _RECOUNT_AGAIN
                 if has_snapshots:
                     await self._groups.update_one(owner, {"$unset": {"paused": ""}})
                 difference = await self._difference(owner, kept, session)
-            done = {"recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]}}
-            # Without snapshots, the result is valid only if writers paused all the time.
-            where = owner if has_snapshots else {**owner, "next": kept["next"], "open": []}
+            done: dict[str, Any] = {
+                "recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]},
+                "recounts": {"$add": [{"$ifNull": ["$recounts", 0]}, 1]},
+            }
+            # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
+            where = {**owner, "recounts": kept.get("recounts")}
+            if not has_snapshots:  # the result is valid only if writers paused all the time
+                where |= {"next": kept["next"], "open": []}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
             return now + _RECOUNT_AGAIN
         finally:
@@ -217,15 +222,18 @@ class Upkeep:
         counts["tombstones"] = tombstones
         change = Change(**{name: count - kept.get(name, 0) for name, count in counts.items()})
         counted: dict[str, Counter[str]] = {job_id: Counter() for job_id in by_job}
-        ended = set()
-        async for job in self._job_documents.find(owner, ["job_id", "state", *JOB_COUNTS], session=session):
+        ended, moved, moving = set(), set(), kept.get("moving", {"number": 0, "entries": ()})
+        async for job in self._job_documents.find(owner, ["job_id", "state", "move", *JOB_COUNTS], session=session):
             counted[job["job_id"]] = Counter({name: job.get(name, 0) for name in JOB_COUNTS})
             if job.get("state") in ("finished", "failed"):
                 ended.add(job["job_id"])
-        for entry in [*kept.get("pending", ()), *kept.get("moving", {}).get("entries", ())]:
-            for job in entry["jobs"]:
-                counts = {name: job.get(name, 0) for name in JOB_COUNTS}
-                counted.setdefault(job["job_id"], Counter()).update(counts)
+            if job.get("move", 0) >= moving["number"]:
+                moved.add(job["job_id"])
+        waiting = [job for entry in kept.get("pending", ()) for job in entry["jobs"]]
+        waiting += [job for entry in moving["entries"] for job in entry["jobs"] if job["job_id"] not in moved]
+        for job in waiting:
+            counts = {name: job.get(name, 0) for name in JOB_COUNTS}
+            counted.setdefault(job["job_id"], Counter()).update(counts)
         for job_id, counts in counted.items():
             held = by_job.get(job_id, {})
             wrong = {"items": held.get("items", 0) - counts["items"]}

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import secrets
 import uuid
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from service.store.browser_state import now
 from service.store.connection import Database
 from service.store.contract import stored
-from service.store.deliveries import Deliveries
+from service.store.deliveries import GROUP_CHANGED, Deliveries
 from service.store.errors import StoreError
 from service.store.group import Group
 from service.store.indexes import Indexes
@@ -115,20 +116,27 @@ class Webhooks(SealedRecords):
 
         `job` is as the API serves it, with `job_id` and `finish_date`.
         """
+        if names := await self._of(group, JOB_FINISHED):
+            data = {"group_id": group.group_id, "job": job}
+            version = f"{job['job_id']} {job['finish_date']}"
+            await self.deliveries.add(group, names, JOB_FINISHED, version, data)
+
+    @stored
+    async def group_removed(self, group: Group, last_id: int) -> None:
+        """Tell the webhooks of a group that its items are deleted: it is about to vanish from the changed groups."""
+        if names := await self._of(group, GROUP_CHANGED):
+            await self.deliveries.add_change(group, names, last_id)
+
+    async def _of(self, group: Group, event: str) -> Sequence[str]:
+        """Return the ids of the webhooks to tell about an event of a group."""
         self._indexes.require(self.name, "deliveries")
         where = {
             "organization_id": group.organization_id,
-            "events": JOB_FINISHED,
+            "events": event,
             "switched_off": None,
             "group_id": {"$in": [None, group.group_id]},
         }
-        found = await self._records.find(where, ["webhook_id"]).to_list(MAX_WEBHOOKS)
-        if not found:
-            return
-        names = [record["webhook_id"] for record in found]
-        data = {"group_id": group.group_id, "job": job}
-        version = f"{job['job_id']} {job['finish_date']}"
-        await self.deliveries.add(group, names, JOB_FINISHED, version, data)
+        return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(MAX_WEBHOOKS)]
 
 
 def _served(record: Record) -> Record:

@@ -29,7 +29,7 @@ NOT_JSON = {
     "UTF-32": "[]".encode("utf-32"),
     "a byte order mark": b"\xef\xbb\xbf[]",
     "nested 100,000 deep": b"[" * 100_000 + b"]" * 100_000,
-    "objects nested 100,000 deep": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "objects nested 100,000 deep": b"[" + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"]",
     "100,000 open brackets": b"[" * 100_000,
     "a 5,000-digit integer": b"[" + b"9" * 5000 + b"]",
     "a 5,000-digit negative integer": b"[-" + b"9" * 5000 + b"]",

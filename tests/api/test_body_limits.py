@@ -172,3 +172,10 @@ class TestSmallLimits:
         assert (await api.post("/v1/outputs/h", [item])).status == 200
         item["data"] = {"a": [1] * 30}
         await refused(api, "/v1/outputs/g", bodies([item]), (["body"], "too_many"))
+
+
+@pytest.mark.parametrize("text", [b'{"a": [%b]}', b'{"a": [%b'])
+async def test_a_large_body_that_is_no_array_is_not_decoded_to_be_refused(api: Api, text: bytes) -> None:
+    body = text % b",".join([b"1"] * 1_000_000)
+    response = await without_stall(lambda: send(api, "/v1/cookies", body))
+    assert (response.status, response.problems()) == (422, [(["body"], "list_type")])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.store import Store
+from service.store import Store, StoreUnavailable
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 
@@ -536,3 +536,22 @@ async def test_what_a_job_changed_is_exported_and_deleted(admin: Api) -> None:
     assert [one["key_hash"] for one in export.json] == ["key-3"]
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=unchanged")).json == {"deleted": 3, "more": False}
     assert await keys(admin) == [3]
+
+
+async def test_the_group_shows_the_verdict_though_storing_it_failed_the_first_time(
+    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await rules(admin, {"min_items": 5})
+    await crawl(admin, "a", range(2))
+    note, tries = store.crawls._note_verdict, []
+
+    async def fail_once(*args: Any) -> None:
+        tries.append(args)
+        if len(tries) == 1:
+            raise StoreUnavailable("failover")
+        await note(*args)
+
+    monkeypatch.setattr(store.crawls, "_note_verdict", fail_once)
+    assert (await admin.put("/v1/groups/shop/jobs/a", {"state": "finished"})).status == 503
+    assert (await put(admin, "a"))["verdict"] == "failed"
+    assert (await admin.ok("/v1/groups/shop"))["verdict"] == "failed"

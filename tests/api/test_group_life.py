@@ -155,3 +155,26 @@ async def test_without_a_retention_nothing_is_deleted(admin: Api, store: Store) 
     await admin.put("/v1/groups/shop", {"retention_days": None})
     await run_upkeep(store, admin.organization_id)
     assert len(await walk(admin, "/v1/outputs/shop")) == 1
+
+
+async def test_a_job_of_a_deleted_group_is_not_found_until_it_begins_again(shop: Api) -> None:
+    await shop.delete("/v1/groups/shop")
+    assert (await shop.get("/v1/groups/shop/jobs/job-0")).status == 404
+    await shop.put("/v1/groups/shop/jobs/job-0", {"state": "running"})
+    assert [job["job_id"] for job in await shop.ok("/v1/groups/shop/jobs")] == ["job-0"]
+    assert (await shop.ok("/v1/groups/shop"))["jobs"] == 1
+
+
+async def test_a_group_that_never_had_an_item_loses_its_settings_too(admin: Api) -> None:
+    await admin.put("/v1/groups/empty", {"retention_days": 3, "rules": [{"min_items": 5}]})
+    await admin.delete("/v1/groups/empty")
+    group = await admin.ok("/v1/groups/empty")
+    assert (group["retention_days"], group["rules"]) == (None, [])
+
+
+async def test_webhooks_are_told_that_a_group_was_deleted(shop: Api) -> None:
+    webhook = {"url": "https://hooks.example/", "events": ["group.changed"]}
+    webhook_id = (await shop.ok("/v1/webhooks", webhook))["webhook_id"]
+    await shop.delete("/v1/groups/shop")
+    deliveries = await shop.ok(f"/v1/webhooks/{webhook_id}/deliveries")
+    assert "shop" in [delivery["group_id"] for delivery in deliveries]

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from service.http.middleware.limits import LIMITS
-from service.store import Store
+from service.store import Page, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
 
@@ -209,3 +209,26 @@ async def test_a_filtered_reader_that_waited_in_vain_gets_the_id_up_to_which_its
     response = await task
     assert response.json["items"] == []
     assert response.headers["X-Cursor"] == str(written["items"][0]["id"])
+
+
+async def test_waiting_newest_first_is_refused(twenty: Api) -> None:
+    response = await twenty.get("/v1/outputs/shop?order=desc&wait=1")
+    assert (response.status, response.problems()) == (422, [(["query", "wait"], "value_error")])
+
+
+async def test_a_page_that_is_larger_than_expected_is_counted_while_it_is_rendered(
+    admin: Api, app: web.Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [make_output(n, data={}) for n in range(100)]
+    large = [make_output(n, data={"text": "x" * 100_000}) for n in range(100, 120)]
+    await admin.ok("/v1/outputs/shop", [*small, *large])
+    await admin.ok("/v1/outputs/shop?limit=100")  # now items are expected to be small
+    render, held = Page.body, []
+
+    def body(page: Page, next_url: str | None) -> bytes:
+        held.append(app[LIMITS].bytes.used)
+        return render(page, next_url)
+
+    monkeypatch.setattr(Page, "body", body)
+    await admin.ok("/v1/outputs/shop?limit=1000&cursor=100")
+    assert held[0] > 2_000_000

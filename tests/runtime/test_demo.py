@@ -28,7 +28,7 @@ async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_bro
     assert len(group["days"]) >= 15 and sum(day["changed"] for day in group["days"]) > 100
     assert group["last_change"] < now()
 
-    jobs = await store.jobs.list(demo.GROUP, 100)
+    jobs = [job async for some in store.jobs.batches(demo.GROUP, 100) for job in some]
     reviews = await store.reviews.latest_of(demo.GROUP, [job["job_id"] for job in jobs])
     assert len(jobs) == 20 and set(reviews) == {job["job_id"] for job in jobs[2:]}
 

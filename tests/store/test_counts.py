@@ -367,3 +367,68 @@ async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Gro
     listed = await groups_of(store, group.organization, "2020-02-03")
     found = [(each["group_id"], [day["date"] for day in each["days"]]) for each in listed]
     assert found == [("chairs", [today]), ("lamps", [])]
+
+
+async def test_a_recount_in_the_middle_of_a_move_counts_nothing_twice(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(15)))
+    half_done, go_on = asyncio.Event(), asyncio.Event()
+
+    async def apply(collection: Any, owner: Any, name: str, *rest: Any) -> None:
+        if name == "date":  # the jobs have the counts, and the group has them too
+            half_done.set()
+            await go_on.wait()
+        await _apply(collection, owner, name, *rest)
+
+    monkeypatch.setattr("service.store.jobs._apply", apply)
+    await group.set(store, recount=1)
+    moving = asyncio.ensure_future(other.jobs.gather(group.key))
+    await half_done.wait()
+    await store.upkeep._recount(group.owner, await group.document(store), datetime.now(UTC))
+    go_on.set()
+    await moving
+    assert (await group.jobs(store))["a"]["items"] == 15
+
+
+async def test_two_recounts_at_once_add_their_difference_once(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n) for n in range(10)))
+    await store.jobs.gather(group.key)
+    await group.set(store, recount=1, items=7)
+    difference, counted, go_on = store.upkeep._difference, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any) -> Any:
+        found = await difference(*args)
+        counted.set()
+        await go_on.wait()  # longer than its claim
+        return found
+
+    monkeypatch.setattr(store.upkeep, "_difference", slow)
+    first = asyncio.create_task(look_after_once(store, group))
+    await counted.wait()
+    await look_after_once(other, group)
+    go_on.set()
+    await first
+    document = await group.document(store)
+    assert document["items"] == 10
+    assert "recount" not in document
+
+
+async def test_a_write_while_the_group_is_removed_keeps_its_job(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1, root_job_id="a"))
+    await store.outputs.delete_matching(group.key, Query())
+    gather = store.jobs.gather
+
+    async def and_then_written(key: Any) -> None:
+        await gather(key)
+        await group.write(other, make_output(2, root_job_id="b"))
+
+    monkeypatch.setattr(store.jobs, "gather", and_then_written)
+    await store.groups.remove(group.key)
+    monkeypatch.undo()
+    assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
+    assert (await group.stats(other))["jobs"] == 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
-from service.store import Store, StoreUnavailable
+from service.store import Query, Store, StoreUnavailable
+from service.store.outputs.counts import Change
+from service.store.outputs.ids import Finished
 from tests.support.api import make_output
-from tests.support.groups import Group, killed_at, look_after, reap
+from tests.support.groups import Group, killed_at, look_after, open_batch, reap
 
 KINDS = ("created", "changed", "unchanged")
 
@@ -42,9 +44,16 @@ class Model:
         return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
 
 
+def described(*fields: Any) -> Callable[[], Awaitable[list[Any]]]:
+    async def describe() -> list[Any]:
+        return list(fields)
+
+    return describe
+
+
 async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str, Any]:
     await store.crawls.declare(group.key, job, {"state": "finished", **said})
-    return await store.crawls.finish(group.key, job, [])
+    return await store.crawls.finish(group.key, job, described())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -136,7 +145,7 @@ async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_tha
     named = str(fields[-1]["path"])
     await store.groups.set(group.key, {"rules": [{"path": named, "max_drop": 0.5}]})
     await store.crawls.declare(group.key, "a", {"state": "finished"})
-    kept = (await store.crawls.finish(group.key, "a", fields))["fields"]
+    kept = (await store.crawls.finish(group.key, "a", described(*fields)))["fields"]
     assert named in [field["path"] for field in kept]
     assert sum(len(field["path"]) for field in kept) <= 8 * 1024
 
@@ -162,12 +171,12 @@ async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died
     await group.write(other, *crawl)  # as its client sends it again
     await other.crawls.declare(group.key, "tuesday", {"state": "finished"})
     with pytest.raises(StoreUnavailable):  # the batch of the dead process is in flight, then not counted
-        await other.crawls.finish(group.key, "tuesday", [])
+        await other.crawls.finish(group.key, "tuesday", described())
     await reap(other, group)
     with pytest.raises(StoreUnavailable):
-        await other.crawls.finish(group.key, "tuesday", [])
+        await other.crawls.finish(group.key, "tuesday", described())
     await look_after(other, group)
-    job = await other.crawls.finish(group.key, "tuesday", [])
+    job = await other.crawls.finish(group.key, "tuesday", described())
     assert {kind: job[kind] for kind in ("items", *KINDS, "missing")} == {
         "items": 7,
         "created": 1,
@@ -175,3 +184,51 @@ async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died
         "unchanged": 4,
         "missing": 4,
     }
+
+
+async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
+    batch = await open_batch(other, group, 10)  # what is written later is not readable
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(5)))
+    seen: list[int] = []
+
+    async def describe() -> list[Any]:
+        seen.append(len(await group.read(store)))
+        return []
+
+    await store.crawls.declare(group.key, "a", {"state": "finished"})
+    with pytest.raises(StoreUnavailable):
+        await store.crawls.finish(group.key, "a", describe)
+    await other.outputs.ids.turn(group.key, Finished(batch, Change()), 0)
+    await store.crawls.finish(group.key, "a", describe)
+    assert seen == [5]
+
+
+@pytest.mark.parametrize("query", [Query(not_of_job="b"), Query(of_jobs=("a",)), Query(job_id="a")])
+async def test_an_item_that_a_job_sees_while_those_it_misses_are_deleted_is_kept(
+    store: Store, group: Group, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    reading = store.outputs._reading
+    selected = reading.selected
+
+    async def and_then_seen(*args: Any) -> Any:
+        found = await selected(*args)
+        await group.write(store, *(make_output(n, root_job_id="b") for n in range(9)))  # unchanged
+        return found
+
+    monkeypatch.setattr(reading, "selected", and_then_seen)
+    deleted, _ = await store.outputs.delete_some(group.key, query._replace(limit=100))
+    assert deleted == 1
+    assert len(await group.read(store)) == 9
+
+
+async def test_a_body_with_an_older_date_sent_twice_counts_its_items_once(store: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    older = [make_output(n, root_job_id="b", last_scraped_date="2020-01-01T00:00:00Z") for n in range(10)]
+    for _ in range(2):
+        assert {result["result"] for result in await group.write(store, *older)} == {"unchanged"}
+    jobs = await group.jobs(store)
+    assert [(jobs[job]["items"], jobs[job]["unchanged"]) for job in "ab"] == [(10, 0), (0, 0)]

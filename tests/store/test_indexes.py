@@ -204,7 +204,7 @@ CALLS: dict[str, Call] = {
     "a group": lambda store, org: store.groups.one(Group(org).key),
     "set the retention": lambda store, org: store.groups.set(Group(org).key, {"retention_days": 1}),
     "remove a group": lambda store, org: store.groups.remove(Group(org).key),
-    "list jobs": lambda store, org: store.jobs.list(Group(org).key, 10),
+    "list jobs": lambda store, org: anext(store.jobs.batches(Group(org).key, 10), None),
     "gather jobs": lambda store, org: store.jobs.gather(Group(org).key),
     "remove jobs": lambda store, org: store.jobs.remove(Group(org).key),
     "add reviews": lambda store, org: store.reviews.add(

@@ -14,7 +14,7 @@ from service.store import CursorExpired, Patch, Query, Store
 from service.store.outputs import query as queries
 from service.store.outputs import ranges
 from tests.support.api import make_output
-from tests.support.groups import Group, at, stopped_at, version
+from tests.support.groups import Group, at, open_batch, stopped_at, version
 
 TAGS: list[dict[str, Any]] = [
     {},
@@ -325,3 +325,18 @@ async def test_patches_and_writes_of_one_item_are_each_one_change(store: Store, 
     patched = await group.patch(store, Patch("output_id", written["output_id"], is_approved=True))
     (found,) = await group.read(store, cursor=written["id"])
     assert (found["id"], found["is_approved"]) == (patched[0]["id"], True)
+
+
+async def test_a_few_fields_of_items_are_read_many_at_once(store: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n) for n in range(500)))
+    query = Query(fields=("source_url",))
+    pages = [len(page.documents) async for page in store.outputs.pages(group.key, query)]
+    assert sum(pages) == 500
+    assert len(pages) <= 3
+
+
+async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    await open_batch(store, group, 6000)
+    page = await store.outputs.page(group.key, Query(cursor=1))
+    assert page.next_cursor is not None

@@ -73,7 +73,7 @@ class Group:
         return await store.groups.one(self.key)
 
     async def jobs(self, store: Store) -> dict[str, dict[str, Any]]:
-        return {job["job_id"]: job for job in await store.jobs.list(self.key, 1000)}
+        return {job["job_id"]: job async for some in store.jobs.batches(self.key, 1000) for job in some}
 
     # -- what is in the database --------------------------------------------------------------
 

@@ -43,16 +43,16 @@ def load(schema: Schema, value: Any) -> Any:
         raise invalid_fields(error.messages, "body") from None
 
 
-def count_values(raw: bytes) -> int:
-    """Return an upper bound of the values in a text: commas in strings count too. Takes 2 ms per megabyte."""
-    return raw.count(b",") + raw.count(b"[") + raw.count(b"{")
+def check_values(raw: bytes, settings: Settings) -> None:
+    """Refuse a text of too many values; commas in strings count too. Takes 2 ms per megabyte."""
+    # A value has at least one character.
+    if len(raw) > settings.max_values and raw.count(b",") + raw.count(b"[") + raw.count(b"{") > settings.max_values:
+        raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
 
 
 def parse(raw: bytes, settings: Settings, name: str = "The body") -> Any:
     """Return the value of a JSON text."""
-    # A value has at least one character.
-    if len(raw) > settings.max_values and count_values(raw) > settings.max_values:
-        raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
+    check_values(raw, settings)
     try:
         return decode(raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -13,7 +13,7 @@ from marshmallow import Schema, ValidationError
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import JSON, NDJSON, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected, lines_of, lists_of
-from service.http.input.json_input import check_storable, count_values, is_plainly_storable, is_storable, parse
+from service.http.input.json_input import check_storable, check_values, is_plainly_storable, is_storable, parse
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import in_thread
@@ -67,11 +67,10 @@ class Records:
     ) -> list[Any]:
         """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
-        values = 0
+        check_values(raw, settings)
+        if slice.is_over:
+            await slice.pause()
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
-            values += count_values(piece) if len(raw) > settings.max_values else 0
-            if values > settings.max_values:
-                raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
             if len(piece) > _LARGE:
                 await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
             else:
@@ -174,7 +173,8 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
     except msgspec.ValidationError as error:
         if "at most" in str(error):
             raise _too_many(settings) from None
-        parse(raw, settings)  # raises if it is not even JSON
+        if len(raw) <= _LARGE:
+            parse(raw, settings)  # raises if it is not even JSON
         raise invalid("list_type", "Must be an array", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None

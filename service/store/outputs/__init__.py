@@ -92,13 +92,13 @@ class Outputs:
         self._indexes.require("outputs", "groups")
         return self._reading.pages(group, query, max_items)
 
-    def fitting(self, group: Group) -> int:
+    def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
         """Return the estimated number of items of a group in a megabyte."""
-        return self._reading.fitting(group)
+        return self._reading.fitting(group, fields)
 
-    def expected_bytes(self, group: Group, limit: int) -> int:
+    def expected_bytes(self, group: Group, limit: int, fields: tuple[str, ...] = ()) -> int:
         """Return the estimated bytes of some items of a group."""
-        return self._reading.expected_bytes(group, limit)
+        return self._reading.expected_bytes(group, limit, fields)
 
     async def one(self, group: Group, output_id: str) -> Page | None:
         """Return one item as a page of its own; None when there is none."""
@@ -197,10 +197,7 @@ class Outputs:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         self._indexes.require("outputs", "groups")
         selected, next_cursor = await self._reading.selected(group, query)
-        deletes = [
-            (output_id, Delete(output_id, frozenset([id]), query.job_id, query.scraped_before))
-            for output_id, id in selected
-        ]
+        deletes = [(output_id, Delete(output_id, frozenset([id]), query)) for output_id, id in selected]
         results = await self._apply(group, deletes)
         return sum(result["result"] == "updated" for result in results), next_cursor
 

@@ -26,6 +26,7 @@ from service.store.outputs.door import (
 from service.store.outputs.ids import Batch
 from service.store.outputs.kinds import CREATED, change_of, counted
 from service.store.outputs.merge_patch import merge_patch
+from service.store.outputs.query import Query, still_matches
 
 KNOWN_FIELDS = dict.fromkeys(
     (
@@ -39,6 +40,7 @@ _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_appro
 # The bytes that a patch of tags counts for: the stored tags may be 1 MiB, and 50 are looked up at once.
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
 
+_ANY = Query()
 # Each item of a statement is searched among its constants, so their number is bounded.
 _TOUCHED_AT_ONCE = 100
 
@@ -67,16 +69,11 @@ class Delete:
 
     output_id: str
     if_ids: frozenset[int] | None = None
-    job_id: str | None = None
-    scraped_before: datetime | None = None
+    query: Query = _ANY
     size: int = 0
 
     def selects(self, known: Known) -> bool:
-        return (
-            (self.if_ids is None or known["id"] in self.if_ids)
-            and self.job_id in (None, known["root_job_id"])
-            and (self.scraped_before is None or known["last_scraped_date"] < self.scraped_before.replace(tzinfo=None))
-        )
+        return (self.if_ids is None or known["id"] in self.if_ids) and still_matches(self.query, known)
 
 
 Pending = Put | Patch | Delete
@@ -289,7 +286,8 @@ class Plan:
         for (before, job, seen_by), count in Counter(
             (touch.known["root_job_id"], touch.job, touch.seen_by) for touch in self.touches.values()
         ).items():
-            change.job(seen_by, unchanged=count if seen_by != before else 0)  # the same job has counted it before
+            # Once: if the item stays where it is, its job has counted it before, or a newer job has it.
+            change.job(seen_by, unchanged=count if job != before else 0)
             if job != before:
                 change.job(before, items=-count)
                 change.job(job, items=count)

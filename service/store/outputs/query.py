@@ -67,6 +67,17 @@ class Query(NamedTuple):
         return {"_id": 0, "id": 1, **dict.fromkeys(self.fields, 1), **({"deleted": 1} if self.deleted else {})}
 
 
+def still_matches(query: Query, known: dict[str, Any]) -> bool:
+    """Return whether an item with the same id as before still matches: seeing it again changes its job and date."""
+    job, before = known["root_job_id"], query.scraped_before
+    return (
+        query.job_id in (None, job)
+        and (query.of_jobs is None or job in query.of_jobs)
+        and query.not_of_job != job
+        and (before is None or known["last_scraped_date"] < before.replace(tzinfo=None))
+    )
+
+
 class Selection(NamedTuple):
     """How a query is read: by which index, and which filters are compared with each document found."""
 

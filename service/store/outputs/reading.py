@@ -32,6 +32,8 @@ _MAX_STREAMED = 1000
 _UNKNOWN_BYTES = 20_000
 # Groups for which a process remembers the size of items: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
+# Ids beyond the watermark among which the end of a walk looks for items that have moved there.
+_MAX_BEYOND = 5000
 # How long the last page of a walk waits for batches in flight, before the client asks again.
 _WALK_SECONDS = 1.0
 
@@ -42,7 +44,8 @@ class Reading:
     def __init__(self, ids: Ids, watch: Watch, settings: Settings) -> None:
         self._ids, self._watch = ids, watch
         self._ranges = Ranges(ids, settings.max_page_bytes)
-        self._averages: Bounded[Group, int] = Bounded(_MAX_REMEMBERED)
+        # By the hash of the requested fields: their names may be long.
+        self._averages: Bounded[tuple[Group, int], int] = Bounded(_MAX_REMEMBERED)
 
     @patient
     @stored
@@ -90,6 +93,8 @@ class Reading:
         """
         if not watermark.in_flight:
             return False
+        if watermark.allocated - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
+            return True
         moved: dict[str, Any] = {"prev_id": {"$gt": query.cursor}}
         if query.walk is not None:
             older: dict[str, Any] = {"prev_id": {"$exists": True}}
@@ -105,20 +110,25 @@ class Reading:
         )
         return bool(reply["cursor"]["firstBatch"])
 
-    def fitting(self, group: Group) -> int:
+    def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
         """Return the number of items of a group in about a megabyte, estimated from those read last."""
-        average = self._averages.get(group)
+        average = self._average(group, fields)
         return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
 
-    def expected_bytes(self, group: Group, limit: int) -> int:
+    def expected_bytes(self, group: Group, limit: int, fields: tuple[str, ...] = ()) -> int:
         """Return the bytes of some items of a group, estimated from those read last."""
-        return limit * self._averages.get(group, _UNKNOWN_BYTES)
+        return limit * (self._average(group, fields) or _UNKNOWN_BYTES)
+
+    def _average(self, group: Group, fields: tuple[str, ...]) -> int | None:
+        """Return the bytes of an item, or of these fields of it; None before the first one is read."""
+        return self._averages.get((group, hash(fields))) or self._averages.get((group, hash(())))
 
     async def _range(self, group: Group, query: Query, watermark: Watermark) -> Found:
         found = await self._ranges.read(group, query, watermark)
-        if found.documents and not query.fields:  # parts of documents say nothing about their size
-            self._averages.pop(group, None)
-            self._averages[group] = max(1, found.size // len(found.documents))
+        if found.documents:
+            key = group, hash(query.fields)
+            self._averages.pop(key, None)
+            self._averages[key] = max(1, found.size // len(found.documents))
         return found
 
     @patient
@@ -142,7 +152,8 @@ class Reading:
         """
         left, query = max_items, query._replace(walk=query.walk or Walk(0, 0))
         while True:
-            limit = self.fitting(group) if left is None else min(self.fitting(group), left)
+            fitting = self.fitting(group, query.fields)
+            limit = fitting if left is None else min(fitting, left)
             page = await self.page(group, query._replace(limit=limit))
             query = query._replace(walk=page.walk)
             left, next_cursor = None if left is None else left - len(page.documents), page.next_cursor

@@ -139,13 +139,14 @@ class Rounds:
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
         """Hash again the new and stored items that were hashed before the settings of the group changed."""
-        stale = []
+        stale, slices = [], _Slices()
         for write in writes:
             for key, change in write.changes.items():
                 if not isinstance(change, Put):
                     continue
                 if mark_of(change.content_hash) != comparing.mark:
                     write.changes[key] = change = rehashed(change, comparing)
+                    await slices.pause()
                 there = known.get(key)
                 if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
                     stale.append(key)
@@ -154,6 +155,7 @@ class Rounds:
                 found = decode(encoded(raw))
                 there = known[found["_id"]]
                 there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
+                await slices.pause()
 
     async def _keep_versions(self, plan: Plan) -> None:
         """Let the database copy the versions that this round replaces; existing copies stay as they are."""
@@ -172,7 +174,7 @@ class Rounds:
     async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
         """Decide what becomes of each change."""
         plan = Plan(batch, self._max_item_bytes)
-        slice_end = time.perf_counter() + _SLICE_SECONDS
+        slices = _Slices()
         for write in writes:
             for key, change in write.changes.items():
                 there = known.get(key)
@@ -181,9 +183,7 @@ class Rounds:
                     plan.results[key] = tried  # the failed attempt had written it
                 elif key not in write.results:
                     plan.add(key, change, there)
-                if time.perf_counter() > slice_end:
-                    await asyncio.sleep(0)
-                    slice_end = time.perf_counter() + _SLICE_SECONDS
+                await slices.pause()
         meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
             write.tried = meant
@@ -266,6 +266,18 @@ class Rounds:
             plan.recount |= moved or len(plan.touches) != matched
         for key, touch in plan.touches.items():
             plan.leave(key, touch.known, "unchanged")
+
+
+class _Slices:
+    """Lets other tasks run after some milliseconds of work."""
+
+    def __init__(self) -> None:
+        self._end = time.perf_counter() + _SLICE_SECONDS
+
+    async def pause(self) -> None:
+        if time.perf_counter() > self._end:
+            await asyncio.sleep(0)
+            self._end = time.perf_counter() + _SLICE_SECONDS
 
 
 def _updates(statements: list[Any]) -> dict[str, Any]:

@@ -186,7 +186,7 @@ class Tail:
             await self._gate.take(_READ_BYTES)
             room = _READ_BYTES
             try:
-                limit = self._reading.fitting(self._group)
+                limit = self._reading.fitting(self._group, self._query.fields)
                 limit = min(limit, self._query.limit or limit)
                 page = await self._reading.page(self._group, self._query._replace(cursor=start, limit=limit))
                 piece = await self._rendered(page)
