@@ -22,6 +22,7 @@ from service.store.outputs.rounds import Rounds, Write
 from tests.support.api import make_file, make_output
 from tests.support.commands import Commands
 from tests.support.groups import DATABASE, Group, stopped_at, version
+from tests.support.stall import LONGEST, watch_loop
 
 Results = list[dict[str, Any]]
 
@@ -331,3 +332,14 @@ def test_only_bytes_wait_for_the_database() -> None:
     held = {name: type(value) for name, value in msgspec.structs.asdict(put).items()}
     assert not set(held.values()) & {dict, list}
     assert not gc.is_tracked(put)
+
+
+async def test_hashing_many_items_again_lets_others_run(store: Store, other: Store, group: Group) -> None:
+    await store.groups.set(group.key, {"ignore": ["scraped_at"]})
+    rows = [{"name": f"row {n}", "price": n * 1.5, "in_stock": True} for n in range(300)]
+    items = [make_output(n, data={"scraped_at": n, "rows": rows}) for n in range(600)]
+    encoded = await group.encoded(store, *items)
+    await other.groups.set(group.key, {"ignore": ["scraped_at", "rank"]})
+    async with watch_loop() as stalls:
+        await store.outputs.write(group.key, encoded)
+    assert stalls.worst < LONGEST

@@ -1,7 +1,8 @@
 """What a job has done to an item: `created`, `changed` or `unchanged`; stored as `change` in its document.
 
 If one job writes an item several times, `created` and `changed` stay, and `unchanged` may become `changed`. So the
-counts of a job are numbers of items, and `change=` lists exactly those items.
+counts of a job are numbers of items, and `change=` lists exactly those items, unless another job that runs at the same
+time takes items from it and back.
 """
 
 from __future__ import annotations
