@@ -4,7 +4,7 @@
     pipeline.run(groups("lamps", url="http://127.0.0.1:8080", token="…"))
 
 Each group is a table with `output_id` as its key. A run moves only what was created, changed or deleted since the last
-one: the cursor is kept in dlt's state, and saved when the load has succeeded.
+one: the position is kept in dlt's state, and saved when the load has succeeded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 import dlt
 
 from sds_client.errors import CursorExpired
-from sds_client.state import chunks
 from sds_client.sync import Client
 
 
@@ -37,11 +36,12 @@ def _changes(group: str, url: str, token: str, filters: dict[str, Any]) -> Itera
     """Yield what has changed since the last run, some items at a time."""
     state = dlt.current.resource_state(group)
     with Client(url, token) as client:
-        changes = client.follow(group, deleted=True, live=False, cursor=state.get("cursor", 0), **filters)
+        start = state.get("position", {"cursor": state.get("cursor", 0)})  # earlier states have the cursor only
         try:
-            for items in chunks(changes):
-                yield items
-                state["cursor"] = items[-1]["id"]
+            for items, position in client.changes(group, position=start, **filters):
+                if items:
+                    yield items
+                state["position"] = position
         except CursorExpired as error:
             message = 'the last run is too long ago to learn of every deletion since: run with refresh="drop_resources"'
             raise CursorExpired(error.status, error.problems, message) from None

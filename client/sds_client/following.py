@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sds_client.errors import CursorExpired
-from sds_client.paths import outputs_path, read_query
+from sds_client.paths import outputs_path, read_query, walk_query
 from sds_client.transport import Transport
 from sds_client.types import Deletion, Output
 
@@ -26,7 +26,8 @@ _SAVE_EVERY = 1.0
 class Follower:
     """Reads new and changed items, and remembers how many of them the consumer has taken.
 
-    Leaving the `with` block saves the cursor; in between it is saved once per page, and once per second within one.
+    Leaving the `with` block saves the position; in between it is saved once per page, and once per second within one.
+    A position is a cursor and, until a walk from cursor 0 has ended, the state of this walk.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class Follower:
         group: str,
         cursor_file: str | os.PathLike[str] | None,
         live: bool,
-        cursor: int,
+        position: Mapping[str, Any],
         page_size: int,
         deleted: bool,
         options: Mapping[str, Any],
@@ -45,8 +46,9 @@ class Follower:
         about = {"group": group, "filters": {k: v for k, v in self._query.items() if k != "fields"}}
         self._query["limit"] = str(page_size)
         self._file = None if cursor_file is None else CursorFile(Path(cursor_file), about)
-        self._taken = self._saved = cursor if self._file is None else self._file.load(cursor)
-        self._read = self._taken
+        self._saved = position if self._file is None else self._file.load(position)
+        self._taken = self._read = self._saved["cursor"]
+        self._walk = {name: value for name, value in self._saved.items() if name == "walk"}
         self._saved_at = time.monotonic()
         self._at_end = False
 
@@ -56,24 +58,33 @@ class Follower:
     def __exit__(self, *_: object) -> None:
         self._save()
 
+    @property
+    def position(self) -> dict[str, Any]:
+        """Where to continue after the last page."""
+        return {"cursor": self._read} | ({} if self._at_end else self._walk)
+
     async def page(self) -> list[Output | Deletion] | None:
         """Return the next page that has items, waiting for one; None at the end when it is not live."""
         while True:
             self._taken = self._read  # the consumer came back: it has taken all of the last page
+            if self._at_end:
+                self._walk = {}
             self._save()
             if self._at_end and not self._live:
                 return None
             wait, asked_at = (WAIT if self._at_end else 0), time.monotonic()
-            query = {**self._query, "cursor": str(self._read)} | ({"wait": str(wait)} if wait else {})
+            query = {**self._query, "cursor": str(self._read), **self._walk} | ({"wait": str(wait)} if wait else {})
             try:
                 response = await self._transport.call("GET", self._path, query=query, wait=wait)
             except CursorExpired as error:
                 raise self._expired(error) from None
             items: list[Output | Deletion] = response.json["items"]
-            further: int | None = response.json["metadata"]["next_cursor"]
-            self._at_end = further is None
-            # A page may be empty, or end after its last item, if few items of a range match the filters.
-            self._read = further if further is not None else items[-1]["id"] if items else self._read
+            metadata = response.json["metadata"]
+            self._at_end = metadata["next_cursor"] is None
+            # The filters were applied up to here: often beyond the last item, also on an empty page.
+            applied = int(response.headers.get("X-Cursor", 0)) if self._at_end else metadata["next_cursor"]
+            self._read = max(self._read, applied, *(item["id"] for item in items[-1:]))
+            self._walk |= walk_query(metadata)
             if items:
                 return items
             if wait and time.monotonic() - asked_at < _MIN_WAIT:
@@ -81,15 +92,18 @@ class Follower:
 
     def taken(self, item: Output | Deletion) -> None:
         """Note that the consumer came back for the next item: it has taken this one."""
-        self._taken = item["id"]
+        # Without a walk, a cursor within the first page may be too old for deletions: that page counts as a whole.
+        if self._taken or self._walk or "deleted" not in self._query:
+            self._taken = item["id"]
         if time.monotonic() - self._saved_at > _SAVE_EVERY:
             self._save()
 
     def _save(self) -> None:
         self._saved_at = time.monotonic()
-        if self._file is not None and self._taken != self._saved:
-            self._file.save(self._taken)
-            self._saved = self._taken
+        position = {"cursor": self._taken, **self._walk}
+        if self._file is not None and position != self._saved:
+            self._file.save(position)
+            self._saved = position
 
     def _expired(self, error: CursorExpired) -> CursorExpired:
         first = "" if self._file is None else f"remove {self._file}, "
@@ -98,7 +112,7 @@ class Follower:
 
 
 class CursorFile:
-    """A cursor in a file, with the group and filters that it belongs to; replaced atomically."""
+    """A position in a file, with the group and filters that it belongs to; replaced atomically."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path, self._about = path, about
@@ -106,24 +120,24 @@ class CursorFile:
     def __str__(self) -> str:
         return str(self._path)
 
-    def load(self, default: int) -> int:
-        """Return the saved cursor. Raises ValueError for a file of another group or other filters."""
+    def load(self, default: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the saved position. Raises ValueError for a file of another group or other filters."""
         try:
             kept = json.loads(self._path.read_text())
-            cursor = kept.pop("cursor")
+            position = {"cursor": kept.pop("cursor")} | ({"walk": kept.pop("walk")} if "walk" in kept else {})
         except FileNotFoundError:
             return default
         except (ValueError, KeyError, AttributeError):
             raise ValueError(f"{self._path} is not a cursor file") from None
-        if kept != self._about or type(cursor) is not int:
+        if kept != self._about or type(position["cursor"]) is not int:
             raise ValueError(f"{self._path} is the cursor of another group or of other filters")
-        return cursor
+        return position
 
-    def save(self, cursor: int) -> None:
-        """Write the cursor, durably."""
+    def save(self, position: Mapping[str, Any]) -> None:
+        """Write the position, durably."""
         beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
         with beside.open("w") as file:
-            json.dump({**self._about, "cursor": cursor}, file)
+            json.dump({**self._about, **position}, file)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(self._path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote, urlsplit
 
 
 def outputs_path(group: str, output_id: str | None = None) -> str:
@@ -37,6 +37,12 @@ def read_query(options: Mapping[str, Any]) -> dict[str, str]:
     """Return the query of a read; what is None or empty is left out. Raises TypeError for an unknown filter."""
     _check_names(options, _READ)
     return {name: _text(value) for name, value in options.items() if value not in (None, "", [], ())}
+
+
+def walk_query(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the part of a page's `next_url` that makes the next page one of the same walk."""
+    query = parse_qsl(urlsplit(metadata["next_url"] or "").query)
+    return {name: value for name, value in query if name == "walk"}
 
 
 def delete_query(filters: Mapping[str, Any]) -> dict[str, str]:

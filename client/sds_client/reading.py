@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Literal
 
 from sds_client.errors import ClientError
-from sds_client.paths import outputs_path, read_query
+from sds_client.paths import outputs_path, read_query, walk_query
 from sds_client.transport import LOST, Transport
 from sds_client.types import Output
 
@@ -40,9 +40,9 @@ class Reader:
         if self._at_end:
             return None
         response = await self._transport.call("GET", self._path, query=self._query)
-        cursor = response.json["metadata"]["next_cursor"]
-        self._at_end = cursor is None
-        self._query["cursor"] = str(cursor)
+        metadata = response.json["metadata"]
+        self._at_end = metadata["next_cursor"] is None
+        self._query |= {"cursor": str(metadata["next_cursor"]), **walk_query(metadata)}
         items: list[Output] = response.json["items"]
         return items
 

@@ -32,6 +32,7 @@ class Response:
 
     status: int
     json: Any
+    headers: Mapping[str, str]
 
 
 @dataclass
@@ -99,7 +100,7 @@ class Transport:
             try:
                 async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
                     text = await response.read()
-                    return Response(response.status, json.loads(text) if text else None)
+                    return Response(response.status, json.loads(text) if text else None, response.headers)
             except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 

@@ -123,11 +123,31 @@ class Outputs(Base):
         item is seen *at least once*: after a kill, those of the last second or of the last page are yielded again.
         `cursor` is where to begin without a file.
         """
-        with Follower(self._transport, group, cursor_file, live, cursor, page_size, deleted, options) as follower:
+        start = {"cursor": cursor}
+        with Follower(self._transport, group, cursor_file, live, start, page_size, deleted, options) as follower:
             while (page := await follower.page()) is not None:
                 for item in page:
                     yield item
                     follower.taken(item)
+
+    async def changes(
+        self,
+        group: str,
+        *,
+        position: Mapping[str, Any] | None = None,
+        page_size: int = PAGE,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncGenerator[tuple[list[Output | Deletion], dict[str, Any]]]:
+        """Yield pages of what is new, changed or deleted, to the present end, each with the position after it.
+
+        For a consumer that keeps the position itself, as JSON: given as `position`, reading continues there. The last
+        page is empty; its position is beyond all to which the filters were applied.
+        """
+        start = position or {"cursor": 0}
+        follower = Follower(self._transport, group, None, False, start, page_size, True, options)
+        while (page := await follower.page()) is not None:
+            yield page, follower.position
+        yield [], follower.position
 
     async def ndjson(self, group: str, *, cursor: int = 0, **options: Unpack[ReadOptions]) -> AsyncGenerator[bytes]:
         """Yield a group's items as NDJSON text, some whole lines at a time: the fastest way to read everything.

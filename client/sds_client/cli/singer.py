@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from sds_client.cli.running import command
-from sds_client.state import chunks
 from sds_client.sync import Client
 
 _TEXT, _DATE = {"type": ["null", "string"]}, {"type": ["null", "string"], "format": "date-time"}
@@ -44,15 +43,16 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
 
 @command
 def singer(client: Client, group: list[str], state: Path | None) -> None:
-    cursors: dict[str, int] = json.loads(state.read_text())["cursors"] if state and state.exists() else {}
+    kept = json.loads(state.read_text()) if state and state.exists() else {}
+    positions = kept.get("positions", {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()})
     for name in group:
         _print({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
-        changes = client.follow(name, deleted=True, live=False, cursor=cursors.get(name, 0))
-        for items in chunks(changes):
+        for items, position in client.changes(name, position=positions.get(name)):
             for item in items:
                 _print({"type": "RECORD", "stream": name, "record": _record(dict(item))})
-            cursors[name] = items[-1]["id"]
-            _print({"type": "STATE", "value": {"cursors": cursors}})
+            if position != positions.get(name):
+                positions[name] = position
+                _print({"type": "STATE", "value": {"positions": positions}})
 
 
 def _record(item: dict[str, Any]) -> dict[str, Any]:
