@@ -64,8 +64,8 @@ async def export(transport: Transport, group: str, cursor: int, options: Mapping
                     lines, end, rest = (rest + chunk).rpartition(b"\n")
                     if end:
                         cursor = json.loads(lines[lines.rfind(b"\n") + 1 :])["id"]
-                        retry.progress()
                         yield lines + end
+                        retry.progress()  # the consumer's own time is not the service's
             return
         except (ClientError, *LOST) as error:
             await retry.pause(error)

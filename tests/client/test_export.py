@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -229,3 +230,18 @@ def test_a_part_of_another_export_is_discarded(client: Client, tmp_path: Path) -
     assert main(["outputs", "export", "group", "--out", str(tmp_path / "x.ndjson")]) == 0
     assert lines(tmp_path / "x.ndjson") == list(client.outputs("group"))
     assert left(tmp_path) == ["x.ndjson"]
+
+
+def test_a_consumer_that_takes_longer_than_the_patience_continues_after_a_lost_connection(
+    client: Client, running: ServiceProcess, token: str
+) -> None:
+    client.push("group", [make_output(n, data={"title": os.urandom(2000).hex()}) for n in range(30)])
+    way, blocks = Breaking(running.port, [20_000]), []
+    with Client(way.url, token, patience=1) as patient:
+        for block in patient.ndjson("group"):
+            blocks.append(block)
+            if len(way.requests) == 1:
+                time.sleep(1.2)
+    way.close()
+    assert len(way.requests) == 2
+    assert [json.loads(line) for line in b"".join(blocks).splitlines()] == list(client.outputs("group"))
