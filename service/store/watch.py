@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -60,7 +61,8 @@ class Watch:
         event = asyncio.Event()
         self._waiting.setdefault(group, set()).add(event)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._follow())
+            # In a context of its own: it must not have the time limit of the reader that started it.
+            self._task = asyncio.create_task(self._follow(), context=contextvars.Context())
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None

@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import Any
 
+import pymongo
 import pytest
 from pymongo.errors import PyMongoError
 
@@ -34,6 +35,16 @@ async def test_a_waiting_reader_is_woken_by_another_process(
     await group.write(other, make_output(1))
     assert await waiting < SOON
     assert len(await group.read(store, cursor=cursor)) == 1
+
+
+async def test_the_stream_outlives_the_time_limit_of_the_reader_that_opened_it(
+    store: Store, other: Store, group: Group
+) -> None:
+    with pymongo.timeout(0.5), store.watch.waiting(group.key) as changed:
+        await asyncio.sleep(1)
+        changed.clear()
+        await group.write(other, make_output(1))
+        await asyncio.wait_for(changed.wait(), 2 * SOON)
 
 
 async def test_one_write_wakes_the_readers_of_its_group_only(store: Store, other: Store, group: Group) -> None:
