@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import ExitStack
 from typing import Any
 
 import pymongo
@@ -40,7 +41,9 @@ async def test_a_waiting_reader_is_woken_by_another_process(
 async def test_the_stream_outlives_the_time_limit_of_the_reader_that_opened_it(
     store: Store, other: Store, group: Group
 ) -> None:
-    with pymongo.timeout(0.5), store.watch.waiting(group.key) as changed:
+    with ExitStack() as stack:
+        with pymongo.timeout(0.5):
+            changed = stack.enter_context(store.watch.waiting(group.key))
         await asyncio.sleep(1)
         changed.clear()
         await group.write(other, make_output(1))
