@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 
@@ -79,7 +80,7 @@ async def _follow(
     """
     app, admission = request.app, request[ADMISSION]
     outputs, metrics, stopping = app[STORE].outputs, app[METRICS], app[STOPPING]
-    gate, begun = TailGate(app[LIMITS], group.organization_id), False
+    gate, begun, sent = TailGate(app[LIMITS], group.organization_id), False, time.monotonic()
     with outputs.tail(group, query._replace(limit=0), live.form, gate) as reader:
         while True:
             query = query._replace(cursor=reader.position)
@@ -87,9 +88,11 @@ async def _follow(
                 reached, count = page.checkpoint, len(page.documents)
                 text = await live.form.render(page)
                 del page  # a slow reader holds the text only
+                if begun and not text and time.monotonic() >= sent + _HEARTBEAT_SECONDS:
+                    text = live.beat(reached)
                 if text or not begun:
                     yield text
-                    begun = True
+                    begun, sent = True, time.monotonic()
                 del text
                 metrics.count_read(count)
                 reader.position = max(reader.position, reached)

@@ -16,6 +16,7 @@ from service.handlers import export
 from service.http.keys import STOPPING
 from service.http.middleware.limits import LIMITS
 from service.store import Store
+from service.store.outputs import ranges
 from tests.support.api import Api, make_output
 from tests.support.raw import connect
 
@@ -274,6 +275,16 @@ async def test_a_heartbeat_is_a_comment_with_the_id_up_to_which_the_filter_was_a
                     assert beat[0].startswith(":") and beat[2] == "\n"
                     assert int(beat[1].removeprefix("id: ")) in written[-2:]
             written.append((await shop.ok("/v1/outputs/shop", [make_output(n)]))["items"][0]["id"])
+
+
+async def test_a_reader_that_catches_up_without_finding_anything_gets_heartbeats(
+    shop: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.0)
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 1)
+    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
+    async with opened(shop, f"{EVENTS}&where=title:nothing") as stream:  # a page per item; the first one is the head
+        assert [await stream.line() for _ in range(3)] == [": still here\n", "id: 2\n", "\n"]
 
 
 async def test_a_client_that_comes_back_with_the_id_of_a_heartbeat_misses_nothing(
