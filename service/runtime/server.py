@@ -19,7 +19,7 @@ from aiohttp import StreamReader, web
 from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
-from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error
+from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error, unavailable
 from service.http.keys import EXPECTS, STAYING
 from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
 from service.http.middleware.security_headers import SECURITY_HEADERS
@@ -265,9 +265,11 @@ class Protocol(web.RequestHandler):
         if self.handling:  # a response may have begun
             self.transport.abort()
             return
-        body = error_body(http_error(status).problems)
+        error = unavailable("connections") if status == 503 else http_error(status)
+        body = error_body(error.problems)
         headers = {
             **SECURITY_HEADERS,
+            **error.headers,
             "Content-Type": "application/json",
             "Content-Length": str(len(body)),
             "Connection": "close",

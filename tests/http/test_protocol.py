@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.http.middleware.limits import LIMITS
+from service.http.middleware.limits import HEADS, LIMITS
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.runtime.server import Runner
 from service.settings import Settings
@@ -267,6 +267,28 @@ async def test_a_client_that_closes_its_side_gets_its_response(api: Api, version
         connection.writer.write_eof()
         assert (await connection.read_response()).json == []
         assert await connection.closed()
+
+
+async def test_a_client_that_closes_its_side_gets_a_long_response_too(api: Api) -> None:
+    await api.ok("/v1/outputs/g", [make_output(n, data={"text": "x" * 100_000}) for n in range(60)])
+    for format in ("ndjson", "csv", "json"):
+        async with connect(api) as connection:
+            get = b"GET /v1/outputs/g/export?format=" + format.encode() + b" HTTP/1.1\r\n" + AUTH + b"\r\n"
+            await connection.send(get.replace(b"{token}", api.token.encode()))
+            connection.writer.write_eof()
+            response = await connection.read_response()
+            assert response.headers["transfer-encoding"] == "chunked"
+            assert response.body.count(b"x" * 100_000) == 60
+
+
+async def test_a_head_that_there_is_no_room_for_is_refused_until_later(api: Api) -> None:
+    ledger = api.client.app[LIMITS].bytes
+    assert ledger.take(HEADS, ledger.total // 8)
+    response = await exchange(api, b"GET /healthz HTTP/1.1\r\nHost: x")
+    ledger.put_back(HEADS, ledger.total // 8)
+    assert (response.status, response.problems()) == (503, [([], "unavailable")])
+    assert response.headers["retry-after"] == "1"
+    check_headers(response)
 
 
 async def test_a_client_that_leaves_inside_its_body_stores_nothing(api: Api) -> None:
