@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.store.outputs import reading
+from service.http.output import exports
+from service.store.outputs import ranges, reading
 from tests.support.api import Api, make_output
 
 
@@ -83,7 +84,30 @@ async def test_csv_flattens_nested_data_to_dotted_columns(fifty: Api) -> None:
     assert (*first,)[0] == "source_url" and (*first,)[-1] == "other"
 
 
-async def test_csv_puts_fields_that_appear_after_the_header_into_other(api: Api) -> None:
+async def test_csv_has_the_same_columns_however_many_items_the_first_page_has(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = [make_output(n, data={"title": "x"} | ({"discount": n} if n > 40 else {})) for n in range(50)]
+    await api.ok("/v1/outputs/shop", late)
+    few = await rows(api, "/v1/outputs/shop")
+    assert few[-1]["data.discount"] == "49"
+    monkeypatch.setattr(reading, "_MAX_STREAMED", 1000)  # and now the size of the items is known
+    assert await rows(api, "/v1/outputs/shop") == few
+
+
+async def test_csv_has_the_columns_of_what_a_filter_finds_after_empty_pages(
+    fifty: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 5)
+    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
+    response = await fifty.get(export("/v1/outputs/shop?where=title:Lamp 30&fields=data.title,key_hash", "csv"))
+    assert response.body.decode() == "id,data.title,key_hash,other\r\n31,Lamp 30,key-30,\r\n"
+
+
+async def test_csv_puts_fields_that_appear_after_the_header_into_other(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exports, "_LEARNED", 1)
     await api.ok("/v1/outputs/shop", [make_output(n) for n in range(10)])
     await api.ok("/v1/outputs/shop", [make_output(11, data={"late": {"deep": 'a "quoted", one'}})])
     found = await rows(api, "/v1/outputs/shop")

@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 from service.http.offload import off_loop
@@ -22,6 +23,8 @@ OTHER = "other"
 # Columns of one field, and of all fields: spreadsheets allow 16,384, and every row has a cell for each.
 _MAX_COLUMNS, _MAX_ALL_COLUMNS = 1000, 2000
 _MAX_HEADER = 256 * 1024  # characters
+# Raw bytes of items that the columns are learned from; may be exceeded by one page.
+_LEARNED = 512 * 1024
 # Characters that are rendered at once.
 _PIECE = 1024 * 1024
 # Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
@@ -74,22 +77,44 @@ async def array(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
             del page
             yield text
             del text
+        else:
+            yield b""
     yield b"[]" if opening == b"[" else b"]"
 
 
-async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool = False) -> AsyncGenerator[bytes, None]:
-    """Yield CSV: its columns are those of the first page's items, and `other` for fields that appear later."""
-    rows = Table(fields, safe)
-    begun = False
+async def first_together(pages: AsyncIterator[Page]) -> AsyncGenerator[list[Page], None]:
+    """Yield the pages to render after each page read: none until there are 512 KB to learn the columns from.
+
+    The consumer empties the list.
+    """
+    found: list[Page] = []
+    size = 0
     async for page in pages:
-        if not begun:
-            yield await off_loop(page.size, partial(rows.header, page.each()))
-            begun = True
-        items, size = page.each(), page.size
+        if page.documents:
+            found.append(page)
+            size += page.size
         del page
-        while text := await off_loop(size, partial(rows.render, items)):
-            yield text
-            del text
+        yield found if size >= _LEARNED else []
+    yield found
+
+
+async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool = False) -> AsyncGenerator[bytes, None]:
+    """Yield CSV: its columns are those of the first items, and `other` for fields that appear later."""
+    rows, begun = Table(fields, safe), False
+    async for found in first_together(pages):
+        if found and not begun:
+            first = chain.from_iterable([page.each() for page in found])
+            yield await off_loop(sum(page.size for page in found), partial(rows.header, first))
+            begun = True
+        elif not found:
+            yield b""
+        while found:
+            size, items = found[0].size, found.pop(0).each()
+            while text := await off_loop(size, partial(rows.render, items)):
+                yield text
+                del text
+    if not begun:
+        yield rows.header([])
 
 
 class Table:

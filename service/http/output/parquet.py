@@ -11,16 +11,16 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from datetime import UTC
 from functools import partial
 from importlib.util import find_spec
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from service.http.offload import off_loop
+from service.http.output.exports import OTHER, first_together
 from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
-OTHER = "other"
-# Raw bytes of items that the columns are learned from, and of a row group; each may be exceeded by one page.
-_FIRST, _ROW_GROUP = 512 * 1024, 2 * 1024 * 1024
+# Raw bytes of items in a row group; may be exceeded by one page.
+_ROW_GROUP = 2 * 1024 * 1024
 # Raw bytes of items that are Python objects at once: ten times as much memory.
 _SLICE = 128 * 1024
 _MAX_COLUMNS, _MAX_DEPTH = 2000, 16
@@ -34,31 +34,22 @@ def is_available() -> bool:
     return find_spec("pyarrow") is not None
 
 
-async def rows(
-    pages: AsyncIterator[Page | None], fields: tuple[str, ...], deletions: bool
-) -> AsyncGenerator[bytes, None]:
+async def rows(pages: AsyncIterator[Page], fields: tuple[str, ...], deletions: bool) -> AsyncGenerator[bytes, None]:
     """Yield a Parquet file; without items, one without rows."""
     names = dict.fromkeys(["id", *(path.partition(".")[0] for path in fields)] if fields else OUTPUT_FIELDS)
     file = _File([*names, *(["deleted"] if deletions else [])])
-    first: list[Page] = []  # the pages that the columns are learned from
     size = 0
-    async for page in pages:
-        if page is None or not page.documents:
-            continue
-        size += page.size
-        if file.has_columns:
-            await off_loop(page.size, partial(file.add, page))
-        else:
-            await off_loop(page.size, partial(file.see, page))
-            first.append(page)
-        del page
-        if size >= (_ROW_GROUP if file.has_columns else _FIRST):
-            while first:
-                await off_loop(first[0].size, partial(file.add, first.pop(0)))
+    async for found in first_together(pages):
+        if not file.has_columns:
+            await off_loop(sum(page.size for page in found), partial(file.see, found))
+        while found:
+            size += found[0].size
+            await off_loop(found[0].size, partial(file.add, found.pop(0)))
+        if size >= _ROW_GROUP:
             yield await off_loop(size, file.row_group)
             size = 0
-    while first:
-        await off_loop(first[0].size, partial(file.add, first.pop(0)))
+        else:
+            yield b""
     yield await off_loop(size, file.end)
 
 
@@ -174,9 +165,9 @@ class _File:
         """Whether items were added, so that the columns are fixed."""
         return self._writer is not None
 
-    def see(self, page: Page) -> None:
-        """Learn the columns from a page."""
-        for item in page.each():
+    def see(self, pages: list[Page]) -> None:
+        """Learn the columns from the first pages."""
+        for item in chain.from_iterable(page.each() for page in pages):
             for name, shape in self._shapes.items():
                 shape.see(item.get(name) or None, self._room)
 
