@@ -60,7 +60,6 @@ class Protocol(web.RequestHandler):
         "_chunked",
         "_drained",
         "_dropped",
-        "_half_closed",
         "_head",
         "_head_timer",
         "_ledger",
@@ -70,6 +69,7 @@ class Protocol(web.RequestHandler):
         "_request",
         "_slow_reader",
         "_small_chunks",
+        "half_closed",
         "handling",
     )
 
@@ -86,7 +86,7 @@ class Protocol(web.RequestHandler):
         self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._head_timer: asyncio.TimerHandle | None = None
         self._slow_reader: SlowReader | None = None
-        self._half_closed = False
+        self.half_closed = False  # the client sends nothing more, or has left: only a write shows which
         self._request: web.BaseRequest | None = None  # that is being handled
 
     @property
@@ -116,7 +116,7 @@ class Protocol(web.RequestHandler):
         if not self._receiving_body:
             self._body = None
         too_far_ahead = self._buffer_paused and not self._messages
-        if response is not None and (self._half_closed or too_far_ahead):
+        if response is not None and (self.half_closed or too_far_ahead):
             response.force_close()
 
     def data_received(self, data: bytes) -> None:
@@ -213,7 +213,7 @@ class Protocol(web.RequestHandler):
             asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_handling)
         elif not self.handling or self._receiving_body:
             return False
-        self._half_closed = True
+        self.half_closed = True
         return True
 
     def pause_writing(self) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, suppress
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -14,11 +15,12 @@ from aiohttp.test_utils import make_mocked_request
 
 from service.http.keys import STAYING
 from service.http.middleware.limits import LIMITS, Holder, Limits, Pool, end_with_client
+from service.http.output import responses
 from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
 from service.http.turns import TENANT, Slice, Turns, Waking
 from service.settings import Settings
-from service.store import Store
+from service.store import Page, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.raw import Connection, connect
@@ -392,3 +394,54 @@ async def test_work_in_a_thread_keeps_nobody_from_the_event_loop() -> None:
     thread.set()
     await waiting
     assert turns.taken == 0
+
+
+@pytest.fixture
+def endless(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let every export be a search that finds nothing, and ends with the test."""
+    over = asyncio.Event()
+
+    async def pages(*_: Any) -> AsyncIterator[Page]:
+        while not over.is_set():
+            await asyncio.sleep(0.001)
+            yield Page([], 0, 1, 1)
+
+    monkeypatch.setattr(store.outputs, "pages", pages)
+    yield
+    over.set()
+
+
+@pytest.mark.usefixtures("endless")
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("format", ["ndjson", "json", "csv"])
+async def test_a_search_that_finds_nothing_holds_up_no_list_and_ends_with_its_client(
+    api: Api, monkeypatch: pytest.MonkeyPatch, format: str, encoding: str
+) -> None:
+    monkeypatch.setattr(responses, "_WHOLE_SECONDS", 0.0)
+    working = api.client.app[LIMITS].working
+    headers = {"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding}
+    async with asyncio.timeout(30):
+        async with AsyncExitStack() as stack:
+            for _ in range(6):  # more than the places that one token has
+                export = api.client.get(f"/v1/outputs/shop/export?format={format}", headers=headers)
+                assert (await stack.enter_async_context(export)).status == 200
+            assert await api.ok("/v1/cookies") == []
+            assert working.used == 6
+        while working.used:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.usefixtures("endless")
+async def test_searches_of_one_organization_leave_others_a_place_to_begin(
+    api: Api, stranger: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(responses, "_WHOLE_SECONDS", 3600.0)
+    limits = api.client.app[LIMITS]
+    exports = [asyncio.create_task(api.get("/v1/outputs/shop/export")) for _ in range(9)]
+    async with asyncio.timeout(30):
+        while limits.working.used < len(exports):
+            await asyncio.sleep(0.01)
+        assert await stranger.ok("/v1/cookies") == []
+    for export in exports:
+        export.cancel()
+    await asyncio.gather(*exports, return_exceptions=True)

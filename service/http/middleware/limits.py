@@ -21,7 +21,7 @@ from service.settings import Settings
 from service.store import time_budget
 
 _MAX_BUCKETS = 10_000
-# A first piece takes 5 to 20 ms and up to 3 MB.
+# A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
 _MAX_BEGINNING = 8
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
@@ -91,7 +91,7 @@ class Limits:
         self.receiving = Pool(settings.max_receiving, "bodies")
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams that read their first piece: until then it is unknown how much memory they need.
-        self.beginning = Turns(_MAX_BEGINNING)
+        self.beginning = Pool(_MAX_BEGINNING)
         # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
         # Readers that have waited and continue.
@@ -179,6 +179,15 @@ class Admission:
         self.stay()
         self.pause()
         await self.resume(size)
+
+    @asynccontextmanager
+    async def beginning(self) -> AsyncIterator[None]:
+        """Hold a place among the streams that read their first piece, when it is this organization's turn."""
+        await self._limits.beginning.take_in_turn(self._holder)
+        try:
+            yield
+        finally:
+            self._limits.beginning.put_back(self._holder)
 
     def close(self) -> None:
         """Return everything."""

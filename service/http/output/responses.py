@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -24,8 +25,9 @@ _WORTH_COMPRESSING = 1400
 _LEVEL = 1
 _OFF_LOOP = 32 * 1024
 _GZIP = 31  # zlib's window bits for gzip
-# Responses up to this size are complete before they are sent.
-_WHOLE = 64 * 1024
+# Responses up to this size are complete before they are sent, if they take no longer than this.
+# After as long without a byte, a client that has closed its side is taken for one that has left.
+_WHOLE, _WHOLE_SECONDS = 64 * 1024, 1.0
 # Bytes given to the transport at once: it buffers them until the client takes them.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
@@ -84,15 +86,16 @@ async def stream_response(
 ) -> web.StreamResponse:
     """Respond with pieces as they come.
 
-    A small response is complete before it is sent, so that a failing database gives a 503; a larger one
-    can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
+    A small response is complete before it is sent, so that a failing database gives a 503; a larger one, or one that
+    takes long, can only be cut off. `at_once` sends every piece as it comes, the first one with the headers.
+    Pieces may be empty: a long search that finds nothing ends there if its client has left.
     """
     begun = bytearray()
     async with aclosing(pieces), while_valid(request):
         if at_once:
             end_with_client(request)
             await request[ADMISSION].follow(STREAM_BYTES)
-        async with request.app[LIMITS].beginning:
+        async with request[ADMISSION].beginning():
             if at_once:
                 begun += await anext(pieces, b"")
             whole = not at_once and await _begin(begun, pieces)
@@ -103,7 +106,7 @@ async def stream_response(
         response = web.StreamResponse(headers=headers)
         response.content_type = content_type
         response.headers["Vary"] = "Accept-Encoding"
-        rest = _after(begun, pieces)
+        rest = _after(request, begun, pieces)
         if accepts_gzip(request) and not at_once:
             response.headers["Content-Encoding"] = "gzip"
             rest = _gzip(rest)
@@ -113,10 +116,11 @@ async def stream_response(
 
 
 async def _begin(begun: bytearray, pieces: AsyncIterator[bytes]) -> bool:
-    """Take pieces until they are worth streaming; return whether these were all."""
+    """Take pieces until they are worth streaming or take long; return whether these were all."""
+    deadline = time.monotonic() + _WHOLE_SECONDS
     async for piece in pieces:
         begun += piece
-        if len(begun) > _WHOLE:
+        if len(begun) > _WHOLE or time.monotonic() > deadline:
             return False
     return True
 
@@ -142,14 +146,20 @@ async def _once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def _after(begun: bytearray, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _after(request: web.Request, begun: bytearray, pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     if begun:
         first = bytes(begun)
         begun.clear()
         yield first
         del first
+    sent = time.monotonic()
     async for piece in pieces:
+        quiet = not piece and time.monotonic() > sent + _WHOLE_SECONDS
+        if quiet and (request.transport is None or getattr(request.protocol, "half_closed", False)):
+            raise ConnectionResetError  # no write shows whether the client has left
         yield piece
+        if piece:
+            sent = time.monotonic()
         del piece
 
 
