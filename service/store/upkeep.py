@@ -30,7 +30,7 @@ log = logging.getLogger("service.store")
 
 # Groups that one pass looks at, and how long a process reserves one.
 _GROUPS_PER_PASS = 100
-_CLAIM = timedelta(seconds=60)
+_CLAIM = timedelta(seconds=20)
 # Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
