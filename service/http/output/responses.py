@@ -55,14 +55,18 @@ async def bytes_response(
 ) -> web.StreamResponse:
     """Respond with a text; the default type is JSON."""
     headers = dict(headers or {})
+    admission = request.get(ADMISSION) if len(body) > _WHOLE else None
+    if admission is not None:
+        admission.hold(len(body))
     if len(body) >= _WORTH_COMPRESSING:
         headers["Vary"] = "Accept-Encoding"
         if accepts_gzip(request):
             headers["Content-Encoding"] = "gzip"
-            body = await _compressed(body, lambda body: igzip.compress(body, _LEVEL))
-    if len(body) <= _WHOLE or ADMISSION not in request:
+            text, body = len(body), await _compressed(body, lambda body: igzip.compress(body, _LEVEL))
+            if admission is not None:
+                admission.release(max(0, text - len(body)))
+    if len(body) <= _WHOLE or admission is None:
         return web.Response(body=body, content_type=content_type, headers=headers)
-    request[ADMISSION].hold(len(body))
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     response.content_length = len(body)
