@@ -109,9 +109,10 @@ def main() -> int:
     parser.add_argument("--waiting", type=int, default=5000, help="readers with wait=60")
     parser.add_argument("--following", type=int, default=2000, help="readers with follow=true")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1, help="WORKERS of the service")
     options = parser.parse_args()
     with engine() as mongo:
-        server = service(mongo.url, ALL_CPUS)
+        server = service(mongo.url, ALL_CPUS, workers=options.workers)
         try:
             asyncio.run(_measure(server.url, asyncio.run(_token(mongo.url)), options))
         finally:
