@@ -256,7 +256,7 @@ FORCED = [
     ("reviews", "remove", "DELETE", GROUP),
     ("groups", "remove", "DELETE", GROUP),
     ("groups", "one", "GET", f"{GROUP}/stats"),
-    ("jobs", "list", "GET", f"{GROUP}/jobs"),
+    ("jobs", "batches", "GET", f"{GROUP}/jobs"),
     ("reviews", "latest_of", "GET", f"{GROUP}/jobs"),
     ("outputs", "pages", "GET", f"{GROUP}/fields"),
     ("tokens", "find", "GET", "/v1/token"),
