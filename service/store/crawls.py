@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from pymongo import ReturnDocument
 
@@ -38,6 +38,8 @@ _MAX_JOBS = 1000
 _DELETE_SECONDS = 1.5
 # How long the end of a job waits for writers of its group.
 _SETTLE_SECONDS = 2.0
+# A recount that a client waits for counts as late by this much.
+_URGENT = timedelta(minutes=5)
 _DELETED_AT_ONCE = 200
 _STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
 
@@ -137,9 +139,9 @@ class Crawls:
         """Wait until all writes are counted. Raises StoreUnavailable while a dead writer's are not: try again."""
         found = await self._groups.find_one(owner, ["open.token"]) or {}
         tokens = [batch["token"] for batch in found.get("open", ())]
-        # Make a pending recount due now; a later date means that one is running already.
+        # Make a pending recount due before others; a later date means that one is running already.
         soon = {**owner, "recount": {"$exists": True}, "due": {"$lt": now() + UPKEEP_DELAY}}
-        await self._groups.update_one(soon, {"$set": {"due": now()}})
+        await self._groups.update_one(soon, {"$set": {"due": now() - _URGENT}})
         uncounted = {**owner, "$or": [{"open.token": {"$in": tokens}}, {"recount": {"$exists": True}}]}
         deadline = time.monotonic() + _SETTLE_SECONDS
         while await self._groups.find_one(uncounted, ["_id"]) is not None:

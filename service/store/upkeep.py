@@ -62,8 +62,11 @@ class Upkeep:
         self._versions: Collection = database.get_collection("versions", **options)
 
     async def run(self) -> None:
-        """Look at every group whose time has come; one that fails does not stop the others."""
-        for group in await self._due():
+        """Look at the groups whose time has come; one that fails does not stop the others."""
+        for _ in range(_GROUPS_PER_PASS):
+            group = await self._due()  # each time: a large group takes long, and another may be urgent by then
+            if group is None:
+                return
             try:
                 await self._look_at(group)
             except StoreError as error:
@@ -71,11 +74,12 @@ class Upkeep:
                 log.warning("upkeep of a group failed and will be tried again", extra={"error": str(error)})
 
     @stored
-    async def _due(self) -> list[dict[str, Any]]:
-        now = await self._now()
+    async def _due(self) -> dict[str, Any] | None:
+        """Return the group that has waited longest."""
+        due = {"due": {"$lte": await self._now()}}
         fields = ["organization_id", "group_id", "due"]
-        found = self._groups.find({"due": {"$lte": now}}, fields, hint="due").sort("due", 1).limit(_GROUPS_PER_PASS)
-        return await found.to_list(None)
+        found: dict[str, Any] | None = await self._groups.find_one(due, fields, sort=[("due", 1)], hint="due")
+        return found
 
     @stored
     async def seconds_late(self) -> float:

@@ -432,3 +432,23 @@ async def test_a_write_while_the_group_is_removed_keeps_its_job(
     monkeypatch.undo()
     assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
     assert (await group.stats(other))["jobs"] == 1
+
+
+async def test_a_group_that_becomes_urgent_while_another_is_looked_at_is_the_next(
+    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, urgent = (Group(organization, name) for name in ("first", "second", "urgent"))
+    for year, group in ((2001, first), (2002, second), (2999, urgent)):
+        await group.write(store, make_output(1))
+        await group.set(store, due=datetime(year, 1, 1, tzinfo=UTC))
+    looked: list[str] = []
+
+    async def look_at(group: dict[str, Any]) -> None:
+        looked.append(group["group_id"])
+        await store.database["groups"].update_one({"_id": group["_id"]}, {"$unset": {"due": ""}})
+        if group["group_id"] == "first":
+            await urgent.set(store, due=datetime(2001, 6, 1, tzinfo=UTC))
+
+    monkeypatch.setattr(store.upkeep, "_look_at", look_at)
+    await store.upkeep.run()
+    assert looked[:3] == ["first", "urgent", "second"]
