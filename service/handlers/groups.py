@@ -89,7 +89,9 @@ async def delete(request: web.Request) -> web.StreamResponse:
     deleted, more = await store.outputs.delete_matching(group, Query())
     if not more:
         await store.reviews.remove(group)
-        await store.webhooks.group_removed(group, (await store.groups.one(group))["last_id"])
+        there = await store.groups.one(group)
+        if there["last_change"] is not None:  # not deleted before
+            await store.webhooks.group_removed(group, there["last_id"])
         await store.groups.remove(group)
     return await json_response(request, {"deleted": deleted, "more": more})
 

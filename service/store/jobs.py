@@ -58,7 +58,7 @@ class Jobs:
 
     @streamed
     async def batches(self, group: Group, limit: int) -> AsyncIterator[list[dict[str, Any]]]:
-        """Yield up to `limit` jobs of a group, newest first, some at a time: each has up to 50 KB of fields."""
+        """Yield up to `limit` jobs of a group, newest first, some at a time: each may take 50 KB."""
         await self.gather(group)
         where = {**group.owner, **EXISTS}
         newest = self._jobs.find(where, batch_size=_AT_ONCE).sort([("last_write", -1), ("_id", -1)])

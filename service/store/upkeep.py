@@ -62,11 +62,13 @@ class Upkeep:
         self._versions: Collection = database.get_collection("versions", **options)
 
     async def run(self) -> None:
-        """Look at the groups whose time has come; one that fails does not stop the others."""
-        for _ in range(_GROUPS_PER_PASS):
+        """Look at the groups whose time has come, each once; one that fails does not stop the others."""
+        seen: set[Any] = set()
+        while len(seen) < _GROUPS_PER_PASS:
             group = await self._due()  # each time: a large group takes long, and another may be urgent by then
-            if group is None:
+            if group is None or group["_id"] in seen:  # its writers must go on before it is looked at again
                 return
+            seen.add(group["_id"])
             try:
                 await self._look_at(group)
             except StoreError as error:

@@ -178,3 +178,6 @@ async def test_webhooks_are_told_that_a_group_was_deleted(shop: Api) -> None:
     await shop.delete("/v1/groups/shop")
     deliveries = await shop.ok(f"/v1/webhooks/{webhook_id}/deliveries")
     assert "shop" in [delivery["group_id"] for delivery in deliveries]
+    await shop.delete("/v1/groups/never-there")
+    later = await shop.ok(f"/v1/webhooks/{webhook_id}/deliveries")
+    assert "never-there" not in [delivery["group_id"] for delivery in later]

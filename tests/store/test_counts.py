@@ -452,3 +452,19 @@ async def test_a_group_that_becomes_urgent_while_another_is_looked_at_is_the_nex
     monkeypatch.setattr(store.upkeep, "_look_at", look_at)
     await store.upkeep.run()
     assert looked[:3] == ["first", "urgent", "second"]
+
+
+async def test_a_group_that_is_due_again_at_once_waits_for_the_next_pass(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1))
+    await group.set(store, due=datetime(2001, 1, 1, tzinfo=UTC))
+    looked: list[str] = []
+
+    async def look_at(found: dict[str, Any]) -> None:
+        looked.append(found["_id"])
+
+    monkeypatch.setattr(store.upkeep, "_look_at", look_at)
+    await store.upkeep.run()
+    assert len(looked) == 1
+    await group.set(store, due=datetime(2999, 1, 1, tzinfo=UTC))
