@@ -183,15 +183,21 @@ class Crawls:
 
     @stored
     async def unseen(self, group: Group, job_id: str) -> list[str] | None:
-        """Return the jobs that hold items which a job did not see; None means all other jobs of the group."""
+        """Return the jobs that hold items which a job did not see; None means all other jobs of the group.
+
+        Leaves out jobs that began later, as the job may have seen their items. Of an unknown job, nothing is known.
+        """
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
         owner = group.owner
-        job = await self._jobs.find_one({**owner, "job_id": job_id}, ["job_id", "series"]) or {"job_id": job_id}
-        elsewhere = {**owner, "items": {"$gt": 0}, "series": {"$ne": job.get("series")}}
-        if await self._jobs.find_one(elsewhere, ["_id"]) is None:
+        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}, ["job_id", "series", *_DATES])
+        if job is None:
+            return []
+        elsewhere = {"$or": [{"series": {"$ne": job.get("series")}}, _later(job)]}
+        seen = {**owner, "items": {"$gt": 0}, "job_id": {"$ne": job_id}, **elsewhere}
+        if await self._jobs.find_one(seen, ["_id"]) is None:
             return None
-        found = self._jobs.find({**owner, **_others(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
+        found = self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
         return [other["job_id"] for other in await found.limit(_MAX_JOBS).to_list(None)]
 
     @stored
@@ -203,9 +209,8 @@ class Crawls:
         if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
             return False
         await self._counts.gather(group)
-        owner, begun = group.owner, _begun(job)
-        found = self._jobs.find({**owner, **_others(job)}, ["job_id", "first_write", "start_date"])
-        others = [other for other in await found.limit(_MAX_JOBS).to_list(None) if _begun(other) <= begun]
+        owner = group.owner
+        others = await self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).limit(_MAX_JOBS).to_list(None)
         deadline, deleted, more = time.monotonic() + _DELETE_SECONDS, 0, False
         for other in others:
             cursor: int | None = 0
@@ -224,11 +229,18 @@ def _others(job: Record) -> Record:
     return {"series": job.get("series"), "items": {"$gt": 0}, "job_id": {"$ne": job["job_id"]}}
 
 
-def _begun(job: Record) -> datetime:
-    dates = [job[name] for name in ("start_date", "first_write") if job.get(name) is not None]
-    return min(dates, default=_LONG_AGO)
+def _unseen(job: Record) -> Record:
+    """Return the filter for the other jobs of a series whose items a job did not see: none that began later."""
+    return {**_others(job), "$nor": [_later(job)]}
 
 
+def _later(job: Record) -> Record:
+    """Return the filter for jobs with items that began after a job; it begins with its first `PUT` or write."""
+    begun = min((job[name] for name in _DATES if job.get(name) is not None), default=_LONG_AGO)
+    return {"first_write": {"$gt": begun}, "start_date": {"$not": {"$lte": begun}}}
+
+
+_DATES = ("start_date", "first_write")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -481,6 +481,24 @@ async def test_what_a_job_did_not_see_is_listed_exported_and_deleted(admin: Api)
     assert await keys(admin) == [0, 1, 2, 3, 10, 11]
 
 
+async def test_of_an_older_job_the_missing_are_those_that_later_crawls_have_left(admin: Api) -> None:
+    await crawl(admin, "a", range(6))
+    await crawl(admin, "b", range(4))
+    assert (await put(admin, "b"))["missing"] == 2
+    await crawl(admin, "c", [0, 1, 2, 4])
+    assert await keys(admin, "job_id=b&change=missing") == [5], "it has seen 0 to 3, and a later crawl has seen 4"
+    assert await keys(admin, "job_id=a&change=missing") == []
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 1
+    assert await keys(admin) == [*range(5)]
+
+
+async def test_a_misspelled_job_has_no_missing_items_and_deletes_nothing(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    assert await keys(admin, "job_id=A&change=missing") == []
+    assert (await admin.delete("/v1/outputs/shop?job_id=A&change=missing")).json["deleted"] == 0
+    assert await keys(admin) == [0, 1, 2]
+
+
 # -- what a crawl did -----------------------------------------------------------------------------
 
 
