@@ -134,7 +134,7 @@ def _max_changed(rule: Rule, facts: Facts) -> Found:
 
 
 def _share(part: int, whole: int) -> float:
-    return round(part / whole, 4) if whole > 0 else 0.0
+    return part / whole if whole > 0 else 0.0
 
 
 _NO_FIELD: Field = {"types": {}, "min": None, "max": None}

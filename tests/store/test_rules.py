@@ -111,7 +111,7 @@ def test_a_job_that_keeps_every_rule_has_passed() -> None:
         ),
         ({"path": "gone", "max_drop": 0.2}, {"fill_before": {"gone": 0.9}}, 0.9, "from 90 % to 0 %"),
         ({"min_items": 5}, {}, 4, "The job has 4 items; at least 5"),
-        ({"max_missing": 0.5}, {"missing": 5}, 0.5556, "5 of the series' 9 items were not seen (55.56 %)"),
+        ({"max_missing": 0.5}, {"missing": 5}, 5 / 9, "5 of the series' 9 items were not seen (55.56 %)"),
         ({"max_changed": 0.5}, {"changed": 3}, 0.75, "3 of the job's 4 items have changed (75 %)"),
     ],
 )
@@ -143,6 +143,13 @@ def test_a_job_without_items_does_not_divide_by_nothing() -> None:
     rules: list[dict[str, Any]] = [{"max_missing": 0.0}, {"max_changed": 0.0}, {"path": "title", "min_fill": 0.5}]
     verdict, problems = judge(rules, facts())
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", [{"path": "title", "min_fill": 0.5}])
+
+
+def test_one_item_of_many_breaks_a_rule_that_allows_none() -> None:
+    many = Facts(items=99_999, changed=1, missing=1, fields={})
+    verdict, problems = judge([{"max_missing": 0}, {"max_changed": 0}], many)
+    assert (verdict, len(problems)) == ("failed", 2)
+    assert "1 of the series' 100000 items were not seen (0.001 %)" in problems[0]["msg"]
 
 
 def test_every_broken_rule_is_reported() -> None:
