@@ -129,6 +129,15 @@ def test_text_where_numbers_are_bounded_is_a_problem() -> None:
     assert (verdict, problem["found"]) == ("failed", "12 EUR")
 
 
+def test_numbers_are_judged_wherever_texts_stand_between_them() -> None:
+    rule = {"path": "price", "min": 0}
+    for prices in (["on request", 5], [5, "on request"]):
+        assert judge([rule], facts(*({"price": price} for price in prices))).verdict == "passed"
+    for prices in (["on request", -5, "sold"], [-5, "on request"]):
+        verdict, (problem,) = judge([rule], facts(*({"price": price} for price in prices)))
+        assert (verdict, problem["found"]) == ("failed", -5)
+
+
 def test_a_drop_is_not_judged_where_no_job_was_before() -> None:
     assert judge([{"path": "price.amount", "max_drop": 0}], facts(*PRICES)).verdict == "passed"
 

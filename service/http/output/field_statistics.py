@@ -40,10 +40,11 @@ class _Field:
                 self.examples.append(example)
 
     def _bound(self, value: Any) -> None:
-        """Keep the smallest and the largest value of the kind that came first."""
-        if self.min is None:
+        """Keep the smallest and the largest number; of texts only if there are no numbers."""
+        is_text = isinstance(value, str)
+        if self.min is None or (isinstance(self.min, str) and not is_text):
             self.min = self.max = value
-        elif isinstance(value, str) == isinstance(self.min, str):
+        elif isinstance(self.min, str) == is_text:
             self.min, self.max = min(self.min, value), max(self.max, value)
 
 
