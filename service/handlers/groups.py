@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -125,10 +125,12 @@ async def fields(request: web.Request) -> web.StreamResponse:
     return await json_response(request, await describe_fields(request, group, loaded["job_id"], loaded["limit"]))
 
 
-async def describe_fields(request: web.Request, group: Group, job_id: str | None, limit: int) -> dict[str, Any]:
+async def describe_fields(
+    request: web.Request, group: Group, job_id: str | None, limit: int, named: Iterable[str] = ()
+) -> dict[str, Any]:
     """Return the statistics of the fields of a group or of one job, over its newest `limit` items."""
     query = Query(job_id=job_id, newest_first=True, fields=("data",))
-    statistics = FieldStatistics()
+    statistics = FieldStatistics(named)
     request[ADMISSION].hold(STREAM_BYTES)
     async for page in request.app[STORE].outputs.pages(group, query, limit):
         await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
@@ -46,8 +47,8 @@ async def put(request: web.Request) -> web.StreamResponse:
     job = await crawls.declare(group, job_id, said)
     if said["state"] == "finished" and job.get("state") != "finished":
 
-        async def describe() -> list[Any]:
-            described = await describe_fields(request, group, job_id, _DESCRIBED)
+        async def describe(named: Iterable[str]) -> list[Any]:
+            described = await describe_fields(request, group, job_id, _DESCRIBED, named)
             return described["fields"]  # type: ignore[no-any-return]
 
         job = await crawls.finish(group, job_id, describe)

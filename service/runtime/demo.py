@@ -173,7 +173,7 @@ async def _crawl(
     statistics.add(found)
     await store.crawls.declare(group, job, {"state": "finished", "series": series})
 
-    async def describe() -> list[Any]:
+    async def describe(_: object) -> list[Any]:
         return statistics.result()["fields"]  # type: ignore[no-any-return]
 
     await store.crawls.tell(group, await store.crawls.finish(group, job, describe))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from pymongo import ReturnDocument
@@ -43,7 +43,8 @@ _URGENT = timedelta(minutes=5)
 _DELETED_AT_ONCE = 200
 _STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
 
-Describe = Callable[[], Awaitable[list[Field]]]
+# Given the paths that must be described, however many there are.
+Describe = Callable[[Iterable[str]], Awaitable[list[Field]]]
 
 
 class Crawls:
@@ -102,18 +103,20 @@ class Crawls:
         """Count and judge a job, given how to describe its fields; return it. Only the first call changes it."""
         owner = group.owner
         await self._settle(owner)
-        fields = await describe()  # not before: what is acknowledged can be read now
         await self._counts.gather(group)
         job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
         missing = await self._missing(owner, job)
         before = await self._before(owner, job)
+        fill_before = {} if before is None else {field["path"]: field["fill_rate"] for field in before["fields"]}
+        named = {rule["path"] for rule in rules if "path" in rule}
+        fields = await describe(named | fill_before.keys())
         facts = Facts(
             items=job.get("items", 0),
             changed=job.get("changed", 0),
             missing=missing,
             fields={field["path"]: field for field in fields},
-            fill_before=None if before is None else {f["path"]: f["fill_rate"] for f in before["fields"]},
+            fill_before=None if before is None else fill_before,
         )
         verdict = judge(rules, facts)
         stock = {
@@ -121,7 +124,7 @@ class Crawls:
             "finish_date": now(),
             "missing": missing,
             "deleted": 0,
-            "fields": _kept(fields, {rule["path"] for rule in rules if "path" in rule}),
+            "fields": _kept(fields, named),
             "dropped": dropped(facts),
             "verdict": verdict.verdict,
             "problems": verdict.problems,

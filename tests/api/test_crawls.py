@@ -287,6 +287,20 @@ async def test_a_job_is_compared_with_the_last_finished_one_of_its_series(admin:
 # -- series ---------------------------------------------------------------------------------------
 
 
+async def test_a_field_that_a_rule_names_is_judged_however_many_other_fields_there_are(admin: Api) -> None:
+    def offer(number: int, job: str) -> dict[str, Any]:
+        features = {f"{number}-{place}": "yes" for place in range(20)}
+        price = {"price": {"amount": 5}, "colour": "red"} if number < 60 else {}
+        return make_output(number, root_job_id=job, data={"crawl": job, "features": features, **price})
+
+    await rules(admin, {"path": "price.amount", "min_fill": 0.6}, {"path": "price.amount", "max": 4})
+    await admin.ok("/v1/outputs/shop", [offer(number, "a") for number in reversed(range(100))])
+    assert [problem["found"] for problem in (await put(admin, "a"))["problems"]] == [5]
+    await admin.ok("/v1/outputs/shop", [offer(number, "b") for number in range(100)])  # newest: without price
+    assert [problem["found"] for problem in (await put(admin, "b"))["problems"]] == [5]
+    assert (await admin.ok("/v1/groups/shop"))["dropped"] == []
+
+
 async def test_a_crawl_of_one_part_never_counts_or_deletes_the_items_of_another(admin: Api) -> None:
     await crawl(admin, "own-1", range(5))
     await crawl(admin, "chairs-1", range(10, 15))

@@ -44,8 +44,8 @@ class Model:
         return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
 
 
-def described(*fields: Any) -> Callable[[], Awaitable[list[Any]]]:
-    async def describe() -> list[Any]:
+def described(*fields: Any) -> Callable[[object], Awaitable[list[Any]]]:
+    async def describe(_: object) -> list[Any]:
         return list(fields)
 
     return describe
@@ -194,7 +194,7 @@ async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(5)))
     seen: list[int] = []
 
-    async def describe() -> list[Any]:
+    async def describe(_: object) -> list[Any]:
         seen.append(len(await group.read(store)))
         return []
 

@@ -140,7 +140,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         await store.crawls.declare(owner, "job-9", {"state": said, "series": None})
     await group.write(store, make_output(60, root_job_id="job-9"))
 
-    async def no_fields() -> list[Any]:
+    async def no_fields(_: object) -> list[Any]:
         return []
 
     finished = await store.crawls.finish(owner, "job-9", no_fields)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import accumulate
 from typing import Any
 
 from service.http.output.flattening import Room, is_open
@@ -49,9 +51,13 @@ class _Field:
 
 
 class FieldStatistics:
-    """Collects values path by path; a path goes through objects, not into arrays."""
+    """Collects values path by path; a path goes through objects, not into arrays.
 
-    def __init__(self) -> None:
+    Paths that are named are described however many others there are.
+    """
+
+    def __init__(self, named: Iterable[str] = ()) -> None:
+        self._named = {above for path in named for above in accumulate(path.split("."), "{}.{}".format)}
         self._items = 0
         self._fields: dict[str, _Field] = {}
         self._room = Room(_MAX_PATHS, _MAX_CHARACTERS)
@@ -69,7 +75,7 @@ class FieldStatistics:
             path = f"{prefix}{name}"
             found = self._fields.get(path)
             if found is None:
-                if not self._room.take(path):
+                if path not in self._named and not self._room.take(path):
                     continue
                 found = self._fields[path] = _Field()
             if isinstance(value, dict) and value:
