@@ -94,7 +94,7 @@ class Jobs:
             await self._move(owner, move)
 
     async def _move(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
-        number, jobs, days = move["number"], *_summed(move["entries"])
+        number, jobs, days = move["number"], *summed(move["entries"])
         await _apply(self._jobs, owner, "job_id", number, jobs)
         await _apply(self._days, owner, "date", number, days)
         # The jobs that this move created: counting all jobs would take longer with each new one.
@@ -129,7 +129,7 @@ class Jobs:
         await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0, "net": 0}})
 
 
-def _summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+def summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the counts of each job and of each day in the entries of some batches."""
     jobs: dict[str, dict[str, Any]] = {}
     days: dict[str, dict[str, Any]] = {}

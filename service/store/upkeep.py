@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Da
 from service.store.contract import stored, without_time_limit
 from service.store.errors import StoreError
 from service.store.group import Group
-from service.store.jobs import JOB_COUNTS, Jobs
+from service.store.jobs import JOB_COUNTS, Jobs, summed
 from service.store.outputs.counts import Change
 from service.store.outputs.kinds import KINDS
 from service.store.outputs.query import Query
@@ -42,6 +42,7 @@ _EXPIRING_SECONDS = 3.0
 _PAUSE = 2.0
 _LONG_PAUSE = 30.0
 _RECOUNT_AGAIN = timedelta(seconds=5)
+_JOBS_AT_ONCE = 1000
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
@@ -188,7 +189,12 @@ class Upkeep:
             return None
         has_snapshots = "operationTime" in await self._database.command("ping")  # not without a replica set
         pause = _PAUSE if has_snapshots else _LONG_PAUSE
-        await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", int(pause * 1000)]}}}])
+        old = {"$elemMatch": {"date": {"$lt": now - timedelta(seconds=_PAUSE)}}}
+        begun = await self._groups.update_one(
+            {**owner, "open": {"$not": old}}, [{"$set": {"paused": {"$add": ["$$NOW", int(pause * 1000)]}}}]
+        )
+        if not begun.matched_count:  # a dead writer's batch is in flight: its end would not come in the pause
+            return now + _RECOUNT_AGAIN
         try:
             await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
             async with await opened(self._client.start_session(snapshot=has_snapshots)) as session:
@@ -220,37 +226,52 @@ class Upkeep:
 
     async def _difference(self, owner: dict[str, Any], kept: dict[str, Any], session: Any) -> Change:
         """Return how far the counts of a group and its jobs differ from its items, in a session's snapshot."""
-        pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB]
-        found = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, session=session))
-        by_job = {job["_id"]: job async for job in found}
+        moving = kept.get("moving", {"number": 0, "entries": ()})
+        (pending, _), (moved, _) = summed(kept.get("pending", ())), summed(moving["entries"])
         tombstones = await self._outputs.count_documents({**owner, "tombstone": {"$exists": True}}, session=session)
-        counts = {name: sum(job[name] for job in by_job.values()) for name in ("items", "approved", "deleted")}
-        counts["tombstones"] = tombstones
-        change = Change(**{name: count - kept.get(name, 0) for name, count in counts.items()})
-        counted: dict[str, Counter[str]] = {job_id: Counter() for job_id in by_job}
-        ended, moved, moving = set(), set(), kept.get("moving", {"number": 0, "entries": ()})
-        async for job in self._job_documents.find(owner, ["job_id", "state", "move", *JOB_COUNTS], session=session):
-            counted[job["job_id"]] = Counter({name: job.get(name, 0) for name in JOB_COUNTS})
-            if job.get("state") in ("finished", "failed"):
-                ended.add(job["job_id"])
+        found, change = Counter(tombstones=tombstones), Change()
+
+        def compare(job_id: str, held: dict[str, Any], job: dict[str, Any]) -> None:
+            found.update({name: held.get(name, 0) for name in ("items", "approved", "deleted")})
+            added = [job, pending.pop(job_id, {}), moved.pop(job_id, {})]
             if job.get("move", 0) >= moving["number"]:
-                moved.add(job["job_id"])
-        waiting = [job for entry in kept.get("pending", ()) for job in entry["jobs"]]
-        waiting += [job for entry in moving["entries"] for job in entry["jobs"] if job["job_id"] not in moved]
-        for job in waiting:
-            counts = {name: job.get(name, 0) for name in JOB_COUNTS}
-            counted.setdefault(job["job_id"], Counter()).update(counts)
-        for job_id, counts in counted.items():
-            held = by_job.get(job_id, {})
+                added.pop()
+            counts = {name: sum(each.get(name, 0) for each in added) for name in JOB_COUNTS}
             wrong = {"items": held.get("items", 0) - counts["items"]}
-            if job_id not in ended:
+            if job.get("state") not in ("finished", "failed"):
                 wrong |= _uncounted(held, counts)
             if any(wrong.values()):
                 change.job(job_id, **{name: number for name, number in wrong.items() if number})
+
+        async for job_id, held, job in self._jobs_in_order(owner, session):
+            compare(job_id, held, job)
+        for job_id in pending | moved:
+            compare(job_id, {}, {})
+        for name in ("items", "approved", "deleted", "tombstones"):
+            setattr(change, name, found[name] - kept.get(name, 0))
         return change
 
+    async def _jobs_in_order(self, owner: dict[str, Any], session: Any) -> AsyncIterator[tuple[str, Any, Any]]:
+        """Yield each job with the counts of its items and with its document; a group may have a million jobs."""
+        options: dict[str, Any] = {"session": session, "batchSize": _JOBS_AT_ONCE}
+        pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB, {"$sort": {"_id": 1}}]
+        items = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, **options))
+        fields = {"_id": "$job_id", **dict.fromkeys(("state", "move", *JOB_COUNTS), 1)}
+        pipeline = [{"$match": owner}, {"$sort": {"job_id": 1}}, {"$project": fields}]
+        documents = await opened(self._job_documents.aggregate(pipeline, hint="job", **options))
+        held: dict[str, Any] = await anext(items, {})
+        job: dict[str, Any] = await anext(documents, {})
+        while held or job:
+            job_id = min(each["_id"] for each in (held, job) if each)
+            of_job = [each if each and each["_id"] == job_id else {} for each in (held, job)]
+            yield job_id, *of_job
+            if of_job[0]:
+                held = await anext(items, {})
+            if of_job[1]:
+                job = await anext(documents, {})
 
-def _uncounted(found: dict[str, Any], counts: Counter[str]) -> dict[str, int]:
+
+def _uncounted(found: dict[str, Any], counts: dict[str, int]) -> dict[str, int]:
     """Return what is certainly missing from a running job's counts; other jobs may have taken some of its items."""
     wrong = {kind: found.get(kind, 0) - counts[kind] for kind in KINDS}
     has_all = sum(wrong.values()) >= 0

@@ -13,7 +13,7 @@ import pytest
 
 from service.store import Patch, Query, Store, StoreError
 from service.store.connection import opened
-from service.store.jobs import _apply, _summed
+from service.store.jobs import _apply, summed
 from tests.support.api import make_output
 from tests.support.groups import (
     Group,
@@ -22,6 +22,7 @@ from tests.support.groups import (
     lease_over,
     look_after,
     look_after_once,
+    open_batch,
     reap,
     stopped_at,
     version,
@@ -206,6 +207,49 @@ async def test_a_batch_that_stays_in_flight_puts_a_recount_off_and_holds_up_no_w
     assert "recount" not in await group.document(other)
 
 
+async def test_a_recount_does_not_pause_writers_while_a_dead_batch_is_in_flight(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fail each time, and every client that ends a job asks for the next attempt."""
+    monkeypatch.setattr("service.store.upkeep._PAUSE", 0.3)
+    await group.write(store, make_output(1))
+    await group.set(store, recount=1, items=77)
+    await open_batch(other, group, 1)
+    await asyncio.sleep(0.4)
+    pauses = []
+
+    async def pause(*args: Any) -> None:
+        pauses.append(args)
+
+    monkeypatch.setattr(store.upkeep, "_until_nothing_is_in_flight", pause)
+    await look_after_once(store, group)
+    assert pauses == []
+    assert (await group.document(store))["recount"] == 1
+    await reap(store, group)
+    await look_after_once(store, group)
+    assert len(pauses) == 1
+
+
+async def test_a_recount_knows_jobs_by_their_items_their_documents_and_what_waits(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.upkeep._JOBS_AT_ONCE", 2)
+    await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(7)))
+    await store.jobs.gather(group.key)
+    jobs = store.database["jobs"]
+    await jobs.delete_many({**group.owner, "job_id": {"$in": ["job-0", "job-3", "job-6"]}})
+    await jobs.update_one({**group.owner, "job_id": "job-4"}, {"$set": {"items": 9}})
+    await jobs.insert_one({**group.owner, "job_id": "job-35", "items": 5, "first_move": 1, "move": 1})
+    await group.write(store, *(make_output(n, root_job_id="later") for n in (1, 2)))
+    gone = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": "nowhere", "items": 3}]}
+    await store.database["groups"].update_one(group.owner, {"$push": {"pending": gone}})
+    await group.set(store, recount=1)
+    await look_after(store, group)
+    found = {job_id: job["items"] for job_id, job in (await group.jobs(store)).items()}
+    held = {"later": 2, "job-0": 1, "job-3": 1, "job-4": 1, "job-5": 1, "job-6": 1}
+    assert found == {**held, "job-1": 0, "job-2": 0, "job-35": 0, "nowhere": 0}
+
+
 async def test_a_writer_that_dies_during_a_recount_is_recounted_too(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +281,7 @@ async def test_a_move_that_broke_off_is_done_again_and_counts_once(store: Store,
     await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
     move = await store.jobs._begin(group.owner)
     assert move is not None
-    jobs, _ = _summed(move["entries"])
+    jobs, _ = summed(move["entries"])
     await _apply(store.jobs._jobs, group.owner, "job_id", move["number"], {"job-1": jobs["job-1"]})  # then it dies
     await group.write(other, make_output(3))
     await group.assert_counts_are_exact(other)
