@@ -89,8 +89,8 @@ class Backup:
     async def _blocks(self, organization: int | None) -> AsyncIterator[tuple[str, bytes]]:
         mine: dict[str, Any] = {} if organization is None else {"organization_id": organization}
         counters = {} if organization is None else {"_id": organization}
-        for collection, where in ((COUNTERS, counters), *((name, mine) for name in ORGANIZATION_COLLECTIONS)):
-            async for block in self._database[collection].find_raw_batches(where):
+        for collection in ORGANIZATION_COLLECTIONS:
+            async for block in self._database[collection].find_raw_batches(mine):
                 yield collection, block
         names = {"organization_id": 1, "group_id": 1, "_id": 0}
         groups: dict[tuple[int, str], dict[str, Any]] = {}
@@ -100,6 +100,9 @@ class Backup:
         for name in groups.values():
             async for found in self._group(name):
                 yield found
+        # Last: a number that a document above has taken is never given again.
+        async for block in self._database[COUNTERS].find_raw_batches(counters):
+            yield COUNTERS, block
 
     async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, bytes]]:
         async with await opened(self._client.start_session(snapshot=True)) as session:

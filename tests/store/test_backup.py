@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
 import os
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from service.store import Vault
+from service.runtime.backup_file import writing
+from service.settings import Settings
+from service.store import Store, Vault
 from service.store.backup import COLLECTIONS
 from service.store.indexes import INDEXES
 from tests.support.api import make_cookie, make_entry, make_output, make_review
@@ -153,6 +156,41 @@ def test_a_restored_database_serves_the_same_and_a_consumer_with_an_old_cursor_m
     assert b"st0red-value" not in text
     assert secret.encode() not in text
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_ids_given_while_a_backup_is_made_are_not_given_again_after_its_restore(
+    mongo_url: str, command: Command, token: Token, tmp_path: Path
+) -> None:
+    secret, file = token("from"), tmp_path / "backup"
+
+    async def back_up() -> None:
+        store = Store.connect(Settings(mongo_database=f"{PREFIX}from", secret_keys=KEYS), mongo_url)
+        with writing(str(file)) as out:
+
+            def write(part: bytes) -> None:
+                out.write(part)
+                if b'"layout"' in part:  # the header: the documents are read after it
+                    return
+                service.call("/v1/local-storage", [make_entry(key=str(len(parts)))])
+                service.call("/v1/reviews/g", [make_review(job_id=str(len(parts)))])
+                parts.append(part)
+
+            await store.backup.write(None, write, lambda count: None)
+        await store.close()
+
+    parts: list[bytes] = []
+    with Caller(mongo_url, "from", secret) as service:
+        fill(service)
+        asyncio.run(back_up())
+    assert command("to", "restore", str(file)).returncode == 0
+    with Caller(mongo_url, "to", secret) as service:
+        service.call("/v1/local-storage", [make_entry(key="new")])
+        ids = [entry["id"] for entry in service.call("/v1/local-storage")]
+        assert len(set(ids)) == len(ids)
+        before = len(service.call("/v1/reviews/g"))
+        service.call("/v1/reviews/g", [make_review(job_id=f"new-{n}") for n in range(50)])
+        reviewed = [review["job_id"] for review in service.call("/v1/reviews/g")]
+        assert len(set(reviewed)) == len(reviewed) == before + 50
 
 
 def test_one_organization_is_restored_beside_another(
