@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,24 @@ def test_a_line_that_is_not_json_is_named(client: Client, tmp_path: Path, capsys
     file.write_text(json.dumps(make_output(1)) + "\n{broken\n")
     assert main(["outputs", "import", "group", str(file)]) == 1
     assert "line 2 of x.ndjson is not JSON" in capsys.readouterr().err
+
+
+def _changed_byte(content: bytes) -> bytes:
+    """Return gzip content whose text is not the one of its checksum."""
+    return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-100], _changed_byte], ids=["cut off", "changed"])
+@pytest.mark.parametrize("name", ["x.ndjson.gz", "x.csv.gz"])
+def test_a_damaged_archive_is_one_clear_line(
+    client: Client, tmp_path: Path, capsys: Any, name: str, damage: Callable[[bytes], bytes]
+) -> None:
+    lines = [json.dumps(make_output(n)) for n in range(100)]
+    if "csv" in name:
+        lines = ["source_url,root_job_id", *(f"https://a.example/{n},job" for n in range(100))]
+    (tmp_path / name).write_bytes(damage(gzip.compress("\n".join(lines).encode())))
+    assert main(["outputs", "import", "group", str(tmp_path / name)]) == 1
+    assert capsys.readouterr().err == f"error: {name} is cut off or damaged\n"
 
 
 # CSV

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -139,4 +140,7 @@ def _opened(file: Path) -> Iterator[tuple[BinaryIO, BinaryIO]]:
     with file.open("rb") as raw:
         packed = raw.read(2) == _GZIP
         raw.seek(0)
-        yield raw, gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
+        try:
+            yield raw, gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[misc]
+        except (EOFError, gzip.BadGzipFile, zlib.error):
+            raise ValueError(f"{file.name} is cut off or damaged") from None
