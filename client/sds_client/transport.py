@@ -23,7 +23,13 @@ _MIN_PAUSE, _MAX_PAUSE = 0.2, 15.0
 # From this size on, gzip saves more time than it takes: 1000 items of 2 KB are 2 MB.
 _COMPRESS_FROM = 32 * 1024
 _KINDS = {410: CursorExpired, 412: VersionConflict}
-LOST = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError, TimeoutError)
+LOST = (
+    aiohttp.ClientConnectionError,
+    aiohttp.ClientPayloadError,
+    aiohttp.ClientResponseError,
+    ConnectionError,
+    TimeoutError,
+)
 
 
 @dataclass
@@ -99,8 +105,7 @@ class Transport:
         while True:
             try:
                 async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
-                    text = await response.read()
-                    return Response(response.status, json.loads(text) if text else None, response.headers)
+                    return Response(response.status, _parse(await response.read()), response.headers)
             except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 
@@ -165,9 +170,19 @@ class Retry:
 
 def _lost(error: Exception) -> ClientError:
     if isinstance(error, aiohttp.ClientConnectorError):
-        return ClientError(0, message=f"cannot connect to {error.host}:{error.port}")
+        reason = f": {error.__cause__}" if isinstance(error, aiohttp.ClientSSLError) else ""
+        return ClientError(0, message=f"cannot connect to {error.host}:{error.port}{reason}")
+    if isinstance(error, aiohttp.ClientResponseError):
+        return ClientError(0, message="the response is not HTTP: is this the address of the service?")
     kind = "the service did not respond in time" if isinstance(error, TimeoutError) else "the connection was lost"
     return ClientError(0, message=kind)
+
+
+def _parse(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ClientError(200, message="the response is not JSON: is this the address of the service?") from None
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ClientError:

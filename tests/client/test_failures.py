@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +17,20 @@ from aiohttp import web
 from sds_client import AsyncClient, ClientError
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
 from tests.support.peer import failure, peer, written
+from tests.support.tls import make_certificate
+
+
+@asynccontextmanager
+async def raw_peer(response: bytes, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Send some bytes to each request; give the port."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response)
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0, ssl=tls) as server:
+        yield server.sockets[0].getsockname()[1]
 
 
 @pytest.mark.parametrize("fault", ["lost", "silent", 503, 429, 502, 504])
@@ -54,6 +72,29 @@ async def test_a_service_that_is_not_there_is_an_error_without_a_status() -> Non
         with pytest.raises(ClientError, match=r"cannot connect to 127\.0\.0\.1:9") as caught:
             await client.groups()
     assert caught.value.status == 0
+
+
+async def test_the_error_for_a_certificate_that_is_not_trusted_says_so(tmp_path: Path) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*make_certificate(tmp_path))
+    async with raw_peer(b"", tls) as port, AsyncClient(f"https://127.0.0.1:{port}", "t", patience=0) as client:
+        with pytest.raises(ClientError, match=rf"cannot connect to 127\.0\.0\.1:{port}: .*certificate"):
+            await client.groups()
+
+
+@pytest.mark.parametrize(
+    ("response", "message"),
+    [
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "the response is not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", "200: the response is not JSON"),
+    ],
+    ids=["not HTTP", "not JSON"],
+)
+async def test_something_other_than_the_service_is_an_error_without_the_token(response: bytes, message: str) -> None:
+    async with raw_peer(response) as port, AsyncClient(f"http://127.0.0.1:{port}", "s3cret", patience=0) as client:
+        with pytest.raises(ClientError, match=message) as caught:
+            await client.groups()
+    assert "s3cret" not in repr(caught.value)
 
 
 @pytest.mark.parametrize("fault", ["lost", 503])
