@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any
 
 from sds_client.transport import dump
+from sds_client.writing import Batch, Batcher
 
 # Half of what the service accepts in one body by default.
 RECORDS = 500
@@ -43,6 +44,16 @@ def chunks(records: Iterable[Any], size: int = RECORDS) -> Iterator[list[Any]]:
     left = iter(records)
     while chunk := list(islice(left, size)):
         yield chunk
+
+
+def batches(records: Iterable[Mapping[str, Any]]) -> Iterator[Batch]:
+    """Yield the records as JSON, as many at a time as the service accepts."""
+    batcher = Batcher(RECORDS, BYTES)
+    for record in records:
+        if (full := batcher.add(record)) is not None:
+            yield full
+    if (rest := batcher.rest()) is not None:
+        yield rest
 
 
 def state_chunks(state: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

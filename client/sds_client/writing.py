@@ -44,6 +44,10 @@ class Batch:
     items: list[bytes] = field(default_factory=list)
     size: int = 0
 
+    @property
+    def body(self) -> bytes:
+        return b"[" + b",".join(self.items) + b"]"
+
 
 class Batcher:
     """Collects items until they fill a request."""
@@ -86,7 +90,7 @@ class Sender:
         """Send a batch; wait while too many are in flight."""
         if batch is None:
             return
-        self._sending.append(asyncio.create_task(self._post(batch.first, batch.items)))
+        self._sending.append(asyncio.create_task(self._post(batch)))
         while len(self._sending) >= self._concurrency:
             await self._first()
 
@@ -109,15 +113,17 @@ class Sender:
             if self._on_batch is not None:
                 self._on_batch(len(response["items"]), response)
 
-    async def _post(self, first: int, items: list[bytes]) -> list[Item]:
+    async def _post(self, batch: Batch) -> list[Item]:
         """Return the responses: several when the service accepts less in one body than was sent."""
         try:
-            response = await self._transport.call("POST", self._path, body=b"[" + b",".join(items) + b"]")
-            return [response.json]
+            return [(await self._transport.call("POST", self._path, body=batch.body)).json]
         except ClientError as error:
-            if (error.status == 413 or error.has_type("too_many")) and len(items) > 1:
-                half = len(items) // 2
-                return [*await self._post(first, items[:half]), *await self._post(first + half, items[half:])]
+            first, items, half = batch.first, batch.items, len(batch.items) // 2
+            if (error.status == 413 or error.has_type("too_many")) and half:
+                return [
+                    *await self._post(Batch(first, items[:half])),
+                    *await self._post(Batch(first + half, items[half:])),
+                ]
             raise counted_from(error, first) from None
 
 

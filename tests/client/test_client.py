@@ -136,6 +136,17 @@ def test_browser_state_goes_in_and_out(client: Client) -> None:
     assert client.storage_state() == state
 
 
+def test_large_local_storage_is_sent_in_several_bodies(client: Client) -> None:
+    counts = client.set_local_storage(make_entry(key=str(n), value="x" * 100_000) for n in range(200))
+    assert vars(counts) == {"created": 200, "updated": 0}
+
+
+def test_the_error_for_a_cookie_counts_from_the_first_of_all(client: Client) -> None:
+    with pytest.raises(ClientError, match=r"422: body\.700\.value: Must be a string"):
+        client.set_cookies(make_cookie(name=str(n), value="x" if n < 700 else 7) for n in range(701))
+    assert len(client.cookies()) == 500  # the bodies before are stored
+
+
 def test_browser_state_is_deleted_by_what_names_it(client: Client) -> None:
     old = "2020-01-01"
     client.set_cookies([make_cookie(), make_cookie(name="b", path=""), make_cookie(name="c", expires=old)])

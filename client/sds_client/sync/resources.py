@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, cast
 
 from sds_client.deleting import delete_all
+from sds_client.errors import ClientError
 from sds_client.paths import group_path, job_path, reviews_path, state_delete_query, state_query, webhook_path
-from sds_client.state import Counts, StateCounts, chunks, state_chunks
+from sds_client.state import Counts, StateCounts, batches, state_chunks
 from sds_client.sync.base import Base
 from sds_client.types import (
     Cookie,
@@ -25,6 +26,7 @@ from sds_client.types import (
     Webhook,
     WebhookCreated,
 )
+from sds_client.writing import counted_from
 
 T = TypeVar("T")
 
@@ -192,6 +194,9 @@ class Resources(Base):
 
     def _set(self, path: str, records: Iterable[Mapping[str, Any]]) -> Counts:
         counts = Counts()
-        for chunk in chunks(records):
-            counts.add((self._wait(self._transport.call("POST", path, value=chunk))).json)
+        for batch in batches(records):
+            try:
+                counts.add((self._wait(self._transport.call("POST", path, body=batch.body))).json)
+            except ClientError as error:
+                raise counted_from(error, batch.first) from None
         return counts
