@@ -124,6 +124,9 @@ class Sender:
                     *await self._post(Batch(first, items[:half])),
                     *await self._post(Batch(first + half, items[half:])),
                 ]
+            if error.status == 413:
+                problem = {"loc": ["body", str(first)], "msg": "The item is too large for a body", "type": "too_large"}
+                raise ClientError(413, [problem]) from None
             raise counted_from(error, first) from None
 
 

@@ -129,6 +129,14 @@ async def test_a_batch_that_is_too_large_for_this_service_is_halved() -> None:
     assert sizes == [5, 2, 3, 1, 2]
 
 
+async def test_an_item_that_is_too_large_for_any_body_is_named() -> None:
+    responses = [failure(413), written(1), failure(413), web.Response(status=413)]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError, match=r"413: body\.1: The item is too large for a body"):
+            await client.push("group", make_outputs(3))
+    assert len(service.requests) == 4
+
+
 async def test_the_token_does_not_follow_a_redirect() -> None:
     async with peer([]) as elsewhere:
         moved = web.Response(status=302, headers={"Location": elsewhere.url})

@@ -67,6 +67,16 @@ def test_a_line_that_is_not_json_is_named(client: Client, tmp_path: Path, capsys
     assert "line 2 of x.ndjson is not JSON" in capsys.readouterr().err
 
 
+def test_an_item_that_is_too_large_for_any_body_is_named_by_its_line(
+    client: Client, tmp_path: Path, capsys: Any
+) -> None:
+    items = [make_output(1), make_output(2, data={"text": "x" * 17_000_000}), make_output(3)]
+    file = tmp_path / "x.ndjson"
+    file.write_text("\n".join(map(json.dumps, items)))
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert "error: 413: line 2: The item is too large for a body" in capsys.readouterr().err
+
+
 def _changed_byte(content: bytes) -> bytes:
     """Return gzip content whose text is not the one of its checksum."""
     return content[:-8] + bytes([content[-8] ^ 1]) + content[-7:]

@@ -215,7 +215,8 @@ def test_a_rejected_item_is_dropped_alone_and_said(client: Client, token: str, t
     shop = Shop()
 
     def respond(site: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
-        shop.title = "x" * 1_100_000 if handler.path in ("/lamp/3", "/lamp/5") else "Lamp"
+        # Too large for an item, and too large for a body.
+        shop.title = {"/lamp/3": "x" * 1_100_000, "/lamp/5": "x" * 17_000_000}.get(handler.path, "Lamp")
         return shop.respond(site, handler)
 
     with Site(respond) as site:
@@ -223,7 +224,8 @@ def test_a_rejected_item_is_dropped_alone_and_said(client: Client, token: str, t
     kept = {item["data"]["sku"] for item in client.outputs("lamps")}
     assert kept == {f"SKU-{n}" for n in range(PAGES)} - {"SKU-3", "SKU-5"}
     assert stats["item_dropped_count"] == "2"
-    assert "the service rejects it: The item is too large" in log
+    assert "the service rejects it: The item is too large\n" in log
+    assert "the service rejects it: The item is too large for a body\n" in log
 
 
 def test_an_item_without_its_key_is_dropped_and_said(client: Client, token: str, tmp_path: Path) -> None:

@@ -69,9 +69,9 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
     try:
         pushed = client.push(group, source.items(), on_batch=stored)
     except ClientError as error:
-        if error.status != 422:
+        if error.status not in (413, 422):
             raise
-        raise ClientError(422, [source.located(problem) for problem in error.problems]) from None
+        raise ClientError(error.status, [source.located(problem) for problem in error.problems]) from None
     kept.unlink(missing_ok=True)
     progress.finish(f"{pushed.created:,} created, {pushed.updated:,} updated, {pushed.unchanged:,} unchanged")
     return pushed

@@ -179,7 +179,7 @@ def _close(crawler: Any, reason: str) -> None:
 def _rejected(error: Exception) -> dict[int, str]:
     """Return which items of a batch an error is about, and why; none if it is about something else."""
     rejected: dict[int, str] = {}
-    if isinstance(error, ClientError) and error.status == 422:
+    if isinstance(error, ClientError) and error.status in (413, 422):
         for problem in error.problems:
             loc = [str(part) for part in problem.get("loc", [])]
             if len(loc) < 2 or not loc[1].isdecimal():
