@@ -11,16 +11,16 @@ from service.http.input.storage_state import read_state
 from service.http.keys import ORGANIZATION, STORE
 from service.http.output.responses import json_response, stream_response
 from service.http.output.storage_state import storage_state
-from service.store import Selection
+from service.store import Selection, now
 
 _QUERY = QueryLoader(StorageStateQuery())
 
 
 @endpoint("Get the storage state", StorageState(), query=StorageStateQuery)
 async def get(request: web.Request) -> web.StreamResponse:
-    """Return Playwright's storageState, ready for `new_context(storage_state=…)`."""
+    """Return Playwright's storageState without expired records, ready for `new_context(storage_state=…)`."""
     store, organization_id = request.app[STORE], request[ORGANIZATION]
-    selection = Selection(domain=_QUERY.load(request)["domain"], subdomains=True)
+    selection = Selection(domain=_QUERY.load(request)["domain"], subdomains=True, active_at=now())
     pieces = storage_state(
         store.cookies.records(organization_id, selection, extra=True),
         store.local_storage.records(organization_id, selection, extra=True),

@@ -110,6 +110,13 @@ async def test_cookies_and_local_storage_are_seen_as_a_state(api: Api) -> None:
     }
 
 
+async def test_a_browser_is_not_loaded_with_expired_records(api: Api) -> None:
+    await api.ok(PATH, make_state())
+    await api.ok("/v1/cookies", [make_cookie(name="old", expires="2020-01-01")])
+    await api.ok("/v1/local-storage", [make_entry(key="old", expires="2020-01-01")])
+    assert sorted_state(await api.ok(PATH)) == sorted_state(make_state())
+
+
 async def test_a_cookie_set_again_without_same_site_is_replaced_whole(api: Api) -> None:
     await api.ok(PATH, make_state(origins=[]))
     await api.ok("/v1/cookies", [make_cookie()])
