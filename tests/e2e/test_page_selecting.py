@@ -134,6 +134,17 @@ async def test_all_that_match_are_downloaded(new_tab: Any, many: Caller) -> None
     assert {json.loads(line)["id"] for line in lines} == {item["id"] for item in held(many, "country=Japan")}
 
 
+async def test_all_that_match_but_one_are_downloaded_with_their_data(new_tab: Any, many: Caller) -> None:
+    page = await (await new_tab(many)).open(f"#/groups/{GROUP}?where=price:6")
+    matching = held(many, "where=price:6")
+    await select_all(page, len(matching))
+    await rows(page).first.get_by_role("checkbox").uncheck()
+    async with page.expect_download() as download:
+        await page.locator(".selection").get_by_role("button", name="Download").click()
+    items = json.loads(Path(await (await download.value).path()).read_text())
+    assert sorted(items, key=lambda item: int(item["id"])) == matching[:-1]
+
+
 async def test_a_long_run_can_be_stopped_and_says_what_is_left(new_tab: Any, many: Caller) -> None:
     page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
     await select_all(page, 1200)

@@ -12,7 +12,7 @@ import { rowOf } from "./table.js";
 
 const PAGE = "1000";
 const MOST = 100_000; // items that one selection holds
-const AT_ONCE = 4; // deletions of single items under way
+const AT_ONCE = 4; // single items being read or deleted
 
 /** Give `desk` a selection (output id -> item), a current row, and ways to change and judge them. */
 export function makeSelectable(desk) {
@@ -93,8 +93,27 @@ function showSelection(desk) {
 
 async function download(desk, items) {
   const { offerDownload, saveAs } = await import("./downloads.js");
-  if (desk.isAll) offerDownload(desk);
-  else saveAs(new Blob([toJson(items)], { type: "application/json" }), "items.json");
+  if (desk.isAll) return offerDownload(desk);
+  try {
+    const whole = items.every(({ data }) => data) ? items : await readWhole(desk, items);
+    saveAs(new Blob([toJson(whole)], { type: "application/json" }), "items.json");
+  } catch (error) {
+    if (error.name !== "AbortError") say(`Nothing is downloaded. ${sentenceOf(error)}`, "bad");
+  }
+}
+
+/** Return the items with their data: those of other pages were selected without it. */
+function readWhole(desk, items) {
+  return longRun(desk, "Reading", items.length, async (signal, progress) => {
+    const whole = [];
+    for (let done = 0; done < items.length; done += AT_ONCE) {
+      progress(done);
+      whole.push(...await Promise.all(items.slice(done, done + AT_ONCE).map(({ output_id }) => get(["outputs", desk.view.group, output_id], {}, signal).catch((error) => {
+        if (error.status !== 404) throw error;
+      }))));
+    }
+    return whole.filter(Boolean);
+  });
 }
 
 function showWork(desk) {
