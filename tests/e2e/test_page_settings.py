@@ -102,6 +102,17 @@ async def test_changed_settings_are_kept_until_they_are_saved_or_discarded(new_t
     await expect(page.get_by_role("heading", name="job-1")).to_be_visible()
 
 
+async def test_rules_that_were_not_touched_stay_as_they_are(new_tab: Any, shop: Caller) -> None:
+    rules = [{"path": "title", "min_fill": 0.9999}, {"path": "price", "max_drop": 0.123}, {"max_missing": 0.0005}]
+    shop.call("PUT", f"groups/{GROUP}", {"rules": rules})
+    page = await (await new_tab(shop)).open(SETTINGS)
+    await page.get_by_role("button", name="Add a rule").click()
+    await page.get_by_label("Field", exact=True).last.fill("sku")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.locator("#notice")).to_contain_text("The settings are saved")
+    assert shop.get(f"groups/{GROUP}")["rules"] == [*rules, {"path": "sku", "min_fill": 0.9}]
+
+
 async def test_a_group_is_deleted_once_its_name_is_typed(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab(shop)).open(SETTINGS)
     await page.get_by_role("button", name="Delete this group").click()

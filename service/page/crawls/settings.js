@@ -106,6 +106,9 @@ function settingsForm(view, settings) {
 
 const lines = (text) => text.split("\n").map((line) => line.trim()).filter(Boolean);
 
+/** Return a number without the error of a product: a share that is shown in percent is read as it was. */
+const exact = (value) => Number(value.toPrecision(12));
+
 /** Return a rule as a line of controls. */
 function ruleLine(rule) {
   const name = Object.keys(CHECKS).find((check) => rule[check] !== undefined) ?? "min_fill";
@@ -116,7 +119,7 @@ function ruleLine(rule) {
       Object.entries(CHECKS).map(([key, [text]]) => el("option", { value: key, selected: key === check }, text)));
     const input = kind === "type"
       ? el("select", { "data-value": "type", "aria-label": "Type" }, TYPES.map((type) => el("option", { selected: type === value }, type)))
-      : el("input", { "data-value": kind, type: "number", step: "any", min: kind === "share" ? 0 : null, max: kind === "share" ? 100 : null, required: true, "aria-label": kind === "share" ? "Percent" : "Value", value: value === "" ? "" : kind === "share" ? Math.round(value * 1000) / 10 : value });
+      : el("input", { "data-value": kind, type: "number", step: "any", min: kind === "share" ? 0 : null, max: kind === "share" ? 100 : null, required: true, "aria-label": kind === "share" ? "Percent" : "Value", value: value === "" ? "" : kind === "share" ? exact(value * 100) : value });
     put(item,
       hasPath && el("input", { "data-path": "", required: true, "aria-label": "Field", placeholder: "price.amount", value: path, spellcheck: "false" }),
       select, el("span", { class: "joined" }, input, kind === "share" && el("span", { class: "unit" }, "%")),
@@ -132,7 +135,7 @@ function readRule(item) {
   const { check } = item.dataset;
   const input = item.querySelector("[data-value]");
   const path = item.querySelector("[data-path]")?.value.trim();
-  const value = { share: () => Number(input.value) / 100, number: () => Number(input.value), type: () => input.value }[CHECKS[check][2]]();
+  const value = { share: () => exact(Number(input.value) / 100), number: () => Number(input.value), type: () => input.value }[CHECKS[check][2]]();
   return { ...(path !== undefined && { path }), [check]: value };
 }
 
