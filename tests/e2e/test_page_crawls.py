@@ -69,6 +69,17 @@ async def test_a_job_says_its_problems_in_words_and_leads_to_the_items_behind_th
     await expect(rows(page)).to_have_count(7)
 
 
+async def test_a_crawl_is_compared_with_the_last_finished_one(new_tab: Any, caller: Caller) -> None:
+    crawl(caller, "monday", [1.0] * 4)
+    crawl(caller, "tuesday", [2.0] * 2, state="failed")
+    crawl(caller, "wednesday", [None] * 4)
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/jobs/wednesday")
+    await expect(page.get_by_role("link", name="monday")).to_be_visible()
+    await expect(page.get_by_text("Filled less than in the crawl before")).to_be_visible()
+    await page.get_by_role("link", name="Fields", exact=True).last.click()
+    await expect(page.get_by_label("Compared with")).to_have_value("monday")
+
+
 async def test_the_groups_show_the_verdict_of_the_newest_crawl_and_fields_that_dropped(
     new_tab: Any, crawls: Caller
 ) -> None:

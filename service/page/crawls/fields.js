@@ -44,10 +44,11 @@ export async function show(view, params, signal, stay) {
 
 const hasRates = (job) => Object.keys(fillRates(job)).length > 0;
 
-/** Return the job to compare with: the one before of the same series, else the one before. */
+/** Return the job to compare with: the finished one before of the same series, else the one before of it, else the one before. */
 function jobBefore(jobs, chosen) {
   const older = jobs.slice(jobs.indexOf(chosen) + 1);
-  return (older.find(({ series }) => (series ?? null) === (chosen.series ?? null)) ?? older[0])?.job_id;
+  const same = older.filter(({ series }) => (series ?? null) === (chosen.series ?? null));
+  return (same.find(({ state }) => state === "finished") ?? same[0] ?? older[0])?.job_id;
 }
 
 function summary(now, then, chosen, compared) {

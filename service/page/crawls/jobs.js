@@ -81,7 +81,7 @@ async function showJob(view, signal, again) {
   if (!job) {
     return put(view.tab, el("section", { class: "panel empty" }, el("h2", null, "No such job"), el("p", null, "No crawl of this group has this id.")));
   }
-  const before = jobs.slice(jobs.findIndex(({ job_id }) => job_id === job.job_id) + 1).find((other) => (other.series ?? null) === (job.series ?? null) && other.state !== "running");
+  const before = jobs.slice(jobs.findIndex(({ job_id }) => job_id === job.job_id) + 1).find((other) => (other.series ?? null) === (job.series ?? null) && other.state === "finished");
   const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value.flat()));
   const took = job.first_write && job.last_write ? Date.parse(job.last_write) - Date.parse(job.first_write) : null;
   put(view.tab,
