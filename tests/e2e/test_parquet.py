@@ -96,6 +96,14 @@ def test_every_item_has_a_row_in_several_groups_with_nested_columns(client: Clie
     assert json.loads(last["other"]) == {"data.late": ITEMS - 1, "data.stock": "sold out"}
 
 
+def test_an_integer_that_a_column_of_floats_cannot_hold_is_kept_exactly(client: Client, token: str) -> None:
+    numbers = [1.5, 3, 2**53 + 1]
+    client.push("lamps", [make_output(place, data={"n": number}) for place, number in enumerate(numbers)])
+    rows = pyarrow.parquet.read_table(io.BytesIO(fetch(client, token))).to_pylist()
+    assert [row["data"]["n"] for row in rows] == [1.5, 3.0, None]
+    assert json.loads(rows[2]["other"]) == {"data.n": 2**53 + 1}
+
+
 def test_filters_and_fields_choose_rows_and_columns(client: Client, token: str) -> None:
     client.push("lamps", map(lamp, range(20)))
     query = "&is_approved=true&fields=data.title,data.price.amount,key_hash"

@@ -131,7 +131,11 @@ class Shape:
         if self.kind == "list":
             assert self.element is not None
             return [self.element.fit(element) for element in value]
-        return float(value) if self.kind == "float" else value
+        if self.kind != "float":
+            return value
+        if float(value) != value:  # an integer of more than 53 bits
+            raise Misfit
+        return float(value)
 
 
 def _kind(value: Any) -> str:
