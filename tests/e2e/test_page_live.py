@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -21,11 +23,29 @@ async def test_a_bar_says_how_many_items_are_new_and_shows_them(new_tab: Any, sh
     shop.post(f"outputs/{GROUP}", [make_output(number) for number in range(12)])
     await expect(page.get_by_text("12 new items")).to_be_visible()
     await expect(page.get_by_text("72 items from 3 jobs")).to_be_visible()
-    shop.post(f"outputs/{GROUP}", [make_output(0, data={"title": "Another"}), make_output(100)])
+    known = shop.newest(GROUP, 60)[-1]["key_hash"]
+    shop.post(f"outputs/{GROUP}", [make_output(0, key_hash=known), make_output(100)])
     await expect(page.get_by_text("13 new items, 1 changed item")).to_be_visible()
     await page.locator(".news").get_by_role("link", name="Show").click()
     await expect_ids(page, [item["id"] for item in shop.newest(GROUP)])
     await expect(page.locator(".news")).to_be_hidden()
+
+
+async def test_a_crawl_that_changes_an_item_all_the_time_is_one_item_and_few_requests(
+    new_tab: Any, shop: Caller
+) -> None:
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}")
+    await expect(rows(page)).to_have_count(25)
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    began = time.monotonic()
+    for number in range(50):
+        await asyncio.to_thread(shop.post, f"outputs/{GROUP}", [make_output(data={"number": number})])
+        await asyncio.sleep(0.05)
+    await expect(page.get_by_text("1 new item")).to_be_visible()
+    calls = [url for url in requests if "/v1/" in url]  # for the items, and for the counts of the group
+    assert len(calls) <= 2 * (time.monotonic() - began) + 4
+    assert "changed" not in await page.locator(".news").inner_text()
 
 
 async def test_the_bar_counts_only_what_the_filters_match(new_tab: Any, shop: Caller) -> None:

@@ -268,13 +268,15 @@ function find() {
 
 const WAIT = "25"; // seconds the service holds a request without news
 const PAUSE_MS = 5_000; // after a failure, and while the tab is not looked at
+const NEWS_MS = 1_000; // at least, from news to news: a crawl changes items all the time
 const PAGE = "1000";
+const MOST = 100_000; // items that are counted
 
-/** Count what becomes readable after id `from` until `signal` ends; call `news({created, changed})` for each change. */
+/** Count the items that become readable after id `from` until `signal` ends; call `news({created, changed})` when there are more. */
 async function watch(desk, filters, from, signal, news) {
-  const counts = { created: 0, changed: 0 };
+  const seen = new Map(); // output id -> whether it is new; one that changes twice is one item
   let cursor = from;
-  while (!signal.aborted) {
+  while (!signal.aborted && seen.size < MOST) {
     if (document.hidden) {
       await pause(signal);
       continue;
@@ -286,11 +288,14 @@ async function watch(desk, filters, from, signal, news) {
       for (const { id, output_id, create_date, update_date } of items) {
         cursor = Math.max(cursor, id);
         if (desk.own.has(id) || desk.pending.has(output_id)) continue;
-        counts[create_date === update_date ? "created" : "changed"] += 1;
+        seen.set(output_id, seen.get(output_id) ?? create_date === update_date);
       }
       cursor = Math.max(cursor, metadata.next_cursor ?? 0);
-      if (items.length) news(counts);
-      else if (performance.now() - asked < 1000 && metadata.next_cursor === null) await pause(signal); // it stops, and does not wait
+      if (items.length) {
+        const created = [...seen.values()].filter(Boolean).length;
+        news({ created, changed: seen.size - created });
+        await pause(signal, NEWS_MS);
+      } else if (performance.now() - asked < 1000 && metadata.next_cursor === null) await pause(signal); // it stops, and does not wait
     } catch (error) {
       if (signal.aborted) return;
       if (!(error instanceof Failure) || [403, 422].includes(error.status)) return;
@@ -299,9 +304,9 @@ async function watch(desk, filters, from, signal, news) {
   }
 }
 
-function pause(signal) {
+function pause(signal, ms = PAUSE_MS) {
   return new Promise((resolve) => {
-    const timer = setTimeout(done, PAUSE_MS);
+    const timer = setTimeout(done, ms);
     function done() {
       clearTimeout(timer);
       signal.removeEventListener("abort", done);
