@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -179,6 +180,21 @@ async def test_a_field_over_the_crawls_is_a_chart(new_tab: Any, crawls: Caller) 
     did = page.locator("section", has_text="What each crawl did")
     await did.get_by_text("As a table").click()
     await expect(did.get_by_role("row", name="tuesday")).to_contain_text("4")
+
+
+async def test_the_bar_of_a_week_does_not_lead_to_the_items_of_its_first_day(new_tab: Any, shop: Caller) -> None:
+    tab = await new_tab(shop)
+    stats = shop.get(f"groups/{GROUP}/stats")
+    first = {"date": str(date.today() - timedelta(days=100)), "created": 5, "changed": 0, "net": 5}
+    chart = tab.page.get_by_role("group", name="Items by day")
+    await tab.page.route("**/stats", lambda route: route.fulfill(json=stats))
+    await tab.open(f"#/groups/{GROUP}/time")
+    await expect(chart.get_by_role("link", name="Show its items.")).to_have_count(30)
+    stats["days"].insert(0, first)
+    await tab.page.reload()
+    await expect(tab.page.get_by_text("since week of")).to_be_visible()
+    await expect(chart.locator("a").first).to_be_visible()
+    await expect(chart.get_by_role("link")).to_have_count(0)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -22,7 +22,7 @@ function toBars(days, from, linkTo) {
   let held = 0;
   for (let t = from; t <= today(); t += DAY) {
     const at = start(t);
-    if (!bars.has(at)) bars.set(at, { label: unit + day(at), tick: shortDay(at), href: linkTo?.(new Date(at).toISOString().slice(0, 10)), created: 0, changed: 0 });
+    if (!bars.has(at)) bars.set(at, { label: unit + day(at), tick: shortDay(at), href: unit ? null : linkTo?.(new Date(at).toISOString().slice(0, 10)), created: 0, changed: 0 });
     const bar = bars.get(at);
     const { created = 0, changed = 0, net = 0 } = counts.get(t) ?? {};
     bar.created += created;
@@ -76,7 +76,7 @@ function stack(bar, series, x, width, bottom, scale) {
   return parts.length ? parts : [svg("rect", { class: "none", x, y: bottom - 1, width, height: 1 })];
 }
 
-/** Return a chart of what each day changed, whose bars lead to `linkTo(date)`, and one of what was held at its end. */
+/** Return a chart of what each day changed, whose bars lead to `linkTo(date)` if they are days, and one of what was held at its end. */
 export function dayCharts(days, linkTo) {
   const first = days.length ? Date.parse(days[0].date) : today();
   const bars = toBars(days, Math.min(first, today() - 29 * DAY), linkTo);
