@@ -9,7 +9,7 @@ import socket
 import ssl
 
 from service.runtime.server import Protocol, Runner
-from service.runtime.sockets import refuse_new_connections, unsent_bytes
+from service.runtime.sockets import unsent_bytes
 
 log = logging.getLogger("service")
 
@@ -27,7 +27,6 @@ async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ss
         await site.stop()
     waiting = []
     for listener in copies:
-        refuse_new_connections(listener)
         listener.setblocking(False)
         with listener, contextlib.suppress(BlockingIOError):
             while True:

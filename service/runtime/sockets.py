@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import socket
-import struct
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
 from service.settings import SettingsError
 
 BACKLOG = 1024
-# Linux: SO_ATTACH_FILTER, and the instruction of a filter that ends it.
-_ATTACH_FILTER, _BPF_RETURN = 26, 0x06
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENING = "0A"
 
@@ -52,19 +47,6 @@ def address_of(listener: socket.socket) -> tuple[str, int]:
     """Return the host and the port that a socket listens on."""
     host, port = listener.getsockname()[:2]
     return host, port
-
-
-def refuse_new_connections(listener: socket.socket) -> None:
-    """Drop the packets of new connections, where the system can do that.
-
-    Without it, a connection could be made between the last accept and the close, which would reset it. With it, the
-    client tries again after a second, and is refused or reaches another process.
-    """
-    if sys.platform != "linux":
-        return
-    program = ctypes.create_string_buffer(struct.pack("HBBI", _BPF_RETURN, 0, 0, 0))  # keep 0 bytes of each
-    with contextlib.suppress(OSError):
-        listener.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
 
 
 def unsent_bytes(ports: Iterable[int]) -> int:
