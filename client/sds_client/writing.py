@@ -100,10 +100,12 @@ class Sender:
             await self._first()
         return self.pushed
 
-    async def stop(self) -> None:
-        """Wait for the batches in flight and ignore their results."""
+    async def stop(self, error: BaseException) -> None:
+        """Wait for the batches in flight and ignore their results; an interrupt ends them."""
+        if not isinstance(error, Exception):
+            for task in self._sending:
+                task.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)
-        self._sending.clear()
 
     async def _first(self) -> None:
         responses = await self._sending[0]

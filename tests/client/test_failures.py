@@ -137,6 +137,34 @@ async def test_an_item_that_is_too_large_for_any_body_is_named() -> None:
     assert len(service.requests) == 4
 
 
+async def test_a_cancelled_push_ends_at_once() -> None:
+    async with peer(*["silent"] * 4) as service, AsyncClient(service.url, "t") as client:
+        push = asyncio.create_task(client.push("group", make_outputs(40), batch_items=10, concurrency=5))
+        while len(service.requests) < 4:
+            await asyncio.sleep(0.01)
+        push.cancel()
+        assert await asyncio.wait([push], timeout=10) == ({push}, set())
+        assert push.cancelled()
+
+
+async def test_the_batches_in_flight_are_stored_when_the_items_end_with_an_error() -> None:
+    stored: list[int] = []
+
+    async def slow() -> web.Response:
+        await asyncio.sleep(0.2)
+        stored.append(10)
+        return web.json_response(written(10))
+
+    def items() -> Iterator[dict[str, Any]]:
+        yield from make_outputs(21)
+        raise LookupError
+
+    async with peer(slow, slow) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(LookupError):
+            await client.push("group", items(), batch_items=10, concurrency=3)
+        assert stored == [10, 10]
+
+
 async def test_the_token_does_not_follow_a_redirect() -> None:
     async with peer([]) as elsewhere:
         moved = web.Response(status=302, headers={"Location": elsewhere.url})

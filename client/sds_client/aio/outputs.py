@@ -54,8 +54,9 @@ class Outputs(Base):
                     await sender.send(full)
             await sender.send(batcher.rest())
             return await sender.finish()
-        finally:
-            await sender.stop()
+        except BaseException as error:
+            await sender.stop(error)
+            raise
 
     async def outputs(
         self,

@@ -55,8 +55,9 @@ class Outputs(Base):
                     self._wait(sender.send(full))
             self._wait(sender.send(batcher.rest()))
             return self._wait(sender.finish())
-        finally:
-            self._wait(sender.stop())
+        except BaseException as error:
+            self._wait(sender.stop(error))
+            raise
 
     def outputs(
         self,
