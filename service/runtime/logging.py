@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -75,8 +76,9 @@ class AccessLines:
         if self._lines:
             text = memoryview(b"\n".join(self._lines) + b"\n")
             self._lines.clear()
-            while text:
-                text = text[os.write(self._file, text) :]
+            with contextlib.suppress(OSError):  # a full disk or a closed pipe: no reason for a request to fail
+                while text:
+                    text = text[os.write(self._file, text) :]
 
 
 # SGR codes of a terminal.

@@ -103,6 +103,15 @@ async def test_access_lines_are_written_soon_and_several_at_once(tmp_path: Path)
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", written[0]["time"])
 
 
+async def test_a_log_that_cannot_be_written_fails_no_request() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    lines = AccessLines(writer)
+    for _ in range(1000):
+        lines.write(REQUEST)
+    os.close(writer)
+
+
 @pytest.mark.parametrize(("share", "status", "logged"), [(0, 500, 0), (0.01, 500, 1000), (1, 200, 1000)])
 def test_the_access_log_is_for_all_requests_or_none_or_some_and_every_failure(
     share: float, status: int, logged: int
