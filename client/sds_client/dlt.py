@@ -15,6 +15,7 @@ from typing import Any
 import dlt
 
 from sds_client.errors import CursorExpired
+from sds_client.paths import read_query
 from sds_client.sync import Client
 
 
@@ -35,6 +36,9 @@ def groups(*names: str, url: str = dlt.config.value, token: str = dlt.secrets.va
 def _changes(group: str, url: str, token: str, filters: dict[str, Any]) -> Iterator[list[Any]]:
     """Yield what has changed since the last run, some items at a time."""
     state = dlt.current.resource_state(group)
+    asked = {name: value for name, value in read_query(filters).items() if name != "fields"}
+    if state.setdefault("filters", asked) != asked:
+        raise ValueError(f'the last run of {group} had other filters: run with refresh="drop_resources"')
     with Client(url, token) as client:
         start = state.get("position", {"cursor": state.get("cursor", 0)})  # earlier states have the cursor only
         try:

@@ -71,3 +71,13 @@ def test_a_second_run_moves_what_changed_and_removes_what_was_deleted(client: Cl
     client.push("lamps", make_outputs(8)[7:])  # the deleted one is back
     moved, table = load()
     assert (moved, table["key-7"], len(table)) == (1, "Lamp 7", 1200)
+
+
+def test_other_filters_than_those_of_the_last_run_are_refused(client: Client, load: Any) -> None:
+    """Continued from the old position, the table would lack older items that match the new filters."""
+    client.push("lamps", [{**item, "tags": {"country": f"Country {n}"}} for n, item in enumerate(make_outputs(2))])
+    assert load(country="Country 1") == (1, {"key-1": "Lamp 1"})
+    for filters in ({}, {"country": "Country 0"}):
+        with pytest.raises(Exception, match="the last run of lamps had other filters"):
+            load(**filters)
+    assert load(country="Country 1") == (0, {"key-1": "Lamp 1"})
