@@ -25,6 +25,7 @@ from sds_client.writing import key_hash
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
 # The time at which a browser printed a page: the only difference between two prints of the same page.
 _PDF_DATES = re.compile(rb"/(?:CreationDate|ModDate) \(D:[^)]{0,32}\)")
+_HTTPS = "https://"  # of the origins whose local storage harambe loads
 # Downloads remembered until saved data names them.
 _MAX_FILES = 1000
 
@@ -64,13 +65,20 @@ class Observer:
         await self._client.close()
 
     async def harness_options(self, domain: str | None = None) -> dict[str, Any]:
-        """Return the service's cookies and local storage as `SDK.run` takes them, of a domain if given."""
+        """Return cookies and local storage as `SDK.run` takes them, of a domain and its subdomains if given."""
         state = await self._client.storage_state(domain)
         known = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite")
         cookies = [{name: cookie[name] for name in known if name in cookie} for cookie in state["cookies"]]
         entries = [
-            {"domain": entry["domain"], "path": entry["path"], "key": entry["key"], "value": entry["value"]}
-            for entry in await self._client.local_storage(domain, active=True)
+            {
+                "domain": origin["origin"].removeprefix(_HTTPS),
+                "path": "/",
+                "key": entry["name"],
+                "value": entry["value"],
+            }
+            for origin in state["origins"]
+            if origin["origin"].startswith(_HTTPS)
+            for entry in origin["localStorage"]
         ]
         return {"cookies": cookies, "local_storage": entries}
 

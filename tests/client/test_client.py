@@ -17,6 +17,7 @@ import pytest
 import sds_client.aio
 import sds_client.sync
 from sds_client import AsyncClient, Client, ClientError, Pushed
+from sds_client.harambe import Observer
 from sds_client.state import chunks, state_chunks
 from tests.support.api import make_cookie, make_entry, make_output, make_outputs, make_review
 from tests.support.processes import ServiceProcess
@@ -134,6 +135,21 @@ def test_browser_state_goes_in_and_out(client: Client) -> None:
     counts = client.set_storage_state(state)
     assert (counts.cookies.updated, counts.local_storage.updated) == (2, 1)
     assert client.storage_state() == state
+
+
+async def test_a_run_of_harambe_starts_with_the_state_of_a_domain_and_its_subdomains(
+    client: Client, running: ServiceProcess, token: str
+) -> None:
+    client.set_cookies(make_cookie(domain=domain) for domain in (".shop.example", "www.shop.example", "other.example"))
+    client.set_local_storage(make_entry(domain=domain) for domain in ("shop.example", "www.shop.example:8443", "other"))
+    client.set_local_storage([make_entry(domain="shop.example:80"), make_entry(key="old", expires="2020-01-01")])
+    async with Observer(running.url, token, "lamps") as observer:
+        options = await observer.harness_options("shop.example")
+    assert [cookie["domain"] for cookie in options["cookies"]] == [".shop.example", "www.shop.example"]
+    assert options["local_storage"] == [
+        {"domain": "shop.example", "path": "/", "key": "theme", "value": "dark"},
+        {"domain": "www.shop.example:8443", "path": "/", "key": "theme", "value": "dark"},
+    ]
 
 
 def test_large_local_storage_is_sent_in_several_bodies(client: Client) -> None:
