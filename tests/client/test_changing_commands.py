@@ -75,3 +75,13 @@ def test_items_are_approved_and_the_missing_ones_named(client: Client, capsys: A
     assert main(["outputs", "approve", "group", ids[0], "nobody", "--withdraw"]) == 1
     assert "error: not in group 'group': nobody" in capsys.readouterr().err
     assert [item["output_id"] for item in client.outputs("group", is_approved=True)] == [ids[1]]
+
+
+@pytest.mark.parametrize("options", [[], ["--job-id", ""], ["--all", "--country", ""]])
+def test_an_approval_without_a_filter_or_with_an_empty_one_approves_nothing(
+    client: Client, options: list[str], capsys: Any
+) -> None:
+    client.push("group", make_outputs(1))
+    assert main(["outputs", "approve", "group", *options]) == 1
+    assert "error: " in capsys.readouterr().err
+    assert not list(client.outputs("group", is_approved=True))

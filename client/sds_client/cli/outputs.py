@@ -13,7 +13,7 @@ from sds_client.cli.printing import Result
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command
 from sds_client.patching import Patched
-from sds_client.paths import delete_query, read_query
+from sds_client.paths import check_filled, delete_query, read_query
 from sds_client.state import chunks
 from sds_client.sync import Client
 
@@ -152,6 +152,7 @@ def outputs_approve(
     client: Client, group: str, output_id: list[str], all: bool, withdraw: bool, source_url: str | None, **given: Any
 ) -> Result:
     filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
+    check_filled(filters)
     ways = [bool(output_id), bool(filters), all]
     if sum(ways) != 1:
         raise ValueError("name what to approve: by output ids, by filters such as --job-id, or with --all")
