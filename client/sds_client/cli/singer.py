@@ -37,7 +37,9 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
         description="Each record has output_id as its key; a deletion has _sdc_deleted_at.",
     )
     parser.add_argument("group", nargs="+")
-    parser.add_argument("--state", type=Path, help="the last STATE message of the run before; no file: everything")
+    parser.add_argument(
+        "--state", type=Path, help="the value of the last STATE message of the run before; no file: everything"
+    )
     parser.set_defaults(command=singer)
 
 
@@ -47,11 +49,12 @@ def singer(client: Client, group: list[str], state: Path | None) -> None:
     positions = kept.get("positions", {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()})
     for name in group:
         _print({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
+        printed = None
         for items, position in client.changes(name, position=positions.get(name)):
             for item in items:
                 _print({"type": "RECORD", "stream": name, "record": _record(dict(item))})
-            if position != positions.get(name):
-                positions[name] = position
+            if position != printed:
+                positions[name] = printed = position
                 _print({"type": "STATE", "value": {"positions": positions}})
 
 
