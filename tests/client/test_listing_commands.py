@@ -160,6 +160,16 @@ def test_one_of_something_is_singular() -> None:
     assert (count(1, "item"), count(0, "item"), count(1200, "item")) == ("1 item", "0 items", "1,200 items")
 
 
+def test_a_value_that_was_scraped_is_one_line_and_cannot_control_the_terminal() -> None:
+    value = "two\nlines \x1b]0;title\x07\x9b31m"
+    text = table([{"one": value, "many": [value, 7]}], {"one": "ONE", "many": "MANY"}, "none")
+    assert [line.split("  ") for line in text.splitlines()][1] == [
+        "two lines ]0;title 31m",
+        "two lines ]0;title 31m, 7",
+    ]
+    assert text.replace("\n", "").isprintable()
+
+
 def test_a_table_fits_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "40")

@@ -78,7 +78,12 @@ def _counts(record: Mapping[str, Any], path: str) -> bool:
 
 
 def _cell(record: Mapping[str, Any], path: str) -> str:
-    value = _value(record, path)
+    """Return a value in one line; pages that were scraped must not control the terminal."""
+    text = _text(_value(record, path), path)
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
+def _text(value: Any, path: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -91,4 +96,4 @@ def _cell(record: Mapping[str, Any], path: str) -> str:
         return ", ".join(f"{name} {number}" for name, number in value.items())
     if isinstance(value, list):
         return ", ".join(one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in value)
-    return " ".join(str(value).split())
+    return str(value)
