@@ -109,6 +109,8 @@ def test_webhooks_are_added_listed_and_deleted(client: Client, capsys: Any) -> N
     assert added["secret"] and added["events"] == ["job.finished"]
     assert "https://hooks.example/in  job.finished" in printed(capsys, "webhooks", "list")
     assert printed(capsys, "webhooks", "deliveries", added["webhook_id"]) == "no deliveries\n"
+    assert main(["webhooks", "test", added["webhook_id"]]) == 1
+    assert capsys.readouterr().out.startswith("failed: ")  # there is no such host
     assert printed(capsys, "webhooks", "delete", added["webhook_id"]) == "deleted\n"
     assert printed(capsys, "webhooks", "list") == "no webhooks\n"
 

@@ -65,7 +65,7 @@ def webhooks_delete(client: Client, webhook_id: str) -> Result:
 def webhooks_test(client: Client, webhook_id: str) -> Result:
     delivery = client.test_webhook(webhook_id)
     outcome = delivery["error"] or f"status {delivery['status']}"
-    return Result(delivery, f"{delivery['state']}: {outcome}")
+    return Result(delivery, f"{delivery['state']}: {outcome}", 0 if delivery["state"] == "delivered" else 1)
 
 
 @command
