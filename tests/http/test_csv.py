@@ -34,6 +34,14 @@ def test_columns_are_in_the_order_of_the_fields() -> None:
     ]
 
 
+def test_an_item_without_the_requested_fields_adds_no_column() -> None:
+    found = rows([{"id": 1, "data": {}}, {"id": 2, "data": {"price": {"amount": 5}}}], "data.price.amount")
+    assert found == [
+        {"id": "1", "data.price.amount": "", "other": ""},
+        {"id": "2", "data.price.amount": "5", "other": ""},
+    ]
+
+
 def test_two_keys_with_the_same_dotted_name_both_keep_their_value() -> None:
     (row,) = rows([{"data": {"q": {"r": 1}, "q.r": 2}}])
     assert row["data.q.r"] == "1"

@@ -7,11 +7,11 @@ import io
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
 from service.http.offload import off_loop
-from service.http.output.flattening import Room, leaves
+from service.http.output.flattening import Leaf, Room, leaves
 from service.store import OUTPUT_FIELDS, Form, Page, render_json
 
 NDJSON = "application/x-ndjson"
@@ -123,9 +123,11 @@ class Table:
     With `safe`, texts that a spreadsheet would take for a formula get an apostrophe in front.
     """
 
-    def __init__(self, fields: Iterable[str] = (), safe: bool = False) -> None:
-        self._order = {path: place for place, path in enumerate(tuple(fields) or OUTPUT_FIELDS)}
+    def __init__(self, fields: tuple[str, ...] = (), safe: bool = False) -> None:
+        self._order = {path: place for place, path in enumerate(fields or OUTPUT_FIELDS)}
         self._longest = max(map(len, self._order))
+        # The objects around the requested fields: an item without these fields has them empty.
+        self._around = {above for path in fields for above in accumulate(path.split(".")[:-1], "{}.{}".format)}
         self._safe = safe
         self._columns: dict[str, int] = {}
 
@@ -135,7 +137,7 @@ class Table:
         found: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
         room = Room(_MAX_ALL_COLUMNS, _MAX_HEADER)
         for item in items:
-            for name, _, _ in leaves(item):
+            for name, _, _ in self._leaves(item):
                 below = found[self._place(name) + 1]
                 if name not in below and len(below) < _MAX_COLUMNS and room.take(name):
                     below[name] = None
@@ -161,7 +163,7 @@ class Table:
     def _row(self, item: dict[str, Any]) -> list[str]:
         cells: list[str | None] = [None] * len(self._columns)
         other: dict[str, str] = {}
-        for name, exact, value in leaves(item):
+        for name, exact, value in self._leaves(item):
             place = self._columns.get(name)
             if place is not None and cells[place] is None:
                 cells[place] = self._cell(value)
@@ -172,6 +174,10 @@ class Table:
                 name += "\\"
             other[name] = _text(value)
         return [*(cell or "" for cell in cells), render_json(other).decode() if other else ""]
+
+    def _leaves(self, item: dict[str, Any]) -> list[Leaf]:
+        found = leaves(item)
+        return [leaf for leaf in found if leaf.name not in self._around or leaf.value != {}] if self._around else found
 
     def _cell(self, value: Any) -> str:
         text = _text(value)
