@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
 from tests.e2e.page import GROUP, rows
@@ -93,6 +94,26 @@ async def test_keys_move_open_reject_select_and_explain_themselves(new_tab: Any,
     await expect(rows(page)).to_have_count(5)
     await keys.press("p")
     await expect(rows(page)).to_have_count(25)
+
+
+async def test_approving_the_last_item_twice_is_no_conflict_with_oneself(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(new_tab, reviewer)
+    pressed, sent = asyncio.Event(), []
+
+    async def hold(route: Route) -> None:
+        if route.request.method == "PATCH":
+            sent.append(route.request.post_data)
+            await pressed.wait()
+        await route.continue_()
+
+    await page.route(f"**/outputs/{GROUP}", hold)
+    await rows(page).last.locator("a[data-open]").click()
+    await expect(page.get_by_role("dialog")).to_be_visible()
+    for _ in range(2):
+        await page.keyboard.press("a")
+    pressed.set()
+    await expect(page.locator("#notice")).to_have_text("1 item approved.Undo")
+    assert (len(sent), approved(reviewer)) == (1, {"key-5"})
 
 
 async def test_many_are_approved_and_rejected_with_checkboxes(new_tab: Any, reviewer: Caller) -> None:

@@ -123,6 +123,7 @@ export function moveItem(desk, by) {
 
 /** Judge the item and go on to the next one; the last one, or one that is not on this page, stays as it is now. */
 function judgeItem(desk, item, to) {
+  if (desk.pending.has(item.output_id)) return;
   judge(desk, changesOf([item], to));
   moveItem(desk, 1);
 }
