@@ -9,7 +9,7 @@ from playwright.async_api import expect
 
 from tests.e2e.conftest import Caller
 from tests.e2e.page import GROUP, expect_ids, rows
-from tests.support.api import make_output
+from tests.support.api import make_output, make_review
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -35,6 +35,15 @@ async def test_jobs_are_listed_with_their_counts_and_lead_to_their_items(new_tab
     await page.get_by_role("link", name="Items of tuesday").click()
     await expect(page.locator(".filters")).to_contain_text("Job: tuesday")
     await expect(rows(page)).to_have_count(5)
+
+
+async def test_the_newest_reviews_are_read_not_all_of_them(new_tab: Any, caller: Caller) -> None:
+    reviews = [make_review(job_id=f"job-{n}", review_date=f"2026-01-01T00:00:{n % 60:02}Z") for n in range(100)]
+    caller.post(f"outputs/{GROUP}", [make_output()])
+    caller.post(f"reviews/{GROUP}", reviews)
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/time")
+    await expect(page.locator(".reviews li")).to_have_count(60)
+    await expect(page.locator(".reviews li").first).to_contain_text("job-59")
 
 
 async def test_a_broken_selector_is_seen_at_once(new_tab: Any, caller: Caller) -> None:

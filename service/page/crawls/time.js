@@ -9,12 +9,13 @@ import { CHANGES, fillRates, readJobs } from "./jobs.js";
 import { statusChip } from "./reviews.js";
 
 const CRAWLS = 60; // the newest ones; more bars are too thin to read
+const REVIEWS = "60"; // a comment may be 64 KB, and every crawl may have one
 
 export async function show(view, _params, signal, stay) {
   if (!stay) return;
   put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
   const [stats, reviews, jobs] = await Promise.all([
-    get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], {}, signal), readJobs(view.group, signal)]);
+    get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], { limit: REVIEWS }, signal), readJobs(view.group, signal)]);
   const crawls = jobs.slice(0, CRAWLS).reverse();
   const [byDay, held] = dayCharts(stats.days, (date) => link(view.path, { day: date }));
   const panel = (title, ...content) => el("section", { class: "panel" }, el("h2", null, title), ...content);
