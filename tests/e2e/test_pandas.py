@@ -84,6 +84,15 @@ def test_a_csv_export_is_a_table_with_numbers_flags_and_dates(export: Any) -> No
     assert str(table["create_date"].dt.tz) == "UTC"
 
 
+def test_integers_that_a_float_cannot_hold_stay_exact_in_parquet(export: Any) -> None:
+    large = 2**53 + 1
+    rows = [{"id": large, "number": 1}, {"id": 1, "number": 0.5}, {"mixed": large}, {"mixed": 0.5}]
+    table = pyarrow.parquet.read_table(export([{**lamp(n), "data": row} for n, row in enumerate(rows)], "x.parquet"))
+    assert table["data.id"].to_pylist() == [large, 1, None, None]
+    assert table["data.number"].to_pylist() == [1.0, 0.5, None, None]
+    assert table["data.mixed"].to_pylist() == [None, None, str(large), "0.5"]
+
+
 def test_a_parquet_export_is_a_table_with_its_types_in_it(export: Any) -> None:
     file = export([lamp(n) for n in range(ITEMS)], "x.parquet")
     table = pandas.read_parquet(file)

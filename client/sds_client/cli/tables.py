@@ -27,6 +27,10 @@ _ORDER = (
     "files",
 )
 _DATES = frozenset({"create_date", "update_date", "last_scraped_date"})
+# Floats hold every integer up to this one.
+_MAX_EXACT = 2**53
+# The kind of a column that has values of two kinds.
+_BOTH = {frozenset(("int", "float")): "float", frozenset(("int", "large")): "large"}
 # Rows of 2 KB: a row group of 10 MB.
 _ROW_GROUP = 5000
 
@@ -52,15 +56,14 @@ def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def columns(found: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """Return each column and its kind: bool, int, float, text, date, or mixed."""
+    """Return each column and its kind: bool, int, large (an int that no float can hold), float, text, date or mixed."""
     kinds: dict[str, str] = {}
     for row in found:
         for name, value in row.items():
             kind = _kind(name, value)
             known = kinds.setdefault(name, kind)
             if kind not in (known, "none"):
-                numbers = {known, kind} == {"int", "float"}
-                kinds[name] = kind if known == "none" else "float" if numbers else "mixed"
+                kinds[name] = kind if known == "none" else _BOTH.get(frozenset((known, kind)), "mixed")
     kinds = kinds or {"id": "int"}  # no items: a table without rows
     places = {name: place for place, name in enumerate(_ORDER)}
     return dict(sorted(kinds.items(), key=lambda column: places.get(column[0].partition(".")[0], len(places))))
@@ -72,7 +75,7 @@ def _kind(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
-        return "int"
+        return "int" if abs(value) <= _MAX_EXACT else "large"
     if isinstance(value, float):
         return "float"
     return "date" if name in _DATES else "text"
@@ -112,6 +115,7 @@ def write_parquet(lines: Path, out: Path) -> None:
     types = {
         "bool": pyarrow.bool_(),
         "int": pyarrow.int64(),
+        "large": pyarrow.int64(),
         "float": pyarrow.float64(),
         "date": pyarrow.timestamp("ms", tz="UTC"),
     }
@@ -128,7 +132,7 @@ def write_parquet(lines: Path, out: Path) -> None:
 
 
 def _typed(kind: str, value: Any) -> Any:
-    if value is None or kind in ("bool", "int", "text"):
+    if value is None or kind in ("bool", "int", "large", "text"):
         return value
     if kind == "float":
         return float(value)
