@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from sds_client.errors import ClientError
 from sds_client.paths import outputs_path
-from sds_client.state import chunks
 from sds_client.transport import Transport
 from sds_client.types import PatchResult
 from sds_client.writing import counted_from
@@ -39,15 +38,12 @@ def patch_body(is_approved: bool | None, tags: Mapping[str, Any] | None) -> dict
     return {name: value for name, value in body.items() if value is not None}
 
 
-async def patch_many(transport: Transport, group: str, patches: Iterable[Mapping[str, Any]]) -> Patched:
-    """Send patches in batches and add up the results; places in errors count from the first patch of all."""
-    patched = Patched()
-    for chunk in chunks(patches):
-        # Sent twice, a patch with if_id would conflict with its own change.
-        repeatable = not any("if_id" in patch for patch in chunk)
-        try:
-            response = await transport.call("PATCH", outputs_path(group), value=chunk, repeatable=repeatable)
-        except ClientError as error:
-            raise counted_from(error, len(patched.items)) from None
-        patched.add(response.json)
-    return patched
+async def patch_some(transport: Transport, group: str, patches: list[Any], patched: Patched) -> None:
+    """Send one batch and add its results; places in errors count from the first patch of all batches."""
+    # Sent twice, a patch with if_id would conflict with its own change.
+    repeatable = not any("if_id" in patch for patch in patches)
+    try:
+        response = await transport.call("PATCH", outputs_path(group), value=patches, repeatable=repeatable)
+    except ClientError as error:
+        raise counted_from(error, len(patched.items)) from None
+    patched.add(response.json)

@@ -125,6 +125,21 @@ async def test_an_async_iterable_is_pushed_with_several_requests_at_once(running
         assert {item["key_hash"] async for item in client.outputs("group")} == {f"key-{n}" for n in range(200)}
 
 
+def test_patches_may_be_made_from_items_that_are_read_meanwhile(client: Client) -> None:
+    client.push("group", make_outputs(3))
+    items = client.outputs("group", is_approved=False)
+    patched = client.patch_many("group", ({"output_id": item["output_id"], "is_approved": True} for item in items))
+    assert patched.updated == 3
+
+
+def test_a_callback_that_calls_the_client_is_an_error_instead_of_a_deadlock(client: Client) -> None:
+    def finish(count: int, response: Any) -> None:
+        client.finish_job("group", "job-1")
+
+    with pytest.raises(RuntimeError, match="must not call the client"):
+        client.push("group", make_outputs(1), on_batch=finish)
+
+
 def test_browser_state_goes_in_and_out(client: Client) -> None:
     assert vars(client.set_cookies([make_cookie(), make_cookie(name="b")])) == {"created": 2, "updated": 0}
     assert vars(client.set_local_storage([make_entry()])) == {"created": 1, "updated": 0}

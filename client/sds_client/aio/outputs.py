@@ -11,9 +11,10 @@ from sds_client.aio.base import Base, Items, each
 from sds_client.deleting import delete_all
 from sds_client.errors import ClientError
 from sds_client.following import Follower
-from sds_client.patching import Patched, patch_body, patch_many
+from sds_client.patching import Patched, patch_body, patch_some
 from sds_client.paths import delete_query, outputs_path
 from sds_client.reading import PAGE, Order, Reader, export
+from sds_client.state import chunks
 from sds_client.types import (
     DeleteFilters,
     Deletion,
@@ -204,7 +205,10 @@ class Outputs(Base):
         An item is named by `output_id` or `key_hash`. One that does not exist, or whose id is not its `if_id`, is
         counted and not changed.
         """
-        return await patch_many(self._transport, group, patches)
+        patched = Patched()
+        for batch in chunks(patches):
+            await patch_some(self._transport, group, batch, patched)
+        return patched
 
     async def delete(self, group: str, output_id: str) -> bool:
         """Delete one item; return False when there is none."""

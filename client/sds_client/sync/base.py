@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
 from sds_client.transport import Transport, Waiting
@@ -47,6 +47,10 @@ class Base:
 
     def _wait(self, work: Awaitable[T]) -> T:
         """Return the result of asynchronous work, done in the loop; an interrupt here cancels it there."""
+        if threading.current_thread() is self._thread:
+            if isinstance(work, Coroutine):
+                work.close()
+            raise RuntimeError("on_batch, on_progress and on_wait must not call the client: it waits for them")
         future = asyncio.run_coroutine_threadsafe(_result(work), self._loop)
         try:
             return future.result()
