@@ -25,13 +25,10 @@ _DESCRIBED = 1000
 @endpoint("Get a job", Job(), not_found=True)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one job, as in the list of jobs."""
-    job = await _job(request, path_group(request), path_id(request, "job_id"))
-    if job is None:
-        raise ApiError(404, [problem("not_found", "There is no such job", "path", "job_id")])
-    return await json_response(request, job)
+    return await json_response(request, await _job(request, path_group(request), path_id(request, "job_id")))
 
 
-@endpoint("Begin or finish a job", JobPut(), body=JobInput())
+@endpoint("Begin or finish a job", JobPut(), body=JobInput(), not_found=True)
 async def put(request: web.Request) -> web.StreamResponse:
     """Set the state of a job to running, finished or failed; repeating a request changes nothing.
 
@@ -55,13 +52,13 @@ async def put(request: web.Request) -> web.StreamResponse:
     await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
         more = await crawls.delete_missing(group, job)
-    return await json_response(request, {**(await _job(request, group, job_id) or {}), "more": more})
+    return await json_response(request, {**await _job(request, group, job_id), "more": more})
 
 
-async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any] | None:
+async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any]:
     store = request.app[STORE]
     job = await store.crawls.one(group, job_id)
-    if job is None:
-        return None
+    if job is None:  # or no longer: its group was deleted meanwhile
+        raise ApiError(404, [problem("not_found", "There is no such job", "path", "job_id")])
     reviews = await store.reviews.latest_of(group, [job_id])
     return {**job, "review": reviews.get(job_id)}

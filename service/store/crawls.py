@@ -62,10 +62,11 @@ class Crawls:
     async def declare(self, group: Group, job_id: str, said: Record) -> Record:
         """Set the series of a job, or its state to running or failed; return it. Creates the job if needed.
 
+        Returns an empty record if its group is deleted meanwhile.
         For the state `finished` only the series is set: see `finish`.
         """
         self._indexes.require("groups", "jobs")
-        job = group.owner | {"job_id": job_id}
+        job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
         changes: Record = {name: said[name] for name in ("series",) if name in said}
         if said["state"] == "running":
@@ -82,7 +83,7 @@ class Crawls:
 
     async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
-        if await self._jobs.find_one({**job, **EXISTS}, ["_id"]) is None:
+        if await self._jobs.find_one(job, ["_id"]) is None:
             await self._counts.declare(group, job["job_id"])
         moment = now()
         await self._jobs.update_one(
@@ -100,11 +101,14 @@ class Crawls:
 
     @stored
     async def finish(self, group: Group, job_id: str, describe: Describe) -> Record:
-        """Count and judge a job, given how to describe its fields; return it. Only the first call changes it."""
-        owner = group.owner
+        """Count and judge a job, given how to describe its fields; return it. Only the first call changes it.
+
+        Returns an empty record if its group is deleted meanwhile.
+        """
+        owner, where = group.owner, group.owner | {"job_id": job_id} | EXISTS
         await self._settle(owner)
         await self._counts.gather(group)
-        job = await self._jobs.find_one({**owner, "job_id": job_id}) or {"job_id": job_id}
+        job = await self._jobs.find_one(where) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
         missing = await self._missing(owner, job)
         before = await self._before(owner, job)
@@ -131,11 +135,9 @@ class Crawls:
             "untold": True,
         }
         found = await self._jobs.find_one_and_update(
-            {**owner, "job_id": job_id, "state": {"$ne": "finished"}},
-            {"$set": stock},
-            return_document=ReturnDocument.AFTER,
+            {**where, "state": {"$ne": "finished"}}, {"$set": stock}, return_document=ReturnDocument.AFTER
         )
-        ended: Record = found or await self._jobs.find_one({**owner, "job_id": job_id}) or {}
+        ended: Record = found or await self._jobs.find_one(where) or {}
         return ended
 
     async def _settle(self, owner: Record) -> None:
@@ -209,7 +211,7 @@ class Crawls:
 
         Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict).
         """
-        if job.get("verdict") == "failed" or job["state"] != "finished" or job.get("items", 0) <= 0:
+        if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
             return False
         await self._counts.gather(group)
         owner = group.owner

@@ -230,6 +230,24 @@ async def test_two_that_finish_at_once_get_the_same_stock(admin: Api) -> None:
     assert others == [first] * 5
 
 
+async def test_a_job_whose_group_is_deleted_while_it_finishes_leaves_nothing_behind(
+    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crawl(admin, "a", range(3))
+    finish = store.crawls.finish
+
+    async def late(*given: Any) -> Any:
+        assert (await admin.delete("/v1/groups/shop")).json == {"deleted": 3, "more": False}
+        return await finish(*given)
+
+    monkeypatch.setattr(store.crawls, "finish", late)
+    response = await admin.put("/v1/groups/shop/jobs/a", {"state": "finished", "missing": "delete"})
+    assert (response.status, response.problems()) == (404, [(["path", "job_id"], "not_found")])
+    await crawl(admin, "a", range(2))
+    job = await job_of(admin, "a")
+    assert (job["state"], job["finish_date"], job["items"]) == ("running", None, 2)
+
+
 async def test_a_job_without_items_is_taken_stock_of(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     await rules(admin, {"min_items": 1})

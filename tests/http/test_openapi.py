@@ -59,6 +59,7 @@ MORE_ERRORS = {
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
+    ("PUT", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("DELETE", "/v1/webhooks/{webhook_id}"): {"404"},
     ("POST", "/v1/webhooks/{webhook_id}/test"): {"404"},
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"): {"404"},
