@@ -33,7 +33,7 @@ def database(settings: Settings, *, create: bool = False) -> Iterator[tuple[Sett
             f"There is no database in {settings.data_path}. Run this where the service was started, or set DATA_DIR to "
             "its data folder or MONGO_URL to its database. A first `python -m service serve` makes the folder."
         )
-    with local_mongo(settings.data_path, cache_gb=settings.local_mongo_cache_gb) as mongo:
+    with local_mongo(settings.data_path, cache_gb=settings.local_mongo_cache_gb, shared=create) as mongo:
         if not settings.secret_keys:
             keys = folder.secret_keys(lambda: Vault.new_key(_KEY_ID)) if create else folder.known_secret_keys()
             settings = dataclasses.replace(settings, secret_keys=keys)

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -249,6 +250,21 @@ def test_starters_race_a_stopping_one(tmp_path: Path) -> None:
         assert not (second.started and alive(first.pid))
         second.process.kill()
         gone_after(second.pid)
+
+
+def test_a_service_waits_for_the_database_of_a_command_instead_of_losing_it(tmp_path: Path) -> None:
+    with ThreadPoolExecutor() as pool:
+        waits = Event()
+
+        def serve() -> bool:
+            with local_mongo(tmp_path, lambda line: waits.set() if "waiting" in line else None) as mongo:
+                return mongo.started
+
+        with local_mongo(tmp_path, shared=False):
+            started = pool.submit(serve)
+            assert waits.wait(30)
+            assert not started.done()
+        assert started.result()
 
 
 def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,11 +47,17 @@ def data_folder(path: Path) -> Folder:
 
 @contextmanager
 def local_mongo(
-    data_dir: Path, say: Say = _to_stderr, *, cache_gb: float = CACHE_GB, options: Sequence[str] = ()
+    data_dir: Path,
+    say: Say = _to_stderr,
+    *,
+    cache_gb: float = CACHE_GB,
+    options: Sequence[str] = (),
+    shared: bool = True,
 ) -> Iterator[LocalMongo]:
     """Yield the MongoDB of `data_dir`: the one running there, else a new one.
 
-    It ends with the process that started it, also while another process still shares it.
+    It ends with the process that started it, also while another process still shares it. One that is not `shared` is
+    waited for instead: a service would lose its database at the end of a command.
     """
     folder = data_folder(data_dir)
     folder.create()
@@ -72,7 +78,7 @@ def local_mongo(
             raise LocalMongoError(
                 f"MongoDB does not become ready ({error}); the end of {folder.log}:\n{mongod.tail(folder.logged())}"
             ) from None
-        folder.save(port, process.pid, program.version)
+        folder.save(port, process.pid if shared else None, program.version)
         yield LocalMongo(url, process.pid, started=True)
     finally:
         mongod.stop(process)
@@ -91,7 +97,7 @@ def _join_or_lock(log: IO[bytes], folder: Folder, say: Say) -> LocalMongo | None
         if state.get("pid") and responds(folder, state["port"]):
             return LocalMongo(folder.address(state["port"]), state["pid"], started=False)
         if not waited:
-            say("waiting for another process, which starts or stops this MongoDB")
+            say("waiting for another process, which uses this MongoDB alone")
             waited = True
         time.sleep(mongod.POLL_SECONDS)
-    raise LocalMongoError(f"{folder.log} is locked by a process that serves no MongoDB: end that process.")
+    raise LocalMongoError(f"{folder.log} is locked by a process that shares no MongoDB: wait for its end, or end it.")
