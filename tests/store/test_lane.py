@@ -38,6 +38,21 @@ async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
 # -- rounds ---------------------------------------------------------------------------------------
 
 
+async def test_patches_of_one_request_share_a_round_however_they_name_their_items(store: Store, group: Group) -> None:
+    """With a slow database a round takes seconds: four of them, one after the other, would never end in time."""
+    written = await group.write(store, *(make_output(n) for n in range(4)))
+    before = store.outputs._lanes.rounds
+    done = await group.patch(
+        store,
+        Patch("output_id", written[0]["output_id"], is_approved=True),
+        Patch("output_id", written[1]["output_id"], tags={"note": "a"}),
+        Patch("key_hash", "key-2", is_approved=True),
+        Patch("key_hash", "key-3", tags={"note": "b"}),
+    )
+    assert [each["result"] for each in done] == ["updated"] * 4
+    assert store.outputs._lanes.rounds == before + 1
+
+
 async def test_writes_that_come_together_share_rounds(store: Store, group: Group) -> None:
     await group.write(store, make_output(64))  # now the settings of the group are known
     before = store.outputs._lanes.rounds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -145,15 +145,9 @@ class Outputs:
         `too_large`. The last of several patches of one item wins.
         """
         results: dict[tuple[str, str], Result] = {}
-        last = {(patch.by, patch.value): patch for patch in patches}.values()
-        # An item that is named in both ways gets both patches, one after the other.
-        for by in ("output_id", "key_hash"):
-            others = [patch for patch in last if patch.by == by and patch.tags is None]
-            of_tags = [patch for patch in last if patch.by == by and patch.tags is not None]
-            for some in [others, *(of_tags[n : n + _TAGS_AT_ONCE] for n in range(0, len(of_tags), _TAGS_AT_ONCE))]:
-                ids = [patch.value if by == "output_id" else group.output_id(patch.value) for patch in some]
-                done = await self._apply(group, list(zip(ids, some, strict=True)))
-                results |= {(by, patch.value): result for patch, result in zip(some, done, strict=True)}
+        for part in _parts(group, {(patch.by, patch.value): patch for patch in patches}.values()):
+            done = await self._apply(group, list(part.items()))
+            results |= {(patch.by, patch.value): result for patch, result in zip(part.values(), done, strict=True)}
         return [results[patch.by, patch.value] for patch in patches]
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
@@ -240,3 +234,22 @@ class Outputs:
         """Raise every group's next id after a backup was restored; return how many groups there are."""
         done = await self._groups.update_many({"next": {"$exists": True}}, {"$inc": {"next": count}})
         return done.matched_count
+
+
+def _parts(group: Group, patches: Iterable[Patch]) -> Iterator[dict[str, Patch]]:
+    """Yield the patches by output_id in as few parts as possible: each part takes a round, or two.
+
+    An item that is named in both ways gets both patches, one after the other.
+    """
+    part: dict[str, Patch] = {}
+    tagged = 0
+    for patch in sorted(patches, key=lambda patch: patch.by, reverse=True):
+        output_id = patch.value if patch.by == "output_id" else group.output_id(patch.value)
+        has_tags = patch.tags is not None
+        if output_id in part or (has_tags and tagged == _TAGS_AT_ONCE):
+            yield part
+            part, tagged = {}, 0
+        part[output_id] = patch
+        tagged += has_tags
+    if part:
+        yield part
