@@ -37,6 +37,18 @@ async def test_jobs_are_listed_with_their_counts_and_lead_to_their_items(new_tab
     await expect(rows(page)).to_have_count(5)
 
 
+async def test_a_job_older_than_the_newest_1000_is_shown(new_tab: Any, caller: Caller) -> None:
+    for numbers in (range(1), range(1, 1001)):
+        caller.post(f"outputs/{GROUP}", [make_output(n, root_job_id=f"crawl-{n}") for n in numbers])
+    tab = await new_tab(caller)
+    page = await tab.open(f"#/groups/{GROUP}/jobs/crawl-0")
+    await expect(page.get_by_role("heading", name="crawl-0")).to_be_visible()
+    await expect(page.get_by_role("link", name="1 created", exact=True)).to_be_visible()
+    tab.expected.add(404)
+    await tab.open(f"#/groups/{GROUP}/jobs/crawl-none")
+    await expect(page.get_by_text("No such job")).to_be_visible()
+
+
 async def test_the_newest_reviews_are_read_not_all_of_them(new_tab: Any, caller: Caller) -> None:
     reviews = [make_review(job_id=f"job-{n}", review_date=f"2026-01-01T00:00:{n % 60:02}Z") for n in range(100)]
     caller.post(f"outputs/{GROUP}", [make_output()])

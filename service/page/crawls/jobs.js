@@ -77,11 +77,11 @@ function did(view, job) {
 
 async function showJob(view, signal, again) {
   const jobs = await readJobs(view.group, signal);
-  const job = jobs.find(({ job_id }) => job_id === view.jobId);
+  const job = jobs.find(({ job_id }) => job_id === view.jobId) ?? (await readJob(view, signal));
   if (!job) {
     return put(view.tab, el("section", { class: "panel empty" }, el("h2", null, "No such job"), el("p", null, "No crawl of this group has this id.")));
   }
-  const before = jobs.slice(jobs.findIndex(({ job_id }) => job_id === job.job_id) + 1).find((other) => (other.series ?? null) === (job.series ?? null) && other.state === "finished");
+  const before = jobs.slice(jobs.indexOf(job) + 1 || jobs.length).find((other) => (other.series ?? null) === (job.series ?? null) && other.state === "finished");
   const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value.flat()));
   const took = job.first_write && job.last_write ? Date.parse(job.last_write) - Date.parse(job.first_write) : null;
   put(view.tab,
@@ -104,6 +104,15 @@ async function showJob(view, signal, again) {
           fact("Review", job.review ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 600))) : "none")))),
     drops(view, job, before));
   announce(`Job ${shorten(job.job_id, 80)}`);
+}
+
+/** Return a job that is older than those of the list; undefined where there is none. */
+async function readJob(view, signal) {
+  try {
+    return await get(["groups", view.group, "jobs", view.jobId], {}, signal);
+  } catch (error) {
+    if (error.status !== 404) throw error;
+  }
 }
 
 /** Return what a rule found, with a way to the items behind it. */
