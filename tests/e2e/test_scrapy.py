@@ -81,6 +81,14 @@ COMPONENTS = {
 }
 """
 
+# Fails on one item.
+FAIL = """
+class Fail:
+    def process_item(self, item):
+        assert item["sku"] != "SKU-3"
+        return item
+"""
+
 
 @pytest.fixture(scope="module")
 def running(mongo_url: str) -> Iterator[ServiceProcess]:
@@ -155,6 +163,8 @@ def crawl(folder: Path, site: Site, client: Client, token: str, **settings: str)
         environ["SCRAPY_SETTINGS_MODULE"] = "project"
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environ)
     found = re.search(r"Dumping Scrapy stats:\n(\{.*?\})\n", done.stderr, re.DOTALL)
+    if settings.get("LOG_LEVEL") == "CRITICAL":
+        return done.stderr, {}
     assert found, done.stderr
     return done.stderr, dict(re.findall(r"'([\w/]+)': '?(\w+)", found[1]))
 
@@ -298,6 +308,16 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
         log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
     assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
     assert "sds/deleted" not in stats
+    assert len(list(client.outputs("lamps"))) == PAGES
+
+
+def test_nothing_is_deleted_after_an_error_that_is_not_logged(client: Client, token: str, tmp_path: Path) -> None:
+    log_in(client)
+    with Site(Shop().respond) as site:
+        crawl(tmp_path, site, client, token)
+        (tmp_path / "own.py").write_text(FAIL)
+        (tmp_path / "project.py").write_text('ITEM_PIPELINES = {"own.Fail": 300}\n')
+        crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", LOG_LEVEL="CRITICAL")
     assert len(list(client.outputs("lamps"))) == PAGES
 
 

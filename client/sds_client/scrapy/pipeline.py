@@ -47,7 +47,12 @@ class OutputsPipeline:
     def from_crawler(cls, crawler: Any) -> OutputsPipeline:
         pipeline = cls(crawler)
         crawler.signals.connect(pipeline._spider_closed, signals.spider_closed)
+        crawler.signals.connect(pipeline._item_failed, signals.item_error)
         return pipeline
+
+    def _item_failed(self) -> None:
+        """Count an item that a pipeline failed on: with LOG_LEVEL = CRITICAL, Scrapy does not count its error."""
+        self._crawler.stats.inc_value("sds/dropped")
 
     def open_spider(self, spider: Any = None) -> None:
         self._media = MediaFields(self._crawler)
