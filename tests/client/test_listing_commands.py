@@ -144,6 +144,14 @@ def test_a_reader_that_has_enough_is_not_an_error(shop: Client) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_one_clear_line(shop: Client) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "sds_client", "groups", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "error: No space left on device\n")
+
+
 def test_bash_completes_commands_actions_and_options(capsys: Any, tmp_path: Path) -> None:
     (tmp_path / "sds.bash").write_text(printed(capsys, "completion", "bash"))
 

@@ -56,7 +56,8 @@ def command(work: Callable[..., Result | None]) -> Callable[..., int]:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 0
         except OSError as error:
-            print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+            place = f"{error.filename}: " if error.filename else ""
+            print(f"error: {place}{error.strerror}", file=sys.stderr)
             return 1
         except KeyboardInterrupt:
             print("\nstopped; run the same command again to continue", file=sys.stderr)
