@@ -1,6 +1,7 @@
 """One round: look up the stored items, decide what becomes of each change, and write.
 
-New items go in one `insert` command; changed ones, and those only seen again, in one or two `update` commands each.
+New items go in one `insert` command; changed ones, and those only seen again, in one or two `update` commands each, all
+at the same time.
 """
 
 from __future__ import annotations
@@ -127,8 +128,10 @@ class Rounds:
         await self._ids.step("before write")
         if comparing.history_days:
             await self._keep_versions(plan)
-        lost, errors = await self._write_rows(plan)
-        await self._touch(plan)
+        lost: set[str] = set()
+        errors: dict[str, StoreError] = {}
+        commands = [self._send(plan, part, lost, errors) for part in _commands(plan.rows)]
+        await _together([*commands, self._touch(plan)])
         await self._ids.step("written")
         # Behind `mongos` a refused write may still succeed later: the fence prevents that.
         tombstones = await self._recovery.fence(batch) if errors else 0
@@ -188,16 +191,6 @@ class Rounds:
         for write in writes:
             write.tried = meant
         return plan
-
-    async def _write_rows(self, plan: Plan) -> tuple[set[str], dict[str, StoreError]]:
-        """Write the rows; return which were lost to another process, and which the database refused."""
-        lost: set[str] = set()
-        errors: dict[str, StoreError] = {}
-        inserts = [row for row in plan.rows if row.known is None]
-        updates = [row for row in plan.rows if row.known is not None]
-        for rows in (inserts, updates):
-            await _together([self._send(plan, part, lost, errors) for part in _commands(rows)])
-        return lost, errors
 
     async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
         """Send inserts or updates as one command. Raises when the outcome is unknown."""
@@ -285,19 +278,20 @@ def _updates(statements: list[Any]) -> dict[str, Any]:
 
 
 def _commands(rows: list[Row]) -> Iterator[list[Row]]:
-    """Yield the rows in parts that one message can hold, many updates in at least two."""
-    part: list[Row] = []
-    size = 0
-    many_updates = len(rows) > _FEW_UPDATES and rows[0].known is not None
-    most = len(rows) // 2 + 1 if many_updates else len(rows)
-    for row in rows:
-        if part and (size + row.size > MAX_BYTES or len(part) == most):
+    """Yield inserts and updates in parts that one message can hold, many updates in at least two."""
+    for alike in ([row for row in rows if row.known is None], [row for row in rows if row.known is not None]):
+        part: list[Row] = []
+        size = 0
+        many_updates = len(alike) > _FEW_UPDATES and alike[0].known is not None
+        most = len(alike) // 2 + 1 if many_updates else len(alike)
+        for row in alike:
+            if part and (size + row.size > MAX_BYTES or len(part) == most):
+                yield part
+                part, size = [], 0
+            part.append(row)
+            size += row.size
+        if part:
             yield part
-            part, size = [], 0
-        part.append(row)
-        size += row.size
-    if part:
-        yield part
 
 
 async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
