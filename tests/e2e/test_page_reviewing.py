@@ -153,6 +153,20 @@ async def test_an_item_that_somebody_else_changed_is_not_approved_but_shown_anew
     assert approved(reviewer) == {"key-29"}
 
 
+async def test_an_item_whose_tags_have_no_room_for_the_reason_is_not_shown_as_rejected(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    full = make_output(30, data={}, files=[], tags={"note": "x" * 1_048_480})
+    assert reviewer.post(f"outputs/{GROUP}", [full])["created"] == 1
+    page = await open_group(new_tab, reviewer)
+    await page.keyboard.press("j")
+    await page.keyboard.press("x")
+    await page.get_by_label("Why").fill("r" * 200)
+    await page.get_by_role("dialog").get_by_role("button", name="Reject").click()
+    await expect(page.locator("#notice")).to_contain_text("The reason does not fit into the tags of 1 item")
+    await expect(rows(page).first).not_to_contain_text("rejected")
+
+
 async def test_of_many_only_those_are_approved_that_are_as_they_were_seen(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(new_tab, reviewer)
     change_title(reviewer, 28)

@@ -31,7 +31,7 @@ export const changesOf = (items, to) => items.map((item) => ({ item, to }));
 export async function judge(desk, changes, work = {}) {
   for (const { item } of changes) desk.pending.add(item.output_id);
   const done = [], conflicts = [];
-  let gone = 0, left = changes, failure = null;
+  let gone = 0, full = 0, left = changes, failure = null;
   try {
     while (left.length && !work.signal?.aborted) {
       const part = left.slice(0, BATCH);
@@ -40,6 +40,7 @@ export async function judge(desk, changes, work = {}) {
         const { item, to } = part[i];
         if (result === "conflict") conflicts.push(item.output_id);
         else if (result === "not_found") gone += 1;
+        else if (result === "too_large") full += 1;
         else done.push({ item: apply(desk, item, id, to), was: stateOf(item), to });
       });
       left = left.slice(BATCH);
@@ -53,7 +54,7 @@ export async function judge(desk, changes, work = {}) {
   }
   if (failure) keep(desk, left, failure);
   const newer = await showNewer(desk, conflicts);
-  report(desk, done, newer, conflicts.length, gone, failure ? 0 : left.length);
+  report(desk, done, { newer, conflicts: conflicts.length, gone, full, stopped: failure ? 0 : left.length });
   if (done.length) desk.counts();
   return { done, left, failure };
 }
@@ -84,7 +85,7 @@ async function showNewer(desk, outputIds) {
   return (await Promise.all(shown.slice(0, 25).map((id) => read(id).catch(() => null)))).filter(Boolean);
 }
 
-function report(desk, done, newer, conflicts, gone, stopped) {
+function report(desk, done, { newer, conflicts, gone, full, stopped }) {
   const parts = [];
   for (const word of ["approved", "rejected", "reset"]) {
     const same = done.filter(({ to }) => wordOf(to) === word);
@@ -97,13 +98,14 @@ function report(desk, done, newer, conflicts, gone, stopped) {
     parts.push(`${many(conflicts, "item was", "items were")} changed by somebody else meanwhile${who} and left as ${conflicts === 1 ? "it is" : "they are"}.${newer.length ? " The new version is shown: look again." : ""}`);
   }
   if (gone) parts.push(`${many(gone, "item is", "items are")} deleted.`);
+  if (full) parts.push(`The reason does not fit into the tags of ${many(full, "item")}, left as before.`);
   if (stopped) parts.push(`Stopped: ${many(stopped, "item is", "items are")} left as before.`);
   const changed = done.filter(({ was, to }) => !isSame(was, to));
   desk.undo = changed.length ? () => {
     desk.undo = null;
     return judge(desk, changed.map(({ item, was }) => ({ item, to: was })));
   } : null;
-  if (parts.length) say(parts.join(" "), conflicts || gone ? "bad" : "good", desk.undo && ["Undo", desk.undo]);
+  if (parts.length) say(parts.join(" "), conflicts || gone || full ? "bad" : "good", desk.undo && ["Undo", desk.undo]);
 }
 
 // What is not saved, whatever the view: `{desk, changes, failure}` each.
