@@ -358,3 +358,26 @@ async def test_hashing_many_items_again_lets_others_run(store: Store, other: Sto
     async with watch_loop() as stalls:
         await store.outputs.write(group.key, encoded)
     assert stalls.worst < LONGEST
+
+
+async def test_versions_that_a_failover_may_take_back_are_copied_again(store: Store, group: Group) -> None:
+    """A primary that steps down replies `ok` to the copy, with an error beside it that the driver ignores."""
+    await group.write(store, make_output(1))
+    await group.set(store, history_days=30)
+    versions, attempts = store.database["versions"], 0
+
+    async def attempt(name: str) -> None:
+        nonlocal attempts
+        if name == "before write":
+            attempts += 1
+            await versions.delete_many(group.owner)  # taken back
+
+    store.outputs.ids.step = attempt
+    await store.client.admin.command(
+        "configureFailPoint",
+        "failCommand",
+        mode={"times": 1},
+        data={"failCommands": ["aggregate"], "writeConcernError": {"code": 91, "errmsg": "stopping"}},
+    )
+    await group.write(store, version(1))
+    assert (attempts, await versions.count_documents(group.owner)) == (2, 1)

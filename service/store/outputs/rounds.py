@@ -171,8 +171,7 @@ class Rounds:
             {"$set": version},
             {"$merge": {"into": "versions", "whenMatched": "keepExisting", "whenNotMatched": "insert"}},
         ]
-        durable = {"writeConcern": DURABLE.document, "hint": "id", "cursor": {}}
-        await self._database.command({"aggregate": "outputs", "pipeline": pipeline, **durable})
+        await self._command({"aggregate": "outputs", "pipeline": pipeline, "hint": "id", "cursor": {}})
 
     async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
         """Decide what becomes of each change."""
@@ -197,7 +196,7 @@ class Rounds:
         inserts = part[0].known is None
         stored = [row.stored for row in part]
         try:
-            reply = await self._command({"insert": "outputs", "documents": stored} if inserts else _updates(stored))
+            reply = await self._command(_inserts(stored) if inserts else _updates(stored))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -220,9 +219,8 @@ class Rounds:
             lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
 
     async def _command(self, command: dict[str, Any]) -> Any:
-        """Run an unordered write that is durable when this returns."""
-        durable = {"ordered": False, "writeConcern": DURABLE.document}
-        reply = await self._database.command({**command, **durable}, codec_options=NAIVE)
+        """Run a write that is durable when this returns; the driver does not look whether it is."""
+        reply = await self._database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
         errors = reply.get("writeErrors", ())
         if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
             raise StoreUnavailable("write concern")
@@ -273,8 +271,12 @@ class _Slices:
             self._end = time.perf_counter() + _SLICE_SECONDS
 
 
+def _inserts(documents: list[Any]) -> dict[str, Any]:
+    return {"insert": "outputs", "documents": documents, "ordered": False}
+
+
 def _updates(statements: list[Any]) -> dict[str, Any]:
-    return {"update": "outputs", "updates": statements}
+    return {"update": "outputs", "updates": statements, "ordered": False}
 
 
 def _commands(rows: list[Row]) -> Iterator[list[Row]]:
