@@ -16,8 +16,7 @@ T = TypeVar("T")
 OFF_LOOP_BYTES = 64 * 1024
 
 # More threads would not be faster, they share one interpreter lock, but would keep the event loop waiting for it.
-_THREADS = 2
-_executor = ThreadPoolExecutor(max_workers=_THREADS, thread_name_prefix="off-loop")
+_executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="off-loop")
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
@@ -27,7 +26,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     turns = _turns.get(loop)
     if turns is None:
-        turns = _turns[loop] = Turns(_THREADS)
+        turns = _turns[loop] = Turns(1)
     await turns.take()
 
     def end(ended: asyncio.Future[Any]) -> None:
