@@ -1,7 +1,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := install --quiet --disable-pip-version-check
+PIP := install --quiet --quiet --disable-pip-version-check
 INSTALLED := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
