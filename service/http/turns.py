@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
@@ -35,17 +36,13 @@ class Waiting(Generic[T]):
     async def wait(self, wanted: T, give_back: Callable[[T], None]) -> None:
         """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.add(turn, wanted)
+        self._queues.setdefault(TENANT.get(), deque()).append((turn, wanted))
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 give_back(wanted)
             raise
-
-    def add(self, turn: asyncio.Future[None], wanted: T) -> None:
-        """Let `turn` wait until `let_in` chooses it."""
-        self._queues.setdefault(TENANT.get(), deque()).append((turn, wanted))
 
     def let_in(self, may: Callable[[T], bool]) -> bool:
         """Let in the next waiter that may enter, the oldest of its organization; return whether there was one."""
@@ -95,16 +92,19 @@ class Turns:
 
 
 class Waking:
-    """Lets woken waiters continue: in each turn of the event loop, as many as fit into a slice of time."""
+    """Lets woken waiters continue: in each turn of the event loop, as many as fit into a slice of time.
+
+    Organizations take turns. The waiters of one continue in any order, so that no kind of reader is always the last.
+    """
 
     def __init__(self) -> None:
-        self._waiting = Waiting[None]()
+        self._waiting: OrderedDict[int, list[asyncio.Future[None]]] = OrderedDict()
         self._runs = False
         self._count, self._woken, self._began = 1, 0, 0.0
 
     def add(self, waiting: asyncio.Future[None]) -> None:
         """Let one waiter continue, as soon as it is this organization's turn."""
-        self._waiting.add(waiting, None)
+        self._waiting.setdefault(TENANT.get(), []).append(waiting)
         if not self._runs:
             self._runs = True
             asyncio.get_running_loop().call_soon(self._wake)
@@ -118,10 +118,23 @@ class Waking:
     def _wake(self) -> None:
         loop, self._woken = asyncio.get_running_loop(), 0
         loop.call_soon(self._begin)
-        while self._woken < self._count and self._waiting.let_in(lambda _: True):
-            self._woken += 1
+        while self._woken < self._count and self._waiting:
+            waiting = self._take()
+            if not waiting.done():  # else it was cancelled
+                waiting.set_result(None)
+                self._woken += 1
         # After all of them: the loop runs callbacks in order.
         loop.call_soon(self._end)
+
+    def _take(self) -> asyncio.Future[None]:
+        """Remove any waiter of the next organization."""
+        tenant, waiting = self._waiting.popitem(last=False)
+        place = random.randrange(len(waiting))
+        waiting[place], waiting[-1] = waiting[-1], waiting[place]
+        taken = waiting.pop()
+        if waiting:
+            self._waiting[tenant] = waiting
+        return taken
 
     def _begin(self) -> None:
         self._began = time.perf_counter()
@@ -129,7 +142,7 @@ class Waking:
     def _end(self) -> None:
         if self._woken:
             each = (time.perf_counter() - self._began) / self._woken
-            self._count = max(1, min(_MAX_WOKEN, int(_SLICE_SECONDS / each)))
+            self._count = max(1, min(2 * self._count, _MAX_WOKEN, int(_SLICE_SECONDS / each)))
         elif not self._waiting:  # nobody has come since `_wake` found nobody
             self._runs = False
             return
