@@ -256,6 +256,12 @@ class DeleteQuery(OutputFilters):
     scraped_before = Date(
         load_default=None, allow_none=True, metadata={"description": "Only outputs last scraped before this moment"}
     )
+    max_id = Digits(
+        minimum=1,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only outputs with an id up to this: what has come or changed since stays"},
+    )
     all = QueryFlag(load_default=False, metadata={"description": "true: every output of the group"})
 
 

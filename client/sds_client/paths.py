@@ -30,7 +30,7 @@ def reviews_path(group: str) -> str:
 
 _FILTERS = ("job_id", "url", "country", "region", "is_approved", "change", "missing", "where", "rejected")
 _READ = (*_FILTERS, "created_after", "key_hash", "fields")
-_DELETE = (*_FILTERS, "scraped_before", "all")
+_DELETE = (*_FILTERS, "scraped_before", "max_id", "all")
 
 
 def read_query(options: Mapping[str, Any]) -> dict[str, str]:

@@ -133,6 +133,7 @@ class DeleteFilters(TypedDict, total=False):
     where: str
     rejected: bool
     scraped_before: Moment
+    max_id: int
     all: Literal[True]
 
 

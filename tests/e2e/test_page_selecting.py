@@ -102,6 +102,18 @@ async def test_all_that_match_are_deleted_once_their_number_is_typed(new_tab: An
     assert {item["tags"]["country"] for item in held(many)} == {"Brazil"}
 
 
+async def test_what_comes_after_the_selection_is_not_deleted_with_it(new_tab: Any, many: Caller) -> None:
+    page = await (await new_tab(many)).open(f"#/groups/{GROUP}?country=Japan")
+    await select_all(page, 400)
+    many.post(f"outputs/{GROUP}", [make_output(5000, key_hash="came-later", tags={"country": "Japan"})])
+    await page.get_by_role("button", name="Delete", exact=True).click()
+    await page.get_by_label("Type 400 to confirm").fill("400")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.locator("#notice")).to_contain_text("400 items deleted.")
+    left = [item["key_hash"] for item in held(many) if item["tags"]["country"] == "Japan"]
+    assert left == ["came-later"]
+
+
 async def test_a_selection_goes_over_pages_and_is_downloaded_or_deleted_itself(new_tab: Any, many: Caller) -> None:
     page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
     await rows(page).nth(2).get_by_role("checkbox").check()

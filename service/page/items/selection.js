@@ -245,12 +245,13 @@ function askDelete(desk, items) {
 async function deleteAll(desk, items) {
   const given = Object.entries(desk.filters).filter(([, value]) => value);
   const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name));
+  const newest = String(items.reduce((most, { id }) => Math.max(most, id), 0)); // what comes meanwhile stays
   let left = items;
+  let deleted = 0;
   try {
     await longRun(desk, "Deleting", items.length, async (signal, progress) => {
-      let deleted = 0;
       for (let more = byFilter; more && !signal.aborted;) {
-        const part = await remove(["outputs", desk.view.group], given.length ? Object.fromEntries(given) : { all: "true" });
+        const part = await remove(["outputs", desk.view.group], { ...Object.fromEntries(given), max_id: newest });
         ({ more } = part);
         deleted += part.deleted;
         progress(Math.min(deleted, items.length));
@@ -262,10 +263,11 @@ async function deleteAll(desk, items) {
           if (error.status !== 404) throw error;
         })));
         left = left.slice(part.length);
-        progress(items.length - left.length);
+        deleted += part.length;
+        progress(deleted);
       }
     });
-    say(left.length ? "Deleting stopped." : `${many(items.length, "item")} deleted.`);
+    say(left.length ? "Deleting stopped." : `${many(deleted, "item")} deleted.`);
   } catch (error) {
     say(`Not everything is deleted. ${sentenceOf(error)}`, "bad");
   }

@@ -48,6 +48,7 @@ class Query(NamedTuple):
     is_approved: bool | None = None
     key_hash: str | None = None
     scraped_before: datetime | None = None
+    max_id: int | None = None
     change: str | None = None  # what the job did: created, changed or unchanged
     missing: str | None = None  # a path below `data`
     where: tuple[str, str] | None = None  # a path below `data`, and the text of its value
@@ -139,4 +140,5 @@ def _conditions(query: Query) -> list[dict[str, Any]]:
         of_jobs.append({"root_job_id": {"$in": list(query.of_jobs)}})
     if query.not_of_job is not None:
         of_jobs.append({"root_job_id": {"$ne": query.not_of_job}})
-    return of_content + of_jobs
+    of_ids = [] if query.max_id is None else [{"id": {"$lte": query.max_id}}]
+    return of_content + of_jobs + of_ids
