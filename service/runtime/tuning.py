@@ -17,9 +17,9 @@ _MIDDLE = 5
 # With Python's 10 there are four per body; these steps are 700,000 new containers, more than one body has.
 _FULL_AFTER = 14
 # Seconds after which a thread that renders or decodes lets another one run. A request waits for that several times, in
-# the event loop and in the driver's threads: with Python's 5 ms, and two such threads, the p99 of others during CSV
-# exports of wide items was 346 ms instead of 142. Pages cost the same.
-_SWITCH_SECONDS = 0.001
+# the event loop and in the driver's threads: during CSV exports of wide items the p99 of others was 346 ms with
+# Python's 5 ms and two such threads, 157 ms with 1 ms, 113 ms with 0.5. Pages cost the same.
+_SWITCH_SECONDS = 0.0005
 
 
 def tune_collector() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 
 import pytest
@@ -105,6 +106,16 @@ async def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(api
             await connection.send(b" " * 2**20)
         response = await connection.read_response()
         assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
+
+
+async def test_what_a_refused_client_goes_on_sending_is_read_slowly(api: Api) -> None:
+    async with connect(api) as connection:
+        await connection.send(REFUSED[413].replace(b"{token}", api.token.encode()))
+        began = time.perf_counter()
+        for _ in range(40):
+            await connection.send(b" " * 2**20)
+        assert time.perf_counter() - began > 0.5  # at full speed 0.05 s, on the event loop that all share
+        assert (await connection.read_response()).status == 413
 
 
 async def test_a_body_in_tiny_chunks_is_400_and_ends_the_connection(api: Api) -> None:
