@@ -55,6 +55,13 @@ PATCHED = {"id": 9, "output_id": "o", "key_hash": "k", "result": "updated"}
             3,
         ),
         (
+            lambda c: c.delete_many("g", all=True, max_id=7),
+            "DELETE /v1/outputs/g?all=true&max_id=7",
+            None,
+            {"deleted": 3, "more": False},
+            3,
+        ),
+        (
             lambda c: c.delete_many("g", scraped_before=datetime(2026, 1, 31, tzinfo=UTC)),
             "DELETE /v1/outputs/g?scraped_before=2026-01-31T00:00:00%2B00:00",
             None,

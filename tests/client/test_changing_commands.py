@@ -33,6 +33,12 @@ def test_items_that_match_are_deleted_and_counted(client: Client, capsys: Any) -
     assert keys(client) == []
 
 
+def test_items_up_to_an_id_are_deleted(client: Client) -> None:
+    client.push("group", make_outputs(5))
+    assert main(["outputs", "delete", "group", "--all", "--max-id", "2", "--yes"]) == 0
+    assert keys(client) == ["key-2", "key-3", "key-4"]
+
+
 @pytest.mark.parametrize(("reply", "code", "left"), [("y\n", 0, 0), ("n\n", 1, 2), ("\n", 1, 2)])
 def test_a_deletion_is_confirmed_on_the_terminal(client: Client, reply: str, code: int, left: int) -> None:
     client.push("group", make_outputs(2))

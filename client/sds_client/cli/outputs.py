@@ -90,6 +90,7 @@ def _add_delete(actions: argparse._SubParsersAction[Any], common: argparse.Argum
     delete.add_argument("group")
     _add_filters(delete)
     delete.add_argument("--scraped-before", help="only items last scraped before this ISO 8601 date")
+    delete.add_argument("--max-id", type=int, help="only items with an id up to this: what comes later stays")
     delete.add_argument("--all", action="store_true", help="every item of the group")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.set_defaults(command=outputs_delete)
@@ -188,7 +189,8 @@ def outputs_delete(client: Client, group: str, source_url: str | None, all: bool
     if all:
         filters["all"] = True
     query = delete_query(filters)
-    what = "all outputs" if all else f"the outputs with {', '.join('='.join(p) for p in query.items())}"
+    named = ", ".join("=".join(pair) for pair in query.items())
+    what = "all outputs" if set(query) == {"all"} else f"the outputs with {named}"
     confirm(f"Delete {what} of group {group}?", yes)
     progress = Progress(f"deletion in {group}")
     total = _total(client, group, filters)
