@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -17,6 +18,11 @@ OFF_LOOP_BYTES = 64 * 1024
 
 # More threads would not be faster, they share one interpreter lock, but would keep the event loop waiting for it.
 _executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="off-loop")
+
+# Seconds after which the thread lets others run. A request waits for that several times, in the event loop and in the
+# driver's threads: during CSV exports of wide items the p99 of others was 157 ms with 1 ms, 113 ms with 0.5. Only while
+# it works: writing to eight groups at once would take 8 % more CPU.
+_SWITCH_SECONDS = 0.0005
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
@@ -34,9 +40,18 @@ async def in_thread(work: Callable[[], T]) -> T:
         if not ended.cancelled():
             ended.exception()  # the caller may have gone
 
-    running = loop.run_in_executor(_executor, work)
+    running = loop.run_in_executor(_executor, _considerately, work)
     running.add_done_callback(end)
     return await asyncio.shield(running)  # a thread cannot be stopped: its place is free when it ends
+
+
+def _considerately(work: Callable[[], T]) -> T:
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    try:
+        return work()
+    finally:
+        sys.setswitchinterval(usual)
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from service.runtime.logging import AccessLines, is_json, set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import BACKLOG, address_of, bind
 from service.runtime.supervisor import Supervisor
-from service.runtime.tuning import tune_allocator, tune_collector, tune_threads
+from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
 
@@ -63,7 +63,6 @@ def serve_one(
     set_up(settings.log_level, settings.log_format)
     tune_collector()
     tune_allocator()
-    tune_threads()
     max_connections = raise_file_limit(settings.mongo_pool)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_serve_one(settings, url, listeners, max_connections, on_listening, stop_with_stdin))

@@ -1,10 +1,9 @@
-"""The garbage collector, the allocator and the threads, tuned for pages of items."""
+"""The garbage collector and the allocator, tuned for pages of items."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 
 # Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -16,10 +15,6 @@ _MIDDLE = 5
 # A full collection while a body of 16 MiB is decoded holds the interpreter lock for up to 93 ms, and finds nothing.
 # With Python's 10 there are four per body; these steps are 700,000 new containers, more than one body has.
 _FULL_AFTER = 14
-# Seconds after which a thread that renders or decodes lets another one run. A request waits for that several times, in
-# the event loop and in the driver's threads: during CSV exports of wide items the p99 of others was 346 ms with
-# Python's 5 ms and two such threads, 157 ms with 1 ms, 113 ms with 0.5. Pages cost the same.
-_SWITCH_SECONDS = 0.0005
 
 
 def tune_collector() -> None:
@@ -27,11 +22,6 @@ def tune_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _FULL_AFTER)
-
-
-def tune_threads() -> None:
-    """Let no thread keep the others waiting for long."""
-    sys.setswitchinterval(_SWITCH_SECONDS)
 
 
 def tune_allocator() -> None:
