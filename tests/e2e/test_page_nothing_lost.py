@@ -264,6 +264,10 @@ async def test_empty_views_say_what_is_true(new_tab: Any, reviewer: Caller) -> N
     page = await (await new_tab(reviewer)).open(f"#/groups/{GROUP}?job_id=job-1")
     await expect(page.get_by_text("This job wrote 30 items (30 created")).to_be_visible()
     await expect(page.get_by_text("Later crawls saw them again")).to_be_visible()
+    await page.goto(f"{page.url.split('#')[0]}#/groups/{GROUP}?after=1")
+    await page.reload()
+    await expect(page.get_by_text("There is nothing on this page.")).to_be_visible()
+    assert await page.get_by_text("All items of this group were deleted").count() == 0
     reviewer.call("DELETE", f"outputs/{GROUP}?all=true")
     await page.goto(f"{page.url.split('#')[0]}#/groups/{GROUP}")
     await page.reload()

@@ -240,15 +240,14 @@ async function showNothing(table) {
   put(table, el("div", { class: "empty" }, el("h3", null, "No items"), text));
   const given = FILTERS.filter((name) => params[name]);
   text.textContent = page.stopped ? "Nothing matches in what was searched so far: Next searches on."
-    : given.length ? "Nothing matches these filters."
-      : params.after || params.before ? "There is nothing on this page." : "Nothing has been written to this group yet.";
+    : given.length ? "Nothing matches these filters." : "There is nothing on this page.";
   if (page.stopped) return;
   if (given.join() === "job_id") {
     const job = (await get(["groups", view.group, "jobs"], {}, desk.stay).catch(() => [])).find(({ job_id }) => job_id === params.job_id);
     if (job && desk.request === request) text.textContent = laterCrawls(job);
   } else if (!given.length) {
-    const stats = view.stats ?? (await view.refresh(desk.stay).catch(() => null));
-    if (stats?.last_id > 0 && desk.request === request) text.textContent = "All items of this group were deleted.";
+    const stats = view.stats?.items === 0 ? view.stats : await view.refresh(desk.stay).catch(() => null);
+    if (stats?.items === 0 && desk.request === request) text.textContent = stats.last_id > 0 ? "All items of this group were deleted." : "Nothing has been written to this group yet.";
   }
 }
 
