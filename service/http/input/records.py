@@ -67,9 +67,8 @@ class Records:
     ) -> list[Any]:
         """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
-        check_values(raw, settings)
-        if slice.is_over:
-            await slice.pause()
+        if len(raw) > settings.max_values:
+            await slice.outside(in_thread(functools.partial(check_values, raw, settings)))
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
             if len(piece) > _LARGE:
                 await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
@@ -104,7 +103,7 @@ class Records:
         self, raw: bytes, index: int, settings: Settings, name: str = "The body"
     ) -> dict[str, Any]:
         """Return a record loaded with Marshmallow, which reports what is wrong."""
-        value = parse(raw, settings, name)
+        value = parse(raw, name)
         check_storable(value, settings.max_depth, loc=("body", str(index)))
         try:
             loaded: dict[str, Any] = self._schema.load(value)
@@ -174,7 +173,7 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
         if "at most" in str(error):
             raise _too_many(settings) from None
         if len(raw) <= _LARGE:
-            parse(raw, settings)  # raises if it is not even JSON
+            parse(raw)  # raises if it is not even JSON
         raise invalid("list_type", "Must be an array", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError):
         raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None

@@ -11,7 +11,7 @@ from aiohttp import web
 from schemas.storage_state import StorageStateInput
 from service.http.errors import invalid
 from service.http.input.body import read_body
-from service.http.input.json_input import check_storable, load, parse
+from service.http.input.json_input import check_storable, check_values, load, parse
 from service.http.keys import SETTINGS
 from service.http.offload import off_loop
 from service.settings import Settings
@@ -59,7 +59,8 @@ def _records(state: dict[str, Any]) -> State:
 
 
 def _load(raw: bytes, settings: Settings) -> dict[str, Any]:
-    value = parse(raw, settings)
+    check_values(raw, settings)
+    value = parse(raw)
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
