@@ -84,7 +84,7 @@ class Text(fields.String):
             raise ValidationError([problem("string_too_short", word)])
         if self.max_length is not None and len(value) > self.max_length:
             raise ValidationError([problem("string_too_long", f"Must be at most {self.max_length} characters")])
-        if self.max_bytes is not None and len(value.encode()) > self.max_bytes:
+        if self.max_bytes is not None and len(value if value.isascii() else value.encode()) > self.max_bytes:
             raise ValidationError([problem("string_too_long", f"Must be at most {self.max_bytes} bytes")])
         return value
 

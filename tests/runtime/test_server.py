@@ -14,6 +14,7 @@ from aiohttp import web
 
 import service
 from service.runtime.server import Protocol, Runner, Server
+from service.runtime.sockets import bind
 from service.settings import Settings
 from tests.support.processes import SECONDS, ServiceProcess, make_token
 
@@ -147,3 +148,18 @@ class TestFullOfRequests:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
         await runner.cleanup()
+
+
+def test_the_kernel_takes_little_for_a_client_that_does_not_read() -> None:
+    (listener,) = bind("127.0.0.1", 0)
+    with listener, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        listener.listen()
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection, pytest.raises(BlockingIOError):
+            connection.setblocking(False)
+            taken = 0
+            while True:
+                taken += connection.send(b"x" * 64 * 1024)
+        assert taken < 512 * 1024

@@ -182,7 +182,7 @@ def _members(batch: Batch | list[Any], opening: bytes, change: Callable[[dict[st
     records = batch.open() if isinstance(batch, Batch) else batch
     if change is not None:
         records = list(map(change, records))
-    return opening + render_json(records)[1:-1] if records else b""
+    return b"".join((opening, memoryview(render_json(records))[1:-1])) if records else b""
 
 
 async def json_array(
