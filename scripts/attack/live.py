@@ -111,12 +111,13 @@ async def emoji(target: Target) -> None:
         target.facts["reviews"] = await target.attacker.get("/v1/reviews/emoji"), round(time.monotonic() - began, 2)
 
 
-@attack("18", "60 reads of 1,000 items of 100 KB after a read of their ids alone")
+@attack("18", "60 reads of 1,000 items of 10 KB after reads of their ids alone")
 async def poisoned_estimate(target: Target) -> None:
-    items = [output(n, data={"text": "x" * 100_000}) for n in range(target.size(140, 40))]
-    for start in range(0, len(items), 50):
-        await target.attacker.fill("/v1/outputs/poisoned", items[start : start + 50])
+    items = [output(n, data={"text": "x" * 10_000}) for n in range(target.size(1000, 300))]
+    for start in range(0, len(items), 100):
+        await target.attacker.fill("/v1/outputs/poisoned", items[start : start + 100])
     async with target.measured():
-        await target.attacker.get("/v1/outputs/poisoned?fields=id&limit=1000")
-        reads = (target.attacker.get("/v1/outputs/poisoned?limit=1000") for _ in range(60))
+        for fields in ("", "&fields=id", "&fields=id", "&fields=id"):
+            await target.attacker.call("GET", f"/v1/outputs/poisoned?limit=1000{fields}")
+        reads = (target.attacker.call("GET", "/v1/outputs/poisoned?limit=1000") for _ in range(60))
         target.facts["refused"] = sum(status != 200 for status in await asyncio.gather(*reads))
