@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -30,7 +30,7 @@ from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
 from service.http.metrics import METRICS
 from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, LIMITS, TailGate, end_with_client
-from service.http.offload import OFF_LOOP_BYTES, off_loop
+from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import bytes_response, json_response, stream_response
@@ -104,8 +104,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     part = query._replace(limit=min(query.limit, outputs.fitting(group, query.fields)))
     held = COPIES * outputs.expected_bytes(group, part.limit, query.fields)
     admission.hold(held)
-    async with admission.beginning() if held > OFF_LOOP_BYTES else nullcontext():
-        page = await outputs.page(group, part)
+    page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
         async with while_valid(request):

@@ -38,7 +38,7 @@ def test_the_service_stops_only_when_a_client_has_received_its_response(
         service.wait_until_ready()
         host = {"Host": "x", "Authorization": f"Bearer {token}"}
         writer = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
-        items = [make_output(n, data={"text": "x" * 3000}) for n in range(100)]
+        items = [make_output(n, data={"text": "x" * 300}) for n in range(100)]
         writer.request("POST", "/v1/outputs/g", json.dumps(items), {**host, "Content-Type": "application/json"})
         assert writer.getresponse().status == 200
         writer.close()

@@ -22,7 +22,7 @@ from service.store import time_budget
 
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
-_MAX_BEGINNING = 5
+_MAX_BEGINNING = 8
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
 
@@ -90,8 +90,7 @@ class Limits:
         self.working = Pool(settings.max_in_flight, "requests")
         self.receiving = Pool(settings.max_receiving, "bodies")
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
-        # Streams and large pages that read their first piece. Until then it is unknown how much memory a stream needs;
-        # and the driver's threads that decode many replies at once keep the event loop waiting, up to 100 ms.
+        # Streams that read their first piece: until then it is unknown how much memory they need.
         self.beginning = Pool(_MAX_BEGINNING)
         # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
