@@ -99,7 +99,7 @@ def _target(session: aiohttp.ClientSession, options: argparse.Namespace) -> Targ
 def _started(options: argparse.Namespace) -> Iterator[None]:
     """Start a service for the attacks; the one who attacks has very many groups."""
     with engine() as mongo:
-        server = service(mongo.url, ALL_CPUS, workers=options.workers)
+        server = service(mongo.url, ALL_CPUS)
         try:
             options.url, options.pid = server.url, server.tree.pid
             options.token, options.other_token = asyncio.run(_tokens(mongo))
@@ -138,7 +138,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.attack", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which attacks, of {', '.join(ATTACKS)}; all if none is given")
     parser.add_argument("--minutes", type=float, help="attack for so long while another tenant works")
-    parser.add_argument("--workers", type=int, default=1, help="WORKERS of the service that is started")
     parser.add_argument("--url", default="http://127.0.0.1:8080", help="address of the service, on this machine")
     parser.add_argument("--pid", type=int, help="process of the service; without it one is started")
     parser.add_argument("--token", help="of the tenant that attacks: read, write, delete")

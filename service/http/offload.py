@@ -20,8 +20,8 @@ OFF_LOOP_BYTES = 64 * 1024
 _executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="off-loop")
 
 # Seconds after which the thread lets others run. A request waits for that several times, in the event loop and in the
-# driver's threads: during CSV exports of wide items the p99 of others was 157 ms with 1 ms, 113 ms with 0.5. Only while
-# it works: writing to eight groups at once would take 8 % more CPU.
+# driver's threads: during CSV exports of wide items the p99 of others was 157 ms with 1 ms, 113 with 0.5, 80 to 93
+# with 0.2. Only while it works: writing to eight groups at once took 8 % more CPU with 0.5 at all times.
 _SWITCH_SECONDS = 0.0002
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()

@@ -55,7 +55,7 @@ async def finish_requests(runner: Runner, deadline: float) -> None:
 async def deliver_responses(ports: set[int], deadline: float) -> None:
     """Wait until the clients have received what was sent to them.
 
-    The kernel holds megabytes of a response, and a container's network ends with its process.
+    The kernel holds the end of a response, and a container's network ends with its process.
     """
     loop, logged = asyncio.get_running_loop(), False
     while unsent := unsent_bytes(ports):

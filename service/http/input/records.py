@@ -67,7 +67,7 @@ class Records:
     ) -> list[Any]:
         """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
-        if len(raw) > settings.max_values:
+        if len(raw) > settings.max_values:  # a shorter text cannot have too many
             await slice.outside(in_thread(functools.partial(check_values, raw, settings)))
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
             if len(piece) > _LARGE:
