@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,8 @@ _DELETE = QueryLoader(DeleteQuery(), refuse_empty=True)
 CACHING = {"Cache-Control": "private, no-cache"}
 # Copies of a page in memory while it is read: the reply, its documents, the rendered text.
 COPIES = 3
+# Bytes held for a page; larger ones are read a few at a time.
+_LARGE = 1024 * 1024
 _KINDS = ("created", "updated", "unchanged")
 _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 
@@ -104,7 +106,8 @@ async def get(request: web.Request) -> web.StreamResponse:
     part = query._replace(limit=min(query.limit, outputs.fitting(group, query.fields)))
     held = COPIES * outputs.expected_bytes(group, part.limit, query.fields)
     admission.hold(held)
-    page = await outputs.page(group, part)
+    async with admission.beginning() if held > _LARGE else nullcontext():
+        page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
         async with while_valid(request):

@@ -20,7 +20,7 @@ from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
 from service.http.turns import TENANT, Slice, Turns, Waking
 from service.settings import Settings
-from service.store import Page, Store
+from service.store import Group, Page, Query, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.raw import Connection, connect
@@ -457,3 +457,27 @@ async def test_searches_of_one_organization_leave_others_a_place_to_begin(
     for export in exports:
         export.cancel()
     await asyncio.gather(*exports, return_exceptions=True)
+
+
+async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_for_them(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await api.ok("/v1/outputs/shop", [make_output(n, data={"text": "x" * 1000}) for n in range(1000)])
+    assert len((await api.ok("/v1/outputs/shop?limit=1000"))["items"]) == 1000  # its size is known now
+    page, over, reading = store.outputs.page, asyncio.Event(), []
+
+    async def slow(group: Group, query: Query) -> Page:
+        if query.limit > 10:
+            reading.append(query)
+            await over.wait()
+        return await page(group, query)
+
+    monkeypatch.setattr(store.outputs, "page", slow)
+    large = [asyncio.create_task(api.get("/v1/outputs/shop?limit=1000")) for _ in range(12)]
+    async with asyncio.timeout(60):
+        while api.client.app[LIMITS].working.used < len(large):
+            await asyncio.sleep(0.01)
+        assert len((await api.ok("/v1/outputs/shop?limit=10"))["items"]) == 10
+        assert len(reading) < 8
+        over.set()
+        await asyncio.gather(*large)

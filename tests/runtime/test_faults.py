@@ -321,7 +321,8 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
                 if number % 2:
                     request = session.post(f"/v1/outputs/group-{number}", json=[make_output(number)])
                 else:
-                    request = session.get(f"/v1/outputs/group-{number}")
+                    group = "large?limit=100" if number % 4 else f"group-{number}"
+                    request = session.get(f"/v1/outputs/{group}")
                 async with request as response:
                     await response.read()
                     return response.status, time.monotonic() - started
@@ -331,6 +332,9 @@ async def test_a_stalled_database_stops_neither_health_checks_nor_later_requests
                     while {status for status, _ in await asyncio.gather(*map(ask, range(20)))} != {200}:
                         await asyncio.sleep(0.05)
 
+            large = [make_output(number, data={"text": "x" * 10_000}) for number in range(100)]
+            async with session.post("/v1/outputs/large", json=large) as response:
+                assert response.status == 200
             await until_all_are_served()
             threads = []
             async with proxy.faulty("hang"):

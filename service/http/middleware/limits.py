@@ -18,11 +18,11 @@ from service.http.keys import SETTINGS, STAYING, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import Turns, Waiting, Waking
 from service.settings import Settings
-from service.store import time_budget
+from service.store import in_time, time_budget
 
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
-_MAX_BEGINNING = 8
+_MAX_BEGINNING = 5
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
 
@@ -90,7 +90,8 @@ class Limits:
         self.working = Pool(settings.max_in_flight, "requests")
         self.receiving = Pool(settings.max_receiving, "bodies")
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
-        # Streams that read their first piece: until then it is unknown how much memory they need.
+        # Streams and large pages that read their first piece. Until then it is unknown how much memory a stream needs;
+        # and the driver's threads that decode many replies at once keep the event loop waiting, up to 100 ms.
         self.beginning = Pool(_MAX_BEGINNING)
         # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
@@ -182,8 +183,12 @@ class Admission:
 
     @asynccontextmanager
     async def beginning(self) -> AsyncIterator[None]:
-        """Hold a place among the streams that read their first piece, when it is this organization's turn."""
-        await self._limits.beginning.take_in_turn(self._holder)
+        """Hold a place among those that read their first piece, when it is this organization's turn.
+
+        The wait counts as time of the database: while that is stalled, nobody waits for longer than for the database.
+        """
+        async with in_time():
+            await self._limits.beginning.take_in_turn(self._holder)
         try:
             yield
         finally:
