@@ -29,3 +29,10 @@ def test_an_object_with_a_member_of_too_long_a_name_is_described_as_a_whole() ->
     statistics.add([{"data": {"a": {"k" * 1023: 1}, "b": {"c": 1}}}])
     types = {field["path"]: field["types"] for field in statistics.result()["fields"]}
     assert types == {"a": {"object": 1}, "b": {"object": 1}, "b.c": {"integer": 1}}
+
+
+def test_an_item_with_two_values_of_one_path_counts_once() -> None:
+    statistics = FieldStatistics()
+    statistics.add([{"data": {"price.amount": 1, "price": {"amount": 2}}}, {"data": {"price": {"amount": 3}}}])
+    found = {field["path"]: field for field in statistics.result()["fields"]}["price.amount"]
+    assert (found["count"], found["fill_rate"], found["types"], found["max"]) == (2, 1.0, {"integer": 3}, 3)

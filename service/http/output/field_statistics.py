@@ -21,17 +21,20 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 @dataclass
 class _Field:
     count: int = 0
+    _last: int = 0  # the last item that was counted
     types: Counter[str] = field(default_factory=Counter)
     min: Any = None
     max: Any = None
     examples: list[Any] = field(default_factory=list)
 
-    def add(self, value: Any) -> None:
+    def add(self, value: Any, item: int) -> None:
+        """Add a value of an item; a key with a dot may give it another one of the same path."""
         kind = _TYPES.get(type(value), "other")
         self.types["null" if value is None else kind] += 1
         if value is None or value in ("", [], {}):
             return
-        self.count += 1
+        self.count += self._last != item
+        self._last = item
         if kind in ("integer", "number", "string"):
             self._bound(value[:_MAX_TEXT] if isinstance(value, str) else value)
         if kind not in ("array", "object") and len(self.examples) < _MAX_EXAMPLES:
@@ -78,13 +81,9 @@ class FieldStatistics:
                 if path not in self._named and not self._room.take(path):
                     continue
                 found = self._fields[path] = _Field()
-            if isinstance(value, dict) and value:
-                found.types["object"] += 1
-                found.count += 1
-                if is_open(value, path):
-                    self._add(value, f"{path}.")
-            else:
-                found.add(value)
+            found.add(value, self._items)
+            if is_open(value, path):
+                self._add(value, f"{path}.")
 
     def result(self) -> dict[str, Any]:
         """Return the statistics, the fullest fields first."""
