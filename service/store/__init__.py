@@ -146,7 +146,7 @@ class Store:
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
         self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes)
-        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, settings)
+        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, self.crawls.tell_late, settings)
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None

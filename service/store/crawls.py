@@ -41,6 +41,9 @@ _SETTLE_SECONDS = 2.0
 # A recount that a client waits for counts as late by this much.
 _URGENT = timedelta(minutes=5)
 _DELETED_AT_ONCE = 200
+# An ended job that is not told by then has lost its request, or the process of it.
+_LATE = timedelta(seconds=30)
+_TOLD_AT_ONCE = 100
 _STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
 
 # Given the paths that must be described, however many there are.
@@ -163,6 +166,13 @@ class Crawls:
             await self._webhooks.job_finished(group, served(job))
             told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
             await self._jobs.update_one(told, {"$unset": {"untold": ""}})
+
+    @stored
+    async def tell_late(self) -> None:
+        """Tell of the ended jobs whose process died before it did."""
+        late = {"untold": True, "finish_date": {"$lt": now() - _LATE}}
+        for job in await self._jobs.find(late, hint="untold").sort("finish_date", 1).to_list(_TOLD_AT_ONCE):
+            await self.tell(Group.of(job), job)
 
     async def _note_verdict(self, owner: Record, job: Record) -> None:
         """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""

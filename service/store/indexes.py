@@ -63,6 +63,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         # Finds the few jobs of a series that still hold items, and the job of a series that finished last.
         _index("held", *_GROUP, "series", "items", partialFilterExpression={"items": {"$gt": 0}}),
         _index("finished", *_GROUP, "series", "-finish_date", partialFilterExpression={"state": "finished"}),
+        _index("untold", "finish_date", partialFilterExpression={"untold": True}),
     ],
     "days": [_index("day", *_GROUP, "date", unique=True)],
     "reviews": [_index("latest", *_GROUP, "job_id", "-review_date", "-order")],

@@ -47,13 +47,16 @@ _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
 DeleteSome = Callable[[Group, Query], Awaitable[tuple[int, int | None]]]
+Tell = Callable[[], Awaitable[None]]
 
 
 class Upkeep:
-    """Looks after groups: counts, finished days, old tombstones and deletion records, retention."""
+    """Looks after groups: counts, finished days, old tombstones and deletion records, retention; ended jobs."""
 
-    def __init__(self, client: Client, database: Database, jobs: Jobs, expire: DeleteSome, settings: Settings) -> None:
-        self._client, self._database, self._jobs, self._expire = client, database, jobs, expire
+    def __init__(
+        self, client: Client, database: Database, jobs: Jobs, expire: DeleteSome, tell: Tell, settings: Settings
+    ) -> None:
+        self._client, self._database, self._jobs, self._expire, self._tell = client, database, jobs, expire, tell
         self.failures = 0
         self._deleted_age = timedelta(days=settings.deleted_days)
         options: dict[str, Any] = {"write_concern": COMMITTED, "read_concern": MAJORITY}
@@ -64,17 +67,21 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look at the groups whose time has come, each once; one that fails does not stop the others."""
+        await self._try(self._tell())
         seen: set[Any] = set()
         while len(seen) < _GROUPS_PER_PASS:
             group = await self._due()  # each time: a large group takes long, and another may be urgent by then
             if group is None or group["_id"] in seen:  # its writers must go on before it is looked at again
                 return
             seen.add(group["_id"])
-            try:
-                await self._look_at(group)
-            except StoreError as error:
-                self.failures += 1
-                log.warning("upkeep of a group failed and will be tried again", extra={"error": str(error)})
+            await self._try(self._look_at(group))
+
+    async def _try(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except StoreError as error:
+            self.failures += 1
+            log.warning("upkeep failed and will be tried again", extra={"error": str(error)})
 
     @stored
     async def _due(self) -> dict[str, Any] | None:

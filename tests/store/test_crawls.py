@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -135,6 +136,22 @@ async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_
     assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
     again = await finish(other, group, "a")
     assert "untold" not in again
+
+
+async def test_a_finished_job_whose_process_died_is_told_by_the_upkeep_although_nobody_asks_again(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook = {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
+    webhook_id = (await store.webhooks.create(group.organization, webhook))["webhook_id"]
+    await group.write(store, make_output(1, root_job_id="a"))
+    await finish(store, group, "a")  # and is killed
+    await other.upkeep.run()
+    assert await other.webhooks.deliveries.recent(group.organization, webhook_id) == []  # it may live
+    monkeypatch.setattr("service.store.crawls._LATE", timedelta(0))
+    for _ in range(2):
+        await other.upkeep.run()
+        assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
+    assert "untold" not in await finish(other, group, "a")
 
 
 async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_that_rules_name(
