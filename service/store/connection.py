@@ -16,7 +16,8 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from pymongo.read_concern import ReadConcern
 
 from service.settings import Settings
-from service.store.errors import StoreError
+from service.store.decoding import NAIVE
+from service.store.errors import StoreError, StoreUnavailable, is_passing_code
 
 if TYPE_CHECKING:
     from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
@@ -120,3 +121,16 @@ async def server_time(database: Database) -> datetime:
     """Return the time on the clock of the database."""
     local: datetime = (await database.command("hello"))["localTime"]
     return local.replace(tzinfo=UTC)
+
+
+async def durably(database: Database, command: dict[str, Any]) -> Any:
+    """Run a command that writes; return its reply, with naive dates, once the write is durable.
+
+    The driver neither looks whether it is, nor sends such a command again after a failover. For commands that it would
+    send again, the database keeps notes: a third of what a turn costs it.
+    """
+    reply = await database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
+    errors = reply.get("writeErrors", ())
+    if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
+        raise StoreUnavailable("write concern")
+    return reply

@@ -36,11 +36,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from pymongo import ReturnDocument
 from pymongo.errors import AutoReconnect, DuplicateKeyError
 
 from service.bounded import Bounded
-from service.store.connection import DURABLE, MAJORITY, Collection, Database
+from service.store.connection import MAJORITY, Database, durably
 from service.store.contract import stored
 from service.store.errors import Misconfigured
 from service.store.group import Group
@@ -124,7 +123,6 @@ class Ids:
     def __init__(self, database: Database, lease_seconds: float, timeout: float) -> None:
         self._database = database
         self._timeout = timeout
-        self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self.lease_seconds = lease_seconds
         self._remembered: Bounded[Group, Watermark] = Bounded(_MAX_REMEMBERED)
         self._reading: dict[Group, asyncio.Task[Watermark]] = {}
@@ -144,7 +142,7 @@ class Ids:
             document = await self._update(group, finished, size, token)
         if not size:
             return Turn(None, document or {})
-        while document is None or (entry := _entry(document, token)) is None:
+        while document is None or not document.get("open"):
             if document is not None:
                 if "paused" not in document:
                     log.error(
@@ -155,7 +153,8 @@ class Ids:
                 await asyncio.sleep(_PAUSED_SECONDS)
             document = await self._update(group, None, size, token)
         await self.step("allocated")
-        batch = Batch(group, token, entry["first"], size, entry["date"].replace(tzinfo=None))
+        (entry,) = document["open"]
+        batch = Batch(group, token, entry["first"], size, entry["date"])
         return Turn(batch, document)
 
     async def _update(self, group: Group, finished: Finished | None, size: int, token: str) -> dict[str, Any] | None:
@@ -171,11 +170,17 @@ class Ids:
         if size:
             update += self._allocation(size, token)
         fields = {"_id": 0, "open": {"$elemMatch": {"token": token}}, "paused": 1, "waiting": _WAITING, **FIELDS}
+        command = {
+            "findAndModify": "groups",
+            "query": where,
+            "update": update,
+            "fields": fields,
+            "upsert": finished is None,
+            "new": True,
+        }
         for last_try in (False, True):
             try:
-                return await self._groups.find_one_and_update(
-                    where, update, fields, upsert=finished is None, return_document=ReturnDocument.AFTER
-                )
+                return (await durably(self._database, command))["value"]  # type: ignore[no-any-return]
             except DuplicateKeyError:
                 # Another first writer of this group has just made the document.
                 if last_try:
@@ -292,14 +297,6 @@ class Ids:
     def _remember(self, group: Group, watermark: Watermark) -> None:
         if watermark.end >= self._remembered.get(group, START).end:
             self._remembered[group] = watermark
-
-
-def _entry(document: dict[str, Any], token: str) -> dict[str, Any] | None:
-    """Return a batch's entry in a group's document.
-
-    By its token: a reply to a command that the driver has sent again holds the whole document, all its batches.
-    """
-    return next((entry for entry in document.get("open", ()) if entry["token"] == token), None)
 
 
 # Bytes of the counts that wait in the group's document.

@@ -12,10 +12,10 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from service.store.connection import DURABLE, Database
+from service.store.connection import Database, durably
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code, is_refusal
+from service.store.errors import DUPLICATE_KEY, StoreError, is_refusal
 from service.store.group import Group
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
 from service.store.outputs.comparing import Comparing
@@ -171,7 +171,7 @@ class Rounds:
             {"$set": version},
             {"$merge": {"into": "versions", "whenMatched": "keepExisting", "whenNotMatched": "insert"}},
         ]
-        await self._command({"aggregate": "outputs", "pipeline": pipeline, "hint": "id", "cursor": {}})
+        await durably(self._database, {"aggregate": "outputs", "pipeline": pipeline, "hint": "id", "cursor": {}})
 
     async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
         """Decide what becomes of each change."""
@@ -196,7 +196,7 @@ class Rounds:
         inserts = part[0].known is None
         stored = [row.stored for row in part]
         try:
-            reply = await self._command(_inserts(stored) if inserts else _updates(stored))
+            reply = await durably(self._database, _inserts(stored) if inserts else _updates(stored))
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -218,14 +218,6 @@ class Rounds:
         if missing:
             lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
 
-    async def _command(self, command: dict[str, Any]) -> Any:
-        """Run a write that is durable when this returns; the driver does not look whether it is."""
-        reply = await self._database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
-        errors = reply.get("writeErrors", ())
-        if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
-            raise StoreUnavailable("write concern")
-        return reply
-
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
         """Return which of `count` updates found another version than the one looked up."""
         now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
@@ -242,8 +234,9 @@ class Rounds:
         if not plan.touches:
             return
         statements = plan.touch_statements()
-        halves = [half for half in (statements[::2], statements[1::2]) if half]
-        matched = sum(reply["n"] for reply in await _together([self._command(_updates(half)) for half in halves]))
+        halves = (half for half in (statements[::2], statements[1::2]) if half)
+        replies = await _together([durably(self._database, _updates(half)) for half in halves])
+        matched = sum(reply["n"] for reply in replies)
         if matched < len(plan.touches):
             fields = {"id": 1, "root_job_id": 1}
             now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
