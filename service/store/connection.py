@@ -126,8 +126,8 @@ async def server_time(database: Database) -> datetime:
 async def durably(database: Database, command: dict[str, Any]) -> Any:
     """Run a command that writes; return its reply, with naive dates, once the write is durable.
 
-    The driver neither looks whether it is, nor sends such a command again after a failover. For commands that it would
-    send again, the database keeps notes: a third of what a turn costs it.
+    The driver does not check that, and does not send such a command again after a failover: the caller must find out
+    what became of it. In return the database need not remember the outcome, a quarter of what a turn would cost it.
     """
     reply = await database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
     errors = reply.get("writeErrors", ())

@@ -8,6 +8,7 @@ still hold, because every item belongs to the newest job that saw it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
@@ -17,7 +18,7 @@ from pymongo import ReturnDocument
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened
 from service.store.contract import stored
-from service.store.errors import StoreUnavailable
+from service.store.errors import StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
@@ -28,6 +29,8 @@ from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, dropped, judge
 from service.store.upkeep import DeleteSome
 from service.store.webhooks import Webhooks
+
+log = logging.getLogger("service.store")
 
 # Limits of the fill rates stored with a job, in number and bytes: a list has up to 1000 jobs.
 _MAX_FIELDS = 100
@@ -41,7 +44,7 @@ _SETTLE_SECONDS = 2.0
 # A recount that a client waits for counts as late by this much.
 _URGENT = timedelta(minutes=5)
 _DELETED_AT_ONCE = 200
-# An ended job that is not told by then has lost its request, or the process of it.
+# If nobody is told of an ended job by then, the process that ended it has died.
 _LATE = timedelta(seconds=30)
 _TOLD_AT_ONCE = 100
 _STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
@@ -169,10 +172,16 @@ class Crawls:
 
     @stored
     async def tell_late(self) -> None:
-        """Tell of the ended jobs whose process died before it did."""
+        """Tell of ended jobs whose process died before it could; one that fails does not stop the others."""
         late = {"untold": True, "finish_date": {"$lt": now() - _LATE}}
-        for job in await self._jobs.find(late, hint="untold").sort("finish_date", 1).to_list(_TOLD_AT_ONCE):
-            await self.tell(Group.of(job), job)
+        found = self._jobs.find(late, hint="untold").sort("finish_date", 1).limit(_TOLD_AT_ONCE)
+        for job in await found.to_list(None):
+            try:
+                await self.tell(Group.of(job), job)
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                log.error("nobody was told of an ended job", extra={"error": str(error)})
 
     async def _note_verdict(self, owner: Record, job: Record) -> None:
         """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""

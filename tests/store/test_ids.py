@@ -46,6 +46,7 @@ async def test_a_turn_that_may_be_lost_is_taken_again_and_leaves_no_batch_in_fli
             (written,) = await group.write(store, make_output(number))
             assert written["result"] == "created"
     assert first.result()[0]["id"] == 1
+    assert written["id"] > 4  # the ids of a lost turn are never used
     document = await store.database["groups"].find_one(group.key.owner)
     assert document is not None and document["open"] == []
     assert [item["key_hash"] for item in await group.read(store)] == [f"key-{number}" for number in range(1, 5)]
