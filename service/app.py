@@ -58,7 +58,8 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     add_routes(app, ROUTES)
     add_document(app)
     app.on_response_prepare.append(add_headers)
-    app.on_response_prepare.append(add_cors)
+    if settings.cors_origins:
+        app.on_response_prepare.append(add_cors)
     app.cleanup_ctx.append(_upkeep)
     if settings.tracing:
         _trace(app)

@@ -33,7 +33,7 @@ from service.http.middleware.limits import ADMISSION, LIMITS, TailGate, end_with
 from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
-from service.http.output.responses import bytes_response, json_response, stream_response
+from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
 from service.store import Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
 
 INPUT = Records(OutputInput)
@@ -113,7 +113,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         async with while_valid(request):
             found = await _wait(request, group, query, page, held, wait)
     if isinstance(found, Part):
-        admission.release(held)
+        admission.pause()  # what is shared is counted already
         return await _shared(request, found, has_version)
     page = found
     del found  # a slow reader holds only the rendered text
@@ -184,7 +184,8 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
             admission.pause()  # waiting readers hold no memory
             with suppress(Behind):
                 part = await reader.next(deadline - time.monotonic())
-                await admission.resume(held)
+                if part is None or len(part.text) > WHOLE:
+                    await admission.resume(held)
                 return part or page._replace(version=reader.position, checkpoint=reader.position)
             await admission.resume(held)
             limit = min(query.limit, outputs.fitting(group, query.fields))

@@ -35,8 +35,6 @@ async def preflight(request: web.Request, handler: Any) -> web.StreamResponse:
 
 async def add_cors(request: web.Request, response: web.StreamResponse) -> None:
     """Let a listed origin read the response, errors too."""
-    if not request.app[SETTINGS].cors_origins:
-        return
     vary = response.headers.get("Vary")
     response.headers["Vary"] = f"{vary}, Origin" if vary else "Origin"
     if origin := _allowed(request):

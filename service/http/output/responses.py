@@ -27,7 +27,7 @@ _OFF_LOOP = 32 * 1024
 _GZIP = 31  # zlib's window bits for gzip
 # Responses up to this size are complete before they are sent, if they take no longer than this.
 # After as long without a byte, a client that has closed its side is taken for one that has left.
-_WHOLE, _WHOLE_SECONDS = 64 * 1024, 1.0
+WHOLE, _WHOLE_SECONDS = 64 * 1024, 1.0
 # Bytes given to the transport at once: it buffers them until the client takes them.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
@@ -55,7 +55,7 @@ async def bytes_response(
 ) -> web.StreamResponse:
     """Respond with a text; the default type is JSON."""
     headers = dict(headers or {})
-    admission = request.get(ADMISSION) if len(body) > _WHOLE else None
+    admission = request.get(ADMISSION) if len(body) > WHOLE else None
     if admission is not None:
         admission.hold(len(body))
     if len(body) >= _WORTH_COMPRESSING:
@@ -65,7 +65,7 @@ async def bytes_response(
             text, body = len(body), await _compressed(body, lambda body: igzip.compress(body, _LEVEL))
             if admission is not None:
                 admission.release(max(0, text - len(body)))
-    if len(body) <= _WHOLE or admission is None:
+    if len(body) <= WHOLE or admission is None:
         return web.Response(body=body, content_type=content_type, headers=headers)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
@@ -124,7 +124,7 @@ async def _begin(begun: bytearray, pieces: AsyncIterator[bytes]) -> bool:
     deadline = time.monotonic() + _WHOLE_SECONDS
     async for piece in pieces:
         begun += piece
-        if len(begun) > _WHOLE or time.monotonic() > deadline:
+        if len(begun) > WHOLE or time.monotonic() > deadline:
             return False
     return True
 
