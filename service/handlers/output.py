@@ -68,7 +68,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     headers = {"ETag": f'"{page.version}"', **CACHING}
     if is_known(request, headers["ETag"]):
         return web.Response(status=304, headers=headers)
-    return await bytes_response(request, page.array(), headers)
+    return await bytes_response(request, await off_loop(page.work, page.array), headers)
 
 
 @endpoint("Get earlier versions of an output", OutputsPage(), query=VersionsQuery)
@@ -80,8 +80,11 @@ async def versions(request: web.Request) -> web.StreamResponse:
     group, output_id = path_group(request), path_id(request, "output_id")
     query = _VERSIONS.load(request)
     outputs = request.app[STORE].outputs
-    request[ADMISSION].hold(COPIES * outputs.expected_bytes(group, query["limit"]))
-    page = await outputs.versions(group, output_id, query["limit"], query["cursor"])
+    admission, held = request[ADMISSION], COPIES * outputs.expected_bytes(group, query["limit"])
+    admission.hold(held)
+    async with admission.beginning():
+        page = await outputs.versions(group, output_id, query["limit"], query["cursor"])
+        admission.hold(max(0, COPIES * page.size - held))  # earlier versions may have been larger
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
     return await bytes_response(request, await off_loop(page.work, lambda: page.body(next_url)), CACHING)
 

@@ -126,8 +126,11 @@ class Groups:
         await self._jobs.remove(group)
         await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
-        # Unless it was written to meanwhile.
-        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
+        done = await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
+        self._comparings.forget(group)
+        if not done.matched_count:  # it was written to meanwhile, and what these jobs counted may be gone
+            recount = {"$add": [{"$ifNull": ["$recount", 0]}, 1]}
+            await self._groups.update_one(owner, [{"$set": {"recount": recount, "due": {"$min": ["$due", "$$NOW"]}}}])
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

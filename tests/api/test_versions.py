@@ -7,9 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from service.http.middleware.limits import LIMITS
 from service.settings import Settings
-from service.store import Group, Store
+from service.store import Group, Page, Store
 from tests.support.api import Api, make_output
 
 GROUP, OUTPUTS = "/v1/groups/shop", "/v1/outputs/shop"
@@ -74,6 +76,39 @@ async def test_an_item_that_came_through_the_door_of_another_process_is_compared
     assert await write(admin, scraped(1, "tuesday")) == ["unchanged"]
 
 
+async def test_items_without_a_key_are_refused_once_when_another_process_has_changed_what_is_ignored(
+    admin: Api, store: Store, settings: Settings, mongo_url: str
+) -> None:
+    """Their keys were made with the earlier setting: they would be stored a second time."""
+    await put(admin, ignore=["scraped_at"])
+    item = make_output(1, data={"title": "Lamp", "scraped_at": "monday", "seen": 1})
+    del item["key_hash"]
+    assert await write(admin, item) == ["created"]
+    other = Store.connect(settings, mongo_url)
+    await other.ensure_indexes()
+    await other.groups.set(Group(admin.organization_id, "shop"), {"ignore": ["scraped_at", "seen"]})
+    await other.close()
+    item["data"]["seen"] = 2
+    refused = await admin.post(OUTPUTS, [item])
+    assert (refused.status, refused.headers["Retry-After"]) == (503, "1")
+    assert len((await admin.ok(OUTPUTS))["items"]) == 1
+    assert await write(admin, item, {**item, "data": {**item["data"], "seen": 3}}) == ["created", "created"]
+    assert len((await admin.ok(OUTPUTS))["items"]) == 2  # both are one item, with the key of the present setting
+
+
+async def test_what_a_deleted_group_ignored_is_not_ignored_after_it(admin: Api) -> None:
+    await put(admin, ignore=["price"])
+    items = [make_output(1, data={"price": price}) for price in (1, 2)]
+    for item in items:
+        del item["key_hash"]
+    await write(admin, *items)
+    assert len((await admin.ok(OUTPUTS))["items"]) == 1
+    assert (await admin.delete(GROUP)).json["more"] is False
+    assert await write(admin, *items) == ["created", "created"]
+    assert len((await admin.ok(OUTPUTS))["items"]) == 2
+    assert await write(admin, *items) == ["unchanged", "unchanged"]
+
+
 async def test_a_value_hash_that_is_sent_counts_whatever_is_ignored(admin: Api) -> None:
     await put(admin, ignore=["scraped_at", "offers.seen"])
     assert await write(admin, {**scraped(1, "monday"), "value_hash": "a"}) == ["created"]
@@ -103,6 +138,25 @@ async def test_a_changed_item_leaves_its_earlier_versions_newest_first_as_they_w
     assert found["items"][0]["tags"]["seen"] is True
     other = [each for each in (await admin.ok(OUTPUTS))["items"] if each["key_hash"] == "key-2"]
     assert (await versions(admin, other[0]))["items"] == []
+
+
+async def test_earlier_versions_that_are_larger_than_the_items_are_counted_while_they_are_rendered(
+    admin: Api, app: web.Application, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await put(admin, history_days=30)
+    for number in range(10):
+        await write(admin, make_output(1, data={"text": f"{number}" * 100_000}))
+    await write(admin, make_output(1, data={}))
+    (item,) = (await admin.ok(OUTPUTS))["items"]  # now items are expected to be small
+    render, held = Page.body, []
+
+    def body(page: Page, next_url: str | None) -> bytes:
+        held.append(app[LIMITS].bytes.used)
+        return render(page, next_url)
+
+    monkeypatch.setattr(Page, "body", body)
+    assert len((await versions(admin, item, "?limit=100"))["items"]) == 10
+    assert held[0] > 2_000_000
 
 
 async def test_versions_come_in_pages(admin: Api) -> None:

@@ -19,9 +19,10 @@ from service.store.outputs.changes import Plan
 from service.store.outputs.door import Door, Put
 from service.store.outputs.lane import Lane
 from service.store.outputs.rounds import Rounds, Write
+from service.store.time_budget import time_budget
 from tests.support.api import make_file, make_output
 from tests.support.commands import Commands
-from tests.support.groups import DATABASE, Group, stopped_at, version
+from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
 from tests.support.stall import LONGEST, watch_loop
 
 Results = list[dict[str, Any]]
@@ -381,3 +382,60 @@ async def test_versions_that_a_failover_may_take_back_are_copied_again(store: St
     )
     await group.write(store, version(1))
     assert (attempts, await versions.count_documents(group.owner)) == (2, 1)
+
+
+# -- what was lost, forgotten or given the wrong id -----------------------------------------------
+
+
+async def test_an_item_that_changed_after_a_round_took_its_ids_gets_a_higher_id_all_the_same(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The look-up runs beside the turn that takes the ids: it may see what a later batch has written."""
+    await group.write(store, version(1))
+    look_up, between = Rounds.look_up, asyncio.Event()
+
+    async def late(rounds: Rounds, changes: Any) -> Any:
+        if rounds._ids is store.outputs.ids:
+            await between.wait()
+        return await look_up(rounds, changes)
+
+    monkeypatch.setattr(Rounds, "look_up", late)
+    allocated = asyncio.Event()
+
+    async def note(step: str) -> None:
+        if step == "allocated":
+            allocated.set()
+
+    store.outputs.ids.step = note
+    slow = asyncio.ensure_future(group.write(store, version(2)))
+    await allocated.wait()
+    (fast,) = await group.write(other, version(3))
+    between.set()
+    (last,) = await slow
+    assert last["id"] > fast["id"]
+    (item,) = await group.read(store)
+    assert (item["id"], item["data"]) == (last["id"], {"version": 2})
+    await group.assert_counts_are_exact(store)
+
+
+async def test_what_the_first_of_two_failed_rounds_wrote_is_not_forgotten(store: Store, group: Group) -> None:
+    (item,) = await group.write(store, version(1))
+    store.outputs.ids.step = at("written", fail(), times=2)
+    assert await group.delete(store, item) == ["updated"]
+
+
+async def test_a_write_that_ran_out_of_time_is_not_kept_in_memory(store: Store, group: Group) -> None:
+    async with stopped_at(store, "before write", group.write(store, make_output(1))):
+        items = await group.encoded(store, make_output(2))
+        with time_budget(0.01), pytest.raises(StoreUnavailable):
+            await store.outputs.write(group.key, items)
+        assert not store.outputs._lanes._lanes[group.key].waiting
+
+
+async def test_tags_of_more_bytes_than_one_reply_of_the_database_holds_are_all_patched(
+    store: Store, group: Group
+) -> None:
+    for first in range(0, 20, 10):
+        await group.write(store, *(make_output(n, tags={"note": "x" * 900_000}) for n in range(first, first + 10)))
+    done = await group.patch(store, *(Patch("key_hash", f"key-{n}", tags={"checked": True}) for n in range(20)))
+    assert [each["result"] for each in done] == ["updated"] * 20

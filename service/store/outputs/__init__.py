@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from service.store.outputs.changes import Delete, Patch, Result
 from service.store.outputs.comparing import Comparings
 from service.store.outputs.documents import Page
 from service.store.outputs.door import Door, Put
-from service.store.outputs.ids import Ids, Watermark
+from service.store.outputs.ids import Ids
 from service.store.outputs.lane import Lanes
 from service.store.outputs.query import Query
 from service.store.outputs.reading import Reading
@@ -28,7 +28,7 @@ from service.store.outputs.recovery import Recovery
 from service.store.outputs.tail import Form, Gate, Reader, Tails
 from service.store.watch import Watch
 
-__all__ = ["Ids", "Outputs", "Page", "Patch", "Put", "Query", "Recovery", "Result", "Watermark"]
+__all__ = ["Outputs", "Page", "Patch", "Query"]
 
 # Patches of tags that are looked up at once: tags may be 1 MiB each.
 _TAGS_AT_ONCE = 50
@@ -87,7 +87,7 @@ class Outputs:
         self._indexes.require("outputs", "groups")
         return await self._reading.page(group, query)
 
-    def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncIterator[Page]:
+    def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them."""
         self._indexes.require("outputs", "groups")
         return self._reading.pages(group, query, max_items)
@@ -152,7 +152,7 @@ class Outputs:
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""
-        (result,) = await self._apply(group, [(output_id, Delete(output_id, if_ids))])
+        (result,) = await self._apply(group, [(output_id, Delete(if_ids))])
         return result
 
     async def _apply(self, group: Group, changes: list[tuple[str, Any]]) -> list[Result]:
@@ -191,7 +191,7 @@ class Outputs:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         self._indexes.require("outputs", "groups")
         selected, next_cursor = await self._reading.selected(group, query)
-        deletes = [(output_id, Delete(output_id, frozenset([id]), query)) for output_id, id in selected]
+        deletes = [(output_id, Delete(frozenset([id]), query)) for output_id, id in selected]
         results = await self._apply(group, deletes)
         return sum(result["result"] == "updated" for result in results), next_cursor
 
@@ -220,7 +220,8 @@ class Outputs:
         async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
             owner = Group.of(found).owner
             # Not while a batch is in flight: it has its date already. Later batches are dated now.
-            set_back = {"$set": {"now": present}, "$min": {"last_change": present}, "$unset": {"paused": ""}}
+            earlier = {"last_change": present, "due": present}
+            set_back = {"$set": {"now": present}, "$min": earlier, "$unset": {"paused": ""}}
             while (group := await self._groups.find_one_and_update({**owner, "open": []}, set_back)) is None:
                 await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", _PAUSED_MS]}}}])
                 await asyncio.sleep(_CLOCK_SECONDS)

@@ -67,7 +67,6 @@ class Patch:
 class Delete:
     """Turn an item into a deletion record, if it still matches; the id alone does not tell, as a touch keeps it."""
 
-    output_id: str
     if_ids: frozenset[int] | None = None
     query: Query = _ANY
     size: int = 0
@@ -132,6 +131,7 @@ class Plan:
     rows: list[Row] = field(default_factory=list)
     touches: dict[str, Touch] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
+    meant: dict[str, Result] = field(default_factory=dict)  # of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
     output_id: str
     key_hash: str
+    key_is_made: bool  # of the content: it was sent without one
     root_job_id: str
     is_approved: bool | None  # None: not sent
     scraped: datetime | None  # None: now
@@ -95,6 +96,7 @@ class Door:
         return Put(
             output_id,
             key_hash,
+            "key_hash" not in item,
             item["root_job_id"],
             item.get("is_approved"),
             scraped and scraped.replace(tzinfo=None),

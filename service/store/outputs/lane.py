@@ -75,7 +75,12 @@ class Lanes:
             lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
             lane.task.add_done_callback(lambda _: self.end(lane))
         lane.waiting.append(write)
-        return await result_in_time(write.done)
+        try:
+            return await result_in_time(write.done)
+        except BaseException:
+            with contextlib.suppress(ValueError):  # taken already
+                lane.waiting.remove(write)  # its bytes are no longer counted
+            raise
 
     def end(self, lane: Lane) -> None:
         """Forget a lane that has ended."""

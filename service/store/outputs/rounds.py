@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from service.store.connection import Database, durably
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import DUPLICATE_KEY, StoreError, is_refusal
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_refusal
 from service.store.group import Group
 from service.store.outputs.changes import KNOWN_FIELDS, Known, Patch, Pending, Plan, Result, Row, is_changed
 from service.store.outputs.comparing import Comparing
@@ -48,7 +48,7 @@ class Write:
         self.changes = changes
         self.size = sum(change.size for change in changes.values())
         self.results: dict[str, Result] = {}
-        self.tried: dict[str, Result] = {}  # the intended results of a round whose outcome is unknown
+        self.tried: dict[str, Result] = {}  # the intended results of rounds whose outcome is unknown
         self.alone = False  # whether it may be the cause of a failed round, and is tried alone
         self.losses = 0
         self.done: asyncio.Future[dict[str, Result]] = asyncio.get_running_loop().create_future()
@@ -118,12 +118,16 @@ class Rounds:
         }
         reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
         found: list[Any] = list(reply["cursor"]["firstBatch"])
+        if cursor := reply["cursor"]["id"]:  # one message of 16 MB holds no more
+            await self._ids.kill_cursor("outputs", cursor)
+            there = {document["_id"] for document in found}
+            found += await self._find([key for key in keys if key not in there], fields, **options)
         return found
 
     @stored
     async def write(self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> Outcome:
         """Write a round durably; return its result, to be finished by the next turn."""
-        await self._compare(writes, known, comparing)
+        writes = await self._compare(writes, known, comparing)
         plan = await self._plan(batch, writes, known)
         await self._ids.step("before write")
         if comparing.history_days:
@@ -136,18 +140,23 @@ class Rounds:
         # Behind `mongos` a refused write may still succeed later: the fence prevents that.
         tombstones = await self._recovery.fence(batch) if errors else 0
         made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
-        meant = writes[0].tried
-        plan.results |= {row.output_id: meant[row.output_id] for row in made}
+        plan.results |= {row.output_id: plan.meant[row.output_id] for row in made}
         return Outcome(plan.count(made, tombstones), plan.results, errors)
 
-    async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> None:
-        """Hash again the new and stored items that were hashed before the settings of the group changed."""
+    async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
+        """Hash again the new and stored items that were hashed before the settings of the group changed.
+
+        Return the writes that go on: with other settings, other keys are made for items that were sent without one.
+        """
         stale, slices = [], _Slices()
         for write in writes:
             for key, change in write.changes.items():
                 if not isinstance(change, Put):
                     continue
                 if mark_of(change.content_hash) != comparing.mark:
+                    if change.key_is_made:
+                        write.fail(StoreUnavailable("the settings of the group have changed"))
+                        break
                     write.changes[key] = change = rehashed(change, comparing)
                     await slices.pause()
                 there = known.get(key)
@@ -159,6 +168,7 @@ class Rounds:
                 there = known[found["_id"]]
                 there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
                 await slices.pause()
+        return [write for write in writes if not write.done.done()]
 
     async def _keep_versions(self, plan: Plan) -> None:
         """Let the database copy the versions that this round replaces; existing copies stay as they are."""
@@ -183,12 +193,13 @@ class Rounds:
                 tried = write.tried.get(key)
                 if tried is not None and there is not None and there["id"] == tried["id"]:
                     plan.results[key] = tried  # the failed attempt had written it
-                elif key not in write.results:
+                elif key not in write.results and (there is None or there["id"] < batch.first):
+                    # Else it was changed since this batch took its ids; its id must not decrease: in the next round.
                     plan.add(key, change, there)
                 await slices.pause()
-        meant = {row.output_id: row.result for row in plan.rows}
+        plan.meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
-            write.tried = meant
+            write.tried = {**write.tried, **plan.meant} if write.tried else plan.meant
         return plan
 
     async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
