@@ -235,16 +235,15 @@ class Crawls:
         await self._counts.gather(group)
         owner = group.owner
         others = await self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).limit(_MAX_JOBS).to_list(None)
-        deadline, deleted, more = time.monotonic() + _DELETE_SECONDS, 0, False
+        deadline, more = time.monotonic() + _DELETE_SECONDS, False
         for other in others:
             cursor: int | None = 0
             while cursor is not None and not more:
                 query = Query(job_id=other["job_id"], cursor=cursor, limit=_DELETED_AT_ONCE)
                 count, cursor = await self._delete(group, query)
-                deleted += count
+                if count:  # at once: the next call may fail
+                    await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
                 more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
-        if deleted:
-            await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": deleted}})
         return more or len(others) == _MAX_JOBS
 
 

@@ -97,20 +97,13 @@ def is_passing_code(code: int) -> bool:
     return code not in _DEFECT_CODES
 
 
-def is_passing(error: BulkWriteError) -> bool:
-    """Return whether a bulk write may work later: its outcome is unknown."""
-    details = error.details
-    return bool(details.get("writeConcernErrors")) or any(
-        failed["code"] not in _DEFECT_CODES for failed in details.get("writeErrors", ())
-    )
-
-
 def _is_defect(error: PyMongoError) -> bool:
     """Return whether the service has sent an operation that can never work."""
     if error.timeout:
         return False
     if isinstance(error, BulkWriteError):
-        return not is_passing(error)
+        failed = error.details.get("writeErrors", ())
+        return not (error.details.get("writeConcernErrors") or any(is_passing_code(one["code"]) for one in failed))
     if isinstance(error, OperationFailure):
         reason = str((error.details or {}).get("errmsg", ""))
         return error.code in _DEFECT_CODES and _NO_INDEX not in reason

@@ -125,7 +125,7 @@ class Upkeep:
         due = min((date for date in next_due if date is not None), default=None)
         # Only if no new work was added meanwhile.
         change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
-        await self._groups.update_one({**owner, "due": claim}, change)
+        await self._groups.update_one({**owner, "due": claim, "rounds": group.get("rounds")}, change)
 
     async def _remove_tombstones(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         if group.get("tombstones", 0) <= 0:
@@ -245,7 +245,8 @@ class Upkeep:
                 added.pop()
             counts = {name: sum(each.get(name, 0) for each in added) for name in JOB_COUNTS}
             wrong = {"items": held.get("items", 0) - counts["items"]}
-            if job.get("state") not in ("finished", "failed"):
+            is_removed = not held.get("items") and not any(counts.values())  # deletion records may be left of it
+            if job.get("state") not in ("finished", "failed") and not is_removed:
                 wrong |= _uncounted(held, counts)
             if any(wrong.values()):
                 change.job(job_id, **{name: number for name, number in wrong.items() if number})

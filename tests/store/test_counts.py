@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -476,6 +476,50 @@ async def test_a_write_while_the_group_is_removed_keeps_its_job(
     monkeypatch.undo()
     assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
     assert (await group.stats(other))["jobs"] == 1
+
+
+async def test_a_write_just_before_the_counts_of_a_removed_group_are_moved_is_counted_again(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1, root_job_id="a"))
+    await store.outputs.delete_matching(group.key, Query())
+    gather = store.jobs.gather
+
+    async def just_after_a_write(key: Any) -> None:
+        await group.write(other, make_output(2, root_job_id="b"))
+        await gather(key)
+
+    monkeypatch.setattr(store.jobs, "gather", just_after_a_write)
+    await store.groups.remove(group.key)
+    monkeypatch.undo()
+    await look_after(store, group)
+    assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
+
+
+async def test_upkeep_is_due_soon_although_the_dates_of_a_group_are_ahead(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    await group.set(store, now=datetime.now(UTC) + timedelta(hours=5))
+    await store.database["groups"].update_one(group.owner, {"$unset": {"due": ""}})
+    await group.write(store, make_output(2))
+    assert (await group.document(store))["due"] < datetime.now(UTC) + timedelta(minutes=1)
+
+
+async def test_a_batch_that_is_finished_during_a_long_look_keeps_its_group_due(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1))
+    recount = store.upkeep._recount
+
+    async def and_then_written(owner: Any, *rest: Any) -> Any:
+        done = await recount(owner, *rest)
+        claim = (await group.document(store))["due"]
+        await group.write(store, make_output(2))
+        await group.set(store, due=claim)  # as if the claim were almost over
+        return done
+
+    monkeypatch.setattr(store.upkeep, "_recount", and_then_written)
+    await look_after_once(store, group)
+    assert "due" in await group.document(store)
 
 
 async def test_a_group_that_becomes_urgent_while_another_is_looked_at_is_the_next(

@@ -113,6 +113,30 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
     await group.assert_counts_are_exact(store)
 
 
+async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_it_deleted(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.crawls._DELETED_AT_ONCE", 3)
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    await group.write(store, make_output(0, root_job_id="b"))
+    found = await finish(store, group, "b")
+    delete, calls = store.crawls._delete, 0
+
+    async def until_it_fails(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise StoreUnavailable("injected")
+        return await delete(*args)
+
+    monkeypatch.setattr(store.crawls, "_delete", until_it_fails)
+    with pytest.raises(StoreUnavailable):
+        await store.crawls.delete_missing(group.key, found)
+    assert await store.crawls.delete_missing(group.key, found) is False
+    job = await store.crawls.one(group.key, "b")
+    assert job is not None and job["deleted"] == 9
+
+
 async def test_an_item_that_another_job_sees_during_the_deletion_stays(
     store: Store, other: Store, group: Group
 ) -> None:

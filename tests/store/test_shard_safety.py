@@ -20,7 +20,7 @@ from tests.support.tails import SOON, reading, until_waiting
 DELAY = 0.3  # seconds: many times what lies between two commands that are sent together
 GROUP_KEY = ("organization_id", "group_id")
 SHARD_KEYS = {
-    **dict.fromkeys(("outputs", "groups", "jobs", "days", "reviews"), GROUP_KEY),
+    **dict.fromkeys(("outputs", "versions", "groups", "jobs", "days", "reviews"), GROUP_KEY),
     **dict.fromkeys(("cookies", "local_storage", "origins", "webhooks", "deliveries"), ("organization_id",)),
 }
 
@@ -90,6 +90,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         await group.walk(store, **query)
     await store.outputs.one(owner, written[0]["output_id"])
     await store.outputs.version(owner)
+    await store.outputs.versions(owner, written[0]["output_id"], 10, 0)
     async for _ in store.outputs.pages(owner, Query()):
         pass
     with reading(store, group, cursor=await store.outputs.version(owner)) as reader:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import AbstractContextManager
+from typing import Any
 
 import pytest
 
-from service.store import Behind, Form, Page, Part, Store, StoreUnavailable
+from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
 from service.store.outputs import tail as tails
 from service.store.outputs.tail import Reader
 from tests.support.api import make_output
@@ -161,3 +162,28 @@ async def test_a_failing_database_is_told_to_all_who_wait(
             assert [type(error) for error in found] == [StoreUnavailable] * 2
         assert keys(await first.next(SOON)) == ["key-0"]  # it goes on
     assert gate.used == 0
+
+
+async def test_what_was_read_in_vain_is_not_read_again(
+    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader whose filter matches nothing waits where it is, while its tail goes on."""
+    read, cursors = store.outputs._reading.page, []
+
+    async def page(key: Any, query: Query) -> Page:
+        cursors.append(query.cursor)
+        return await read(key, query)
+
+    monkeypatch.setattr(store.outputs._reading, "page", page)
+    query = Query(limit=0, url="https://nowhere.example/")
+    with store.outputs.tail(group.key, query, LINES, gate) as reader:
+        waiting = asyncio.ensure_future(reader.next(SOON))
+        await until_waiting(store)
+        for number in range(1, 4):
+            await group.write(store, make_output(number))
+            async with asyncio.timeout(SOON):
+                while len(cursors) < number:
+                    await asyncio.sleep(0.005)
+        await group.write(store, make_output(4, source_url="https://nowhere.example/"))
+        assert keys(await waiting) == ["key-4"]
+    assert cursors[:3] == sorted(set(cursors[:3]))

@@ -49,5 +49,6 @@ class Change:
         if self.recount:
             update["recount"] = {"$add": [{"$ifNull": ["$recount", 0]}, 1]}
         if "pending" in update or self.deleted or self.tombstones or self.recount:
-            update["due"] = {"$min": ["$due", date + UPKEEP_DELAY]}
+            delay = int(UPKEEP_DELAY.total_seconds() * 1000)
+            update["due"] = {"$min": ["$due", {"$add": ["$$NOW", delay]}]}
         return update

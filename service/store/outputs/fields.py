@@ -31,7 +31,7 @@ def has_value(path: str, text: str) -> dict[str, Any]:
     elif len(text) <= 400 and _NUMBER.fullmatch(text):
         number: int | float = int(text) if text.lstrip("-").isdigit() else float(text)
         if isinstance(number, int) and not -_INT64 <= number < _INT64:
-            number = float(number)
+            number = float(text)
         if math.isfinite(number):
             wanted.append(number)
     return {f"data.{path}": {"$in": wanted}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from pymongo import DESCENDING
@@ -145,7 +145,7 @@ class Reading:
                 except TimeoutError:
                     return
 
-    async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncIterator[Page]:
+    async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
 
         Every item that is there when it begins is part of it, unless it is deleted meanwhile.

@@ -179,6 +179,7 @@ class Tail:
             while self._buffer:
                 self._drop()
             self._begin = self._end = start
+        start = max(start, self._end)  # up to there, nothing is unread: it is in the buffer
         with time_budget(self._timeout):
             response_has_begun()  # waits for a failover, once for all readers
             if await self._reading.version(self._group) <= start:
