@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -126,12 +129,24 @@ async def fields(request: web.Request) -> web.StreamResponse:
 
 
 async def describe_fields(
-    request: web.Request, group: Group, job_id: str | None, limit: int, named: Iterable[str] = ()
+    request: web.Request,
+    group: Group,
+    job_id: str | None,
+    limit: int,
+    named: Iterable[str] = (),
+    seconds: float = math.inf,
 ) -> dict[str, Any]:
-    """Return the statistics of the fields of a group or of one job, over its newest `limit` items."""
+    """Return the statistics of the fields of a group or of one job, over its newest `limit` items.
+
+    After some seconds the items read so far are enough.
+    """
     query = Query(job_id=job_id, newest_first=True, fields=("data",))
     statistics = FieldStatistics(named)
     request[ADMISSION].hold(STREAM_BYTES)
-    async for page in request.app[STORE].outputs.pages(group, query, limit):
-        await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
+    end = time.monotonic() + seconds
+    async with aclosing(request.app[STORE].outputs.pages(group, query, limit)) as pages:
+        async for page in pages:
+            await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
+            if time.monotonic() > end:
+                break
     return statistics.result()

@@ -19,7 +19,8 @@ from service.http.output.responses import json_response
 from service.store import Group
 
 _INPUT = JobInput()
-_DESCRIBED = 1000
+# Items that are read for the fill rates, and for how long: the time of the database for the whole request is limited.
+_DESCRIBED, _DESCRIBING_SECONDS = 1000, 1.5
 
 
 @endpoint("Get a job", Job(), not_found=True)
@@ -45,7 +46,7 @@ async def put(request: web.Request) -> web.StreamResponse:
     if said["state"] == "finished" and job.get("state") != "finished":
 
         async def describe(named: Iterable[str]) -> list[Any]:
-            described = await describe_fields(request, group, job_id, _DESCRIBED, named)
+            described = await describe_fields(request, group, job_id, _DESCRIBED, named, _DESCRIBING_SECONDS)
             return described["fields"]  # type: ignore[no-any-return]
 
         job = await crawls.finish(group, job_id, describe)

@@ -92,7 +92,7 @@ FAMILIES = {
 }
 
 
-class Metrics(Collector):
+class Metrics:
     """The values of this worker, and of all workers when they are collected."""
 
     def __init__(self, settings: Settings, store: Store, limits: Limits) -> None:
@@ -217,10 +217,6 @@ class Metrics(Collector):
         registry.register(_Collected(self._collect(state)))
         encode, content_type = choose_encoder(accept)
         return encode(registry), content_type
-
-    def collect(self) -> Iterable[Metric]:
-        """Yield every family except those of the database."""
-        return self._collect(None)
 
     def _collect(self, state: InFlight | None) -> Iterator[Metric]:
         workers = {self._worker: self._cells.rows()} if self._folder is None else read_rows(self._folder)

@@ -94,14 +94,10 @@ class Protocol(web.RequestHandler):
     @property
     def busy(self) -> bool:
         """Return whether a request is being received, handled or responded to."""
-        return self.handling or self._receiving_body or self._head_timer is not None
+        return self.handling or self.has_unread_body or self._head_timer is not None
 
     @property
     def has_unread_body(self) -> bool:
-        return self._receiving_body
-
-    @property
-    def _receiving_body(self) -> bool:
         return self._body is not None and not self._body.is_eof()
 
     def begin(self, request: web.BaseRequest) -> None:
@@ -115,7 +111,7 @@ class Protocol(web.RequestHandler):
         """Note that the handler is done, and its response is sent now."""
         self._request, self.handling, self._chunked = None, False, False
         self._received = self._small_chunks = 0
-        if not self._receiving_body:
+        if not self.has_unread_body:
             self._body = None
         too_far_ahead = self._buffer_paused and not self._messages
         if response is not None and (self.half_closed or too_far_ahead):
@@ -125,7 +121,7 @@ class Protocol(web.RequestHandler):
         if self._drained is not None:
             self._drop(len(data))
             return
-        is_body = self._receiving_body
+        is_body = self.has_unread_body
         if is_body and self._chunked:
             self._receive_chunks(data)
             if self._drained is not None:
@@ -139,7 +135,7 @@ class Protocol(web.RequestHandler):
             message, body = self._messages[-1]
             if isinstance(body, StreamReader):
                 self._body, self._chunked = body, bool(getattr(message, "chunked", False))
-            if self._chunked and self._receiving_body:
+            if self._chunked and self.has_unread_body:
                 self._receive_chunks(data)
         elif not is_body:
             self._receive_head(len(data))
@@ -222,7 +218,7 @@ class Protocol(web.RequestHandler):
             return False
         if self._head_timer is not None:
             asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_handling)
-        elif not self.handling or self._receiving_body:
+        elif not self.handling or self.has_unread_body:
             return False
         self.half_closed = True
         return True

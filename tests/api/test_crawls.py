@@ -188,6 +188,17 @@ async def test_a_finished_job_is_taken_stock_of(admin: Api) -> None:
     assert (await job_of(admin, "a"))["items"] == 2
 
 
+async def test_a_job_whose_items_take_long_to_read_is_described_by_the_newest_of_them(
+    admin: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.handlers.jobs._DESCRIBING_SECONDS", 0.0)
+    await crawl(admin, "a", range(5))
+    await crawl(admin, "a", [5, 6], late=True)
+    job = await put(admin, "a")
+    assert (job["state"], job["items"]) == ("finished", 7)
+    assert {"path": "late", "fill_rate": 1.0} in job["fields"]
+
+
 async def test_saying_the_same_again_changes_nothing(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     await rules(admin, {"min_items": 3})
@@ -443,6 +454,7 @@ async def catalogue(admin: Api) -> Api:
         ("where=title:Lamp%202", [2]),
         ("where=price.amount:12", [2]),
         ("where=price.amount:12.0", [2]),
+        (f"where=price.amount:{'9' * 310}", []),
         ("where=title:", [6]),
         ("rejected=true", [1, 2]),
         ("rejected=false", [0, 3, 4, 5, 6]),

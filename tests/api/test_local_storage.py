@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from service.http.middleware.limits import LIMITS
+from service.store import Store
 from tests.support.api import Api, make_entry
 from tests.support.contract import HeldApi
 
@@ -24,6 +27,21 @@ async def stored(api: Api, **changes: Any) -> dict[str, Any]:
     (entry,) = await api.ok(PATH)
     assert isinstance(entry, dict)
     return entry
+
+
+async def test_a_body_is_counted_in_the_memory_of_requests_until_it_is_stored(
+    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_entries, held = store.local_storage.set, []
+
+    async def set_and_note(*args: Any) -> Any:
+        held.append(app[LIMITS].bytes.used)
+        return await set_entries(*args)
+
+    monkeypatch.setattr(store.local_storage, "set", set_and_note)
+    await api.ok(PATH, [make_entry(value="x" * 100_000)])
+    assert held[0] >= 100_000
+    assert app[LIMITS].bytes.used == 0
 
 
 async def test_an_entry_comes_out_with_exactly_the_fields_of_the_contract(api: Api) -> None:

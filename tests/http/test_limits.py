@@ -174,7 +174,7 @@ class TestCors:
         ):
             assert response.headers["Access-Control-Allow-Origin"] == origin
             exposed = response.headers["Access-Control-Expose-Headers"].split(", ")
-            assert {"ETag", "Link", "X-Request-ID", "Retry-After"} <= set(exposed)
+            assert {"ETag", "Link", "X-Cursor", "X-Request-ID", "Retry-After"} <= set(exposed)
             assert "Origin" in response.headers["Vary"]
 
     @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ class Records:
         admission = request[ADMISSION]
         async with Slice(request.app[LIMITS].decoding) as slice:
             loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold, slice)
-        admission.release(len(raw))
+        if then is not _unchanged:  # what it made is counted instead
+            admission.release(len(raw))
         return loaded
 
     async def load(

@@ -39,4 +39,4 @@ async def add_cors(request: web.Request, response: web.StreamResponse) -> None:
     response.headers["Vary"] = f"{vary}, Origin" if vary else "Origin"
     if origin := _allowed(request):
         response.headers["Access-Control-Allow-Origin"] = origin
-        response.headers["Access-Control-Expose-Headers"] = "ETag, Link, Retry-After, X-Request-ID"
+        response.headers["Access-Control-Expose-Headers"] = "ETag, Link, Retry-After, X-Cursor, X-Request-ID"
