@@ -79,8 +79,17 @@ def test_items_are_approved_and_the_missing_ones_named(client: Client, capsys: A
     assert main(["outputs", "approve", "group", *ids]) == 0
     assert "2 updated, 0 unchanged" in capsys.readouterr().out
     assert main(["outputs", "approve", "group", ids[0], "nobody", "--withdraw"]) == 1
-    assert "error: not in group 'group': nobody" in capsys.readouterr().err
+    assert "error: 1 updated, 0 unchanged; not in group 'group': nobody" in capsys.readouterr().err
     assert [item["output_id"] for item in client.outputs("group", is_approved=True)] == [ids[1]]
+
+
+@pytest.mark.parametrize("by_id", [True, False])
+def test_an_approved_item_is_no_longer_rejected(client: Client, by_id: bool) -> None:
+    client.push("group", [dict(item, tags={"rejected": "Duplicate", "shop": "a"}) for item in make_outputs(1)])
+    (item,) = client.outputs("group")
+    assert main(["outputs", "approve", "group", item["output_id"] if by_id else "--all"]) == 0
+    (item,) = client.outputs("group")
+    assert (item["is_approved"], item["tags"]) == (True, {"shop": "a"})
 
 
 @pytest.mark.parametrize("options", [[], ["--job-id", ""], ["--all", "--country", ""]])

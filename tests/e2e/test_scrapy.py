@@ -90,6 +90,17 @@ class Fail:
 """
 
 
+DROP = """
+from scrapy.exceptions import DropItem
+
+class Drop:
+    def process_item(self, item):
+        if item["sku"] == "SKU-4":
+            raise DropItem("too dim")
+        return item
+"""
+
+
 @pytest.fixture(scope="module")
 def running(mongo_url: str) -> Iterator[ServiceProcess]:
     with ServiceProcess(mongo_url) as process:
@@ -128,6 +139,8 @@ class Shop:
         if "session=4f1c" not in handler.headers.get("Cookie", ""):
             return 403, {}, b"log in first"
         html = {"Content-Type": "text/html"}
+        if handler.path == "/robots.txt":
+            return 200, {"Content-Type": "text/plain"}, b"User-agent: *\nDisallow: /lamp/5\n"
         if handler.path == "/":
             return 200, html, "".join(f'<a href="/lamp/{n}">{n}</a>' for n in range(PAGES)).encode()
         number = handler.path.rpartition("/")[2]
@@ -294,8 +307,10 @@ def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str
         (403, {}, "1 pages had the status 403"),
         (200, {}, "there were errors"),
         (404, {"SDS_KEY_FIELDS": "sku,nothing"}, "the crawl stored no item"),
+        (404, {"ITEM_PIPELINES": '{"own.Drop": 300}'}, "pipelines dropped 1 items"),
+        (404, {"ROBOTSTXT_OBEY": "True"}, "robots.txt forbids 1 pages"),
     ],
-    ids=["stopped", "forbidden", "broken", "dropped"],
+    ids=["stopped", "forbidden", "broken", "dropped", "dropped by a pipeline", "robots"],
 )
 def test_an_incomplete_crawl_deletes_nothing_and_says_why(
     client: Client, token: str, tmp_path: Path, status: int, settings: dict[str, str], word: str
@@ -305,6 +320,7 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
     with Site(shop.respond) as site:
         crawl(tmp_path, site, client, token)
         shop.gone, shop.gone_status = {"3"}, status
+        (tmp_path / "own.py").write_text(DROP)
         log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
     assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
     assert "sds/deleted" not in stats

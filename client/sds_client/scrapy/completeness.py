@@ -18,6 +18,10 @@ def why_incomplete(reason: str, stats: Mapping[str, Any]) -> str | None:
         return "the crawl stored no item"
     if dropped := stats.get("sds/dropped"):
         return f"{dropped} items could not be stored"
+    if dropped := stats.get("item_dropped_count"):
+        return f"pipelines dropped {dropped} items"
+    if forbidden := stats.get("robotstxt/forbidden"):
+        return f"robots.txt forbids {forbidden} pages"
     for name, count in stats.items():
         status = name.removeprefix(_IGNORED)
         if status != name and status not in _GONE:
