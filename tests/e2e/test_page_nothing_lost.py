@@ -195,6 +195,54 @@ async def test_an_approval_and_a_rejection_can_be_undone_from_their_message(new_
     assert judged(reviewer) == {}
 
 
+async def test_of_two_decisions_that_wait_for_the_service_the_later_one_counts(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await page.context.set_offline(True)
+    unsaved = page.locator("#unsaved")
+    for key in "ja":
+        await page.keyboard.press(key)
+    await expect(unsaved).to_contain_text("1 change is not saved.")
+    for key in "kx":
+        await page.keyboard.press(key)
+    await reject(page, "Duplicate")
+    await expect(unsaved).to_contain_text("1 change is not saved.")
+    await page.context.set_offline(False)
+    await expect(page.locator("#notice")).to_contain_text("1 item rejected.")
+    await expect(unsaved).to_be_hidden()
+    assert judged(reviewer) == {"key-29": "Duplicate"}
+
+
+async def test_an_approval_whose_response_was_lost_is_not_taken_for_somebody_elses(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    page = await open_group(await new_tab(reviewer))
+
+    async def lose_the_response(route: Any) -> None:
+        await route.fetch()
+        await route.abort()
+
+    await page.route("**/v1/outputs/**", lambda route: lose_the_response(route), times=1)
+    await page.keyboard.press("j")
+    await page.keyboard.press("a")
+    await expect(page.locator("#notice")).to_contain_text("1 item was approved already.")
+    assert judged(reviewer) == {"key-29": True}
+
+
+async def test_an_item_that_changed_since_it_was_selected_is_not_deleted(new_tab: Any, reviewer: Caller) -> None:
+    tab = await new_tab(reviewer)
+    tab.expected |= {412}
+    page = await open_group(tab)
+    for row in range(2):
+        await rows(page).nth(row).get_by_role("checkbox").check()
+    reviewer.post(f"outputs/{GROUP}", [make_output(29, data={"new": True})])
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_label("Type 2 to confirm").fill("2")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.locator("#notice")).to_contain_text("1 item deleted. 1 item was changed meanwhile and kept.")
+    kept = {item["key_hash"] for item in reviewer.get(f"outputs/{GROUP}?limit=100")["items"]}
+    assert kept == {f"key-{number}" for number in range(30)} - {"key-28"}
+
+
 async def test_approving_again_says_that_it_changed_nothing(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
     for key, said in (("a", "1 item approved."), ("a", "1 item was approved already.")):

@@ -17,7 +17,7 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   const problem = el("p", { class: "problem", role: "alert" });
   const dialog = el("dialog", {
     class: kind, "aria-labelledby": "dialog-title",
-    onmousedown: (event) => event.target === dialog && !isTyped(dialog) && dialog.close(),
+    onmousedown: (event) => event.target === dialog && !isTyped(dialog) && !dialog.dataset.stays && dialog.close(),
     onclose: () => {
       removeEventListener("hashchange", leave);
       keepNotice(dialog);

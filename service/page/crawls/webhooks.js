@@ -103,4 +103,5 @@ function showSecret(secret) {
     el("p", null, "It is shown only now. With it you check that a call comes from this service (Standard Webhooks)."),
     el("p", null, el("code", { class: "text" }, secret), " ", copyButton("Copy", () => secret)),
   ], el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+  dialog.dataset.stays = "yes"; // a click beside it would lose the secret
 }

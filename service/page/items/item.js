@@ -137,10 +137,13 @@ export function refreshItem(desk, item) {
   if (focused) dialog.querySelector(`[data-judge="${focused}"]`)?.focus();
 }
 
+/** Delete an item as it was looked at: one that changed since stays. */
+export const removeItem = (desk, { output_id, id }) => remove(["outputs", desk.view.group, output_id], {}, { headers: { "If-Match": `"${id}"` } });
+
 function deleteItem(desk, item) {
   const { dialog } = desk.parts;
   confirm("Delete this item?", `${heading(item)}: its data and files go, and readers of the group learn that it was deleted.`, "Delete", async () => {
-    await remove(["outputs", desk.view.group, item.output_id]);
+    await removeItem(desk, item);
     dialog.close();
     desk.drop(item.output_id);
     say("The item is deleted");

@@ -30,15 +30,15 @@ export const changesOf = (items, to) => items.map((item) => ({ item, to }));
  */
 export async function judge(desk, changes, work = {}) {
   for (const { item } of changes) desk.pending.add(item.output_id);
-  const done = [], conflicts = [];
-  let gone = 0, full = 0, left = changes, failure = null;
+  const done = [];
+  let conflicts = [], gone = 0, full = 0, left = changes, failure = null;
   try {
     while (left.length && !work.signal?.aborted) {
       const part = left.slice(0, BATCH);
       const { items } = await patch(["outputs", desk.view.group], part.map(toRecord));
       items.forEach(({ id, result }, i) => {
         const { item, to } = part[i];
-        if (result === "conflict") conflicts.push(item.output_id);
+        if (result === "conflict") conflicts.push({ item, to });
         else if (result === "not_found") gone += 1;
         else if (result === "too_large") full += 1;
         else done.push({ item: apply(desk, item, id, to), was: stateOf(item), to });
@@ -53,7 +53,11 @@ export async function judge(desk, changes, work = {}) {
     for (const { item } of changes) desk.pending.delete(item.output_id);
   }
   if (failure) keep(desk, left, failure);
-  const newer = await showNewer(desk, conflicts);
+  const newer = await showNewer(desk, conflicts.map(({ item }) => item.output_id));
+  // One that is as it should be: the response to an earlier attempt was lost, or somebody else decided the same.
+  const same = ({ item, to }) => newer.find((one) => one.output_id === item.output_id && isSame(stateOf(one), to));
+  for (const change of conflicts.filter(same)) done.push({ item: same(change), was: change.to, to: change.to });
+  conflicts = conflicts.filter((change) => !same(change));
   report(desk, done, { newer, conflicts: conflicts.length, gone, full, stopped: failure ? 0 : left.length });
   if (done.length) desk.counts();
   return { done, left, failure };
@@ -125,6 +129,9 @@ export function forgetUnsaved() {
 }
 
 function keep(desk, changes, failure) {
+  const newer = new Set(changes.map(({ item }) => item.output_id)); // of two decisions about an item the later one counts
+  for (const waiting of unsaved) waiting.changes = waiting.changes.filter(({ item }) => !newer.has(item.output_id));
+  unsaved = unsaved.filter((waiting) => waiting.changes.length);
   unsaved.push({ desk, changes, failure });
   showUnsaved();
 }

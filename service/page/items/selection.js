@@ -6,7 +6,7 @@ import { announce, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
 import { DELETABLE } from "./filters.js";
-import { moveItem } from "./item.js";
+import { moveItem, removeItem } from "./item.js";
 import { APPROVED, askReason, changesOf, judge, rejectedFor } from "./judging.js";
 import { rowOf } from "./table.js";
 
@@ -78,7 +78,7 @@ function showSelection(desk) {
   selection.hidden = !desk.selected.size && !desk.work;
   if (desk.work) return showWork(desk);
   const button = (text, onclick, kind = "") => el("button", { type: "button", class: kind, onclick }, text);
-  const chosen = () => [...desk.selected.values()];
+  const chosen = () => chosenOf(desk);
   const more = wholePage && !desk.isAll && (desk.page.next || desk.page.previous);
   put(selection,
     el("strong", null, `${desk.isAll ? "All " : ""}${many(desk.selected.size, "item")} selected`),
@@ -247,7 +247,7 @@ async function deleteAll(desk, items) {
   const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name));
   const newest = String(items.reduce((most, { id }) => Math.max(most, id), 0)); // what comes meanwhile stays
   let left = items;
-  let deleted = 0;
+  let deleted = 0, changed = 0;
   try {
     await longRun(desk, "Deleting", items.length, async (signal, progress) => {
       for (let more = byFilter; more && !signal.aborted;) {
@@ -259,15 +259,16 @@ async function deleteAll(desk, items) {
       }
       while (!byFilter && left.length && !signal.aborted) {
         const part = left.slice(0, AT_ONCE);
-        await Promise.all(part.map(({ output_id }) => remove(["outputs", desk.view.group, output_id]).catch((error) => {
-          if (error.status !== 404) throw error;
+        await Promise.all(part.map((item) => removeItem(desk, item).then(() => (deleted += 1), (error) => {
+          if (![404, 412].includes(error.status)) throw error;
+          if (error.status === 412) changed += 1;
         })));
         left = left.slice(part.length);
-        deleted += part.length;
-        progress(deleted);
+        progress(items.length - left.length);
       }
     });
-    say(left.length ? "Deleting stopped." : `${many(deleted, "item")} deleted.`);
+    const kept = changed ? ` ${many(changed, "item was", "items were")} changed meanwhile and kept.` : "";
+    say(`${left.length ? "Deleting stopped." : `${many(deleted, "item")} deleted.`}${kept}`, changed ? "bad" : "");
   } catch (error) {
     say(`Not everything is deleted. ${sentenceOf(error)}`, "bad");
   }

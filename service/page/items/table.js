@@ -3,7 +3,6 @@
 import { askInDialog } from "../base/dialogs.js";
 import { announce, cell, el, faint, isWebAddress, outside, put, row, rowHead, time } from "../base/dom.js";
 import { at, isObject, joinPath, many, shorten, splitPath } from "../base/format.js";
-import { may } from "../base/session.js";
 import { reasonOf } from "./judging.js";
 import { anyPicture, isInline, pictureOf, thumbnail } from "./pictures.js";
 
@@ -18,7 +17,7 @@ export function showRows(place, desk) {
   put(place, el("div", { class: "scroll", role: "region", tabindex: 0, "aria-labelledby": "outputs-title" },
     el("table", { class: "rows cards", role: "table" },
       el("thead", { role: "rowgroup" }, el("tr", { role: "row" },
-        head({ class: "id-cell" }, may("write") && all, el("span", null, "Id")),
+        head({ class: "id-cell" }, all, el("span", null, "Id")),
         pictures && head({ class: "picture-cell" }, el("span", { class: "unseen" }, "Picture")),
         columns.map((path) => sortable(head, path, desk, numeric.has(path))))),
       el("tbody", { role: "rowgroup" }, items.map((item) => one(item, desk, pictures))))));
@@ -33,7 +32,7 @@ function sortable(head, path, desk, isNumber) {
 function one(item, desk, pictures) {
   const { output_id } = item;
   const listed = item.listed ?? item.id; // where it stood when the page was read: a judged row does not jump
-  const check = may("write") && el("input", {
+  const check = el("input", {
     type: "checkbox", "aria-label": `Select item ${listed}`, checked: desk.selected.has(output_id), onchange: () => desk.select(output_id, check.checked),
   });
   return row({ "data-item": output_id, "aria-selected": desk.selected.has(output_id) ? "true" : "false", onclick: openOnClick },

@@ -232,18 +232,29 @@ function edit(name, record, isKnown = false) {
     text(kind.named, kind.named === "name" ? "Name" : "Key", record[kind.named], { ...fixed, autofocus: !isKnown }),
     field("state-value", "Value", el("textarea", { id: "state-value", name: "value", rows: 3, spellcheck: "false", autofocus: isKnown }, record.value ?? "")),
     text("path", "Path", record.path ?? "/", isKnown ? { readonly: true } : {}),
-    text("expires", `Expires (UTC); without a date: ${kind.never}`, until === null ? "" : new Date(until).toISOString().slice(0, 16), { type: "datetime-local" }),
+    text("expires", `Expires (UTC); without a date: ${kind.never}`, until === null ? "" : new Date(until).toISOString().slice(0, 19), { type: "datetime-local", step: 1 }),
     name === "cookies" && el("div", { class: "actions" }, check("secure", "Secure"), check("http_only", "HttpOnly")),
   ], [
     button("Cancel", () => dialog.close(), "quiet"),
     el("button", { class: "primary" }, "Save"),
   ], (data) => {
-    const stored = Object.fromEntries(["domain", kind.named, "value", "path"].map((one) => [one, one === "value" ? data.get(one) : data.get(one).trim()]));
+    const identity = ["domain", kind.named, "path"].map((one) => [one, isKnown ? record[one] : data.get(one).trim()]);
+    const stored = { ...Object.fromEntries(identity), value: data.get("value") };
     const date = data.get("expires");
     stored.expires = date ? `${date}${date.length === 16 ? ":00" : ""}Z` : null;
     if (name === "cookies") Object.assign(stored, { secure: data.has("secure"), http_only: data.has("http_only") });
-    return act(() => post([name], [stored]), () => `${shorten(stored[kind.named], 80)} is saved`);
+    const isEdited = isKnown && name === "cookies";
+    return act(() => (isEdited ? storeCookie(stored) : post([name], [stored])), () => `${shorten(stored[kind.named], 80)} is saved`);
   });
+}
+
+/** Store a cookie with the members that it has besides these, such as sameSite: only a storage state has them. */
+async function storeCookie({ http_only: httpOnly, expires, ...stored }) {
+  const { cookies } = await get(["storage-state"], { domain: siteOf(stored.domain) });
+  const path = stored.path || "/";
+  const before = cookies.find((one) => one.domain === stored.domain && one.name === stored.name && one.path === path);
+  const seconds = expires === null ? -1 : Date.parse(expires) / 1000;
+  await post(["storage-state"], { cookies: [{ ...before, ...stored, path, httpOnly, expires: seconds }], origins: [] });
 }
 
 /** Ask for a file or a text with browser state, and store what is in it. */
