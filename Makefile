@@ -60,7 +60,7 @@ lock: $(DEV) ## Choose the newest allowed versions and write them with their has
 	done
 
 $(INSTALLED): setup.cfg client/pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "error: needs Python 3.11 or newer: make PYTHON=/path/to/python3 ...")'
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "error: needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints.txt

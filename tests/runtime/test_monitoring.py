@@ -53,7 +53,7 @@ def _labels(name: str) -> tuple[str, ...]:
 
 def test_every_alert_has_a_test_that_it_fires_and_one_that_it_is_quiet() -> None:
     tests: list[dict[str, Any]] = yaml.safe_load((FOLDER / "rules.test.yaml").read_text())["tests"]
-    assert {test["name"] for test in tests} == {f"{alert} {does}" for alert in ALERTS for does in ("fires", "is quiet")}
+    assert {test["name"] for test in tests} >= {f"{alert} {does}" for alert in ALERTS for does in ("fires", "is quiet")}
 
 
 @pytest.mark.parametrize("alert", ALERTS)
