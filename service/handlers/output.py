@@ -8,12 +8,12 @@ from typing import Any
 from aiohttp import web
 
 from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult, OutputsPage, VersionsQuery
-from service.handlers.outputs import CACHING, COPIES
+from service.handlers.outputs import CACHING, COPIES, PATCH_SIZES
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_group, path_id
-from service.http.keys import STORE
+from service.http.keys import SETTINGS, STORE
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
 from service.http.output.etags import is_known, required_tags
@@ -104,7 +104,7 @@ async def patch(request: web.Request) -> web.StreamResponse:
     Merged tags larger than `MAX_ITEM_BYTES` are refused as `too_large` and change nothing.
     """
     group, output_id = path_group(request), path_id(request, "output_id")
-    loaded = await read_object(request, _PATCH)
+    loaded = await read_object(request, _PATCH, PATCH_SIZES * request.app[SETTINGS].max_item_bytes)
     change = Patch("output_id", output_id, loaded.get("is_approved"), loaded.get("tags"), _if_match(request))
     (result,) = await request.app[STORE].outputs.patch(group, [change])
     result = _checked(result)

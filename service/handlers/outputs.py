@@ -37,7 +37,9 @@ from service.http.output.responses import WHOLE, bytes_response, json_response, 
 from service.store import Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
 
 INPUT = Records(OutputInput)
-PATCHES = Records(OutputPatchOf)
+# The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: it is merged on the event loop, 25 ms per megabyte.
+PATCH_SIZES = 2
+PATCHES = Records(OutputPatchOf, PATCH_SIZES)
 _QUERY = QueryLoader(OutputsQuery())
 _DELETE = QueryLoader(DeleteQuery(), refuse_empty=True)
 # A client may cache a page, but must revalidate it each time.

@@ -175,6 +175,14 @@ async def test_a_thousand_are_taken_and_no_more(admin: Api) -> None:
     assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
 
 
+async def test_a_patch_that_would_take_long_to_merge_is_refused(admin: Api, items: list[dict[str, Any]]) -> None:
+    tags = {f"{number:0100}": number for number in range(22_000)}
+    one = await admin.patch(f"/v1/outputs/shop/{items[0]['output_id']}", {"tags": tags})
+    assert (one.status, one.problems()) == (422, [(["body"], "too_large")])
+    many = await admin.patch("/v1/outputs/shop", [{"key_hash": "key-0"}, {"key_hash": "key-1", "tags": tags}])
+    assert (many.status, many.problems()) == (422, [(["body", "1"], "too_large")])
+
+
 async def test_tags_that_would_become_too_large_are_left_as_they_are(admin: Api, items: list[dict[str, Any]]) -> None:
     await patched(admin, {"key_hash": "key-1", "tags": {"a": "x" * 600_000}})
     body = await patched(

@@ -21,9 +21,11 @@ from service.settings import Settings
 MAX_KEY = 1024
 
 
-async def read_object(request: web.Request, schema: Schema) -> dict[str, Any]:
+async def read_object(request: web.Request, schema: Schema, max_bytes: int | None = None) -> dict[str, Any]:
     """Return the object in a request's body. Raises with all that is wrong with it."""
     raw = await read_body(request)
+    if max_bytes is not None and len(raw) > max_bytes:
+        raise invalid("too_large", f"Must be at most {max_bytes} bytes", "body")
     settings = request.app[SETTINGS]
 
     def work() -> dict[str, Any]:

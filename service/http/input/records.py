@@ -37,10 +37,11 @@ class Records:
     the event loop in slices of a few milliseconds.
     """
 
-    def __init__(self, schema: type[Schema]) -> None:
+    def __init__(self, schema: type[Schema], item_sizes: int | None = None) -> None:
         self._schema = schema()
         self._decoder = Decoder(self._schema)
         self.lists = lists_of(self._schema)
+        self.item_sizes = item_sizes  # the most bytes of a record, as a multiple of MAX_ITEM_BYTES
 
     async def read(
         self,
@@ -127,6 +128,9 @@ class _Loading:
     def add(self, index: int, name: str, raw: bytes) -> None:
         """Load one record."""
         try:
+            sizes = self._records.item_sizes
+            if sizes is not None and len(raw) > sizes * self._settings.max_item_bytes:
+                raise ItemTooLarge
             record = self._records.one(raw, index, self._settings, name)
             if self._records.lists:
                 self._count_nested(record)

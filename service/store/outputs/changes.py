@@ -197,14 +197,15 @@ class Plan:
             tags = merge_patch(known.get("tags", {}), patch.tags)
             text = documents.canonical(tags)
             size = len(text)
+            if size > self.max_item_bytes:
+                self.leave(output_id, known, "too_large")
+                return
             if text != documents.canonical(known.get("tags", {})):
                 copies = filter_tags(tags)
                 changes |= {"tags": tags, "content_hash": with_tags(known["content_hash"], tags), **copies}
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
         if approved == known["is_approved"] and "tags" not in changes:
             self.leave(output_id, known, "unchanged")
-        elif size > self.max_item_bytes:
-            self.leave(output_id, known, "too_large")
         else:
             self._set(known, "patched", changes, unset, size)
 
