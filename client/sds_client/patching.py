@@ -10,7 +10,7 @@ from sds_client.errors import ClientError
 from sds_client.paths import outputs_path
 from sds_client.transport import Transport
 from sds_client.types import PatchResult
-from sds_client.writing import counted_from
+from sds_client.writing import Batch, counted_from
 
 
 @dataclass
@@ -38,12 +38,12 @@ def patch_body(is_approved: bool | None, tags: Mapping[str, Any] | None) -> dict
     return {name: value for name, value in body.items() if value is not None}
 
 
-async def patch_some(transport: Transport, group: str, patches: list[Any], patched: Patched) -> None:
+async def patch_some(transport: Transport, group: str, batch: Batch, patched: Patched) -> None:
     """Send one batch and add its results; places in errors count from the first patch of all batches."""
     # Sent twice, a patch with if_id would conflict with its own change.
-    repeatable = not any("if_id" in patch for patch in patches)
+    repeatable = not any(b'"if_id"' in patch for patch in batch.items)
     try:
-        response = await transport.call("PATCH", outputs_path(group), value=patches, repeatable=repeatable)
+        response = await transport.call("PATCH", outputs_path(group), body=batch.body, repeatable=repeatable)
     except ClientError as error:
         raise counted_from(error, len(patched.items)) from None
     patched.add(response.json)

@@ -12,6 +12,8 @@ from sds_client.transport import LOST, Transport
 from sds_client.types import Output
 
 PAGE = 500
+# A filter that selects little sends nothing for as long as the service searches.
+_SEARCH_SECONDS = 600.0
 Order = Literal["asc", "desc"]
 
 
@@ -53,12 +55,13 @@ async def export(transport: Transport, group: str, cursor: int, options: Mapping
     After a lost connection it continues after the last line that was received.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
+    wait = _SEARCH_SECONDS if query.keys() - {"format", "fields"} else 0.0
     retry = transport.retry()
     while True:
         if cursor:
             query["cursor"] = str(cursor)
         try:
-            async with transport.open("GET", path, query=query) as response:
+            async with transport.open("GET", path, query=query, wait=wait) as response:
                 rest = b""
                 async for chunk in response.content.iter_any():
                     lines, end, rest = (rest + chunk).rpartition(b"\n")

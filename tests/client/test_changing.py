@@ -167,6 +167,13 @@ async def test_any_number_of_patches_goes_in_batches_and_is_counted() -> None:
     assert [len(json.loads(body)) for body in service.bodies] == [500, 500, 203]
 
 
+async def test_large_patches_go_in_several_bodies() -> None:
+    patches = [{"key_hash": str(n), "tags": {"note": "x" * 1_500_000}} for n in range(8)]
+    part = 8 * 2**20 // 1_500_100
+    patched, service = await sent(lambda c: c.patch_many("g", patches), many(part), many(8 - part))
+    assert (patched.updated, len(service.bodies)) == (8, 2)
+
+
 async def test_a_rejected_patch_is_named_by_its_place_among_all() -> None:
     wrong = failure(422)
     wrong.text = json.dumps({"detail": [{"loc": ["body", "3", "tags"], "msg": "Must be an object", "type": "x"}]})

@@ -132,6 +132,15 @@ def test_a_table_of_any_columns_can_be_imported(client: Client, tmp_path: Path) 
     assert oak["key_hash"] == key_hash({"sku": "100"}, ["sku"])
 
 
+def test_columns_that_only_an_export_has_are_data_in_other_tables(client: Client, tmp_path: Path) -> None:
+    text = "id,source_url,create_date\n7,https://a.example/,2020\n8,https://a.example/,2020\n"
+    assert load(tmp_path / "x.csv", text, "--job-id", "table") == 0
+    assert [item["data"] for item in client.outputs("group")] == [
+        {"id": 7, "create_date": 2020},
+        {"id": 8, "create_date": 2020},
+    ]
+
+
 @pytest.mark.parametrize(
     ("cells", "values"),
     [
@@ -146,6 +155,9 @@ def test_a_table_of_any_columns_can_be_imported(client: Client, tmp_path: Path) 
         (["1", ""], [1, None]),
         (["NaN", "1e5"], ["NaN", "1e5"]),
         (["1e5", "-0.5"], [100000.0, -0.5]),
+        (["0.10", "12345678901234567.89"], ["0.10", "12345678901234567.89"]),
+        (["1.5", "12E4567"], ["1.5", "12E4567"]),
+        (["-9223372036854775808", "9223372036854775807"], [-(2**63), 2**63 - 1]),
     ],
 )
 def test_a_column_has_one_type(cells: list[str], values: list[Any]) -> None:

@@ -73,6 +73,11 @@ def test_a_second_run_moves_what_changed_and_removes_what_was_deleted(client: Cl
     assert (moved, table["key-7"], len(table)) == (1, "Lamp 7", 1200)
 
 
+def test_filters_that_an_item_leaves_without_notice_are_refused(load: Any) -> None:
+    with pytest.raises(Exception, match="rows would stay for ever with the filter is_approved"):
+        load(is_approved=True)
+
+
 def test_other_filters_than_those_of_the_last_run_are_refused(client: Client, load: Any) -> None:
     """Continued from the old position, the table would lack older items that match the new filters."""
     client.push("lamps", [{**item, "tags": {"country": f"Country {n}"}} for n, item in enumerate(make_outputs(2))])

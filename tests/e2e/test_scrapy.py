@@ -309,8 +309,9 @@ def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str
         (404, {"SDS_KEY_FIELDS": "sku,nothing"}, "the crawl stored no item"),
         (404, {"ITEM_PIPELINES": '{"own.Drop": 300}'}, "pipelines dropped 1 items"),
         (404, {"ROBOTSTXT_OBEY": "True"}, "robots.txt forbids 1 pages"),
+        (404, {"JOBDIR": "crawls/lamps"}, "JOBDIR is set"),
     ],
-    ids=["stopped", "forbidden", "broken", "dropped", "dropped by a pipeline", "robots"],
+    ids=["stopped", "forbidden", "broken", "dropped", "dropped by a pipeline", "robots", "resumable"],
 )
 def test_an_incomplete_crawl_deletes_nothing_and_says_why(
     client: Client, token: str, tmp_path: Path, status: int, settings: dict[str, str], word: str

@@ -10,8 +10,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
 from typing import Any, BinaryIO
 
 _TEXT = ("source_url", "root_job_id", "key_hash", "value_hash", "last_scraped_date")
@@ -33,10 +35,14 @@ def _bool(cell: str) -> bool:
 def _number(cell: str) -> int | float:
     if not _NUMBER.fullmatch(cell):
         raise ValueError
-    value = json.loads(cell)
-    if isinstance(value, int) and abs(value) >= 2**63:
+    value: int | float = json.loads(cell)
+    if isinstance(value, int):
+        is_exact = -(2**63) <= value < 2**63
+    else:
+        is_exact = math.isfinite(value) and Decimal(cell) == Decimal(repr(value))
+    if not is_exact:  # the column stays text
         raise ValueError
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _json(cell: str) -> Any:
@@ -54,7 +60,7 @@ def column_kinds(file: BinaryIO, text_columns: Sequence[str] = ()) -> dict[str, 
     rows = _rows(file)
     _, header = next(rows, (0, []))
     _check_header(header, text_columns)
-    possible = {name: _candidates(name, text_columns) for name in header}
+    possible = {name: _candidates(name, text_columns, _own_fields(header)) for name in header}
     for line, row in rows:
         for name, cell in zip(header, row, strict=True):
             if cell and possible[name] != (str,):
@@ -68,11 +74,12 @@ def items(file: BinaryIO, kinds: dict[str, Callable[[str], Any]]) -> Iterator[tu
     """Yield each row's line and item."""
     rows = _rows(file)
     next(rows, None)
+    fields = _own_fields(kinds)
     for line, row in rows:
         item: dict[str, Any] = {"data": {}}
         for (name, kind), cell in zip(kinds.items(), row, strict=True):
             if cell:
-                path = name if name.split(".")[0] in _FIELDS else f"data.{name}"
+                path = name if name.split(".")[0] in fields else f"data.{name}"
                 _put(item, path.split("."), kind(cell), f"line {line}: {name}")
         yield line, item
 
@@ -109,8 +116,13 @@ def _check_header(header: list[str], text_columns: Sequence[str]) -> None:
         raise CsvError(f"there is no column {sorted(unknown)[0]!r}")
 
 
-def _candidates(name: str, text_columns: Sequence[str]) -> tuple[Callable[[str], Any], ...]:
-    if name in text_columns or name in _TEXT or name in _GIVEN:
+def _own_fields(header: Iterable[str]) -> Sequence[str]:
+    """Return the columns that are fields of an output. Only a file from `outputs export` has those of the service."""
+    return _FIELDS if "output_id" in header else [name for name in _FIELDS if name not in _GIVEN]
+
+
+def _candidates(name: str, text_columns: Sequence[str], fields: Sequence[str]) -> tuple[Callable[[str], Any], ...]:
+    if name in text_columns or name in _TEXT or (name in _GIVEN and name in fields):
         return (str,)
     if name == "is_approved":
         return (_bool,)

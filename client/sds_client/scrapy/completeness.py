@@ -6,14 +6,18 @@ from collections.abc import Mapping
 from typing import Any
 
 _IGNORED = "httperror/response_ignored_status_count/"
+# Downloads that failed, and those that were tried again: where an errback handles the rest, nothing is logged.
+_FAILED, _RETRIED = "downloader/exception_type_count/", "retry/reason_count/"
 # A complete crawl may find pages that are gone.
 _GONE = ("404", "410")
 
 
-def why_incomplete(reason: str, stats: Mapping[str, Any]) -> str | None:
+def why_incomplete(reason: str, stats: Mapping[str, Any], *, resumable: bool = False) -> str | None:
     """Return why a crawl may have missed items; None for one that surely saw all of them."""
     if reason != "finished":
         return f"the crawl ended with {reason}"
+    if resumable:
+        return "JOBDIR is set: an earlier run may have seen a part of the pages, under another job"
     if not any(stats.get(f"sds/{kind}") for kind in ("created", "updated", "unchanged")):
         return "the crawl stored no item"
     if dropped := stats.get("sds/dropped"):
@@ -26,6 +30,10 @@ def why_incomplete(reason: str, stats: Mapping[str, Any]) -> str | None:
         status = name.removeprefix(_IGNORED)
         if status != name and status not in _GONE:
             return f"{count} pages had the status {status}"
+    for name, count in stats.items():
+        kind = name.removeprefix(_FAILED)
+        if kind not in (name, "scrapy.exceptions.IgnoreRequest") and count > stats.get(f"{_RETRIED}{kind}", 0):
+            return f"downloads failed with {kind}"
     if any(stats.get(name) for name in ("log_count/ERROR", "log_count/CRITICAL", "retry/max_reached")):
         return "there were errors"
     return "there were exceptions" if any(name.startswith("spider_exceptions") for name in stats) else None

@@ -82,7 +82,9 @@ class OutputsPipeline:
         """Finish the job, delete missing items if that is wanted and safe, and close the connections."""
         try:
             if self._finish_job or self._delete_missing:
-                await self._finish(reason, why_incomplete(reason, self._crawler.stats.get_stats()))
+                resumable = bool(self._crawler.settings.get("JOBDIR"))
+                stats = self._crawler.stats.get_stats()
+                await self._finish(reason, why_incomplete(reason, stats, resumable=resumable))
         except ClientError as error:
             log.error("the job could not be finished: %s", error)
         finally:

@@ -14,7 +14,7 @@ from sds_client.following import Follower
 from sds_client.patching import Patched, patch_body, patch_some
 from sds_client.paths import delete_query, outputs_path
 from sds_client.reading import PAGE, Order, Reader, export
-from sds_client.state import chunks
+from sds_client.state import batches
 from sds_client.sync.base import Base, Items, each
 from sds_client.types import (
     DeleteFilters,
@@ -203,13 +203,13 @@ class Outputs(Base):
         return result
 
     def patch_many(self, group: str, patches: Iterable[Mapping[str, Any]]) -> Patched:
-        """Change the approval or the tags of any number of items, 500 in one request.
+        """Change the approval or the tags of any number of items, up to 500 or 8 MiB of them in one request.
 
         An item is named by `output_id` or `key_hash`. One that does not exist, or whose id is not its `if_id`, is
         counted and not changed.
         """
         patched = Patched()
-        for batch in chunks(patches):
+        for batch in batches(patches):
             self._wait(patch_some(self._transport, group, batch, patched))
         return patched
 
