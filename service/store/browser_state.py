@@ -18,7 +18,7 @@ from pymongo.errors import BulkWriteError
 from service.store.connection import Database
 from service.store.contract import stored, streamed
 from service.store.decoding import AWARE, decode, encoded
-from service.store.errors import DUPLICATE_KEY, CursorExpired, CursorInvalid
+from service.store.errors import CursorExpired, CursorInvalid, duplicates
 from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
 from service.store.sealing import CHUNK, SealedRecords
@@ -234,10 +234,7 @@ class BrowserState(SealedRecords):
                 operations = []
             except BulkWriteError as error:
                 result = error.details
-                failed = result["writeErrors"]
-                if result.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
-                    raise
-                operations = [operations[e["index"]] for e in failed]
+                operations = [operations[failed["index"]] for failed in duplicates(error)]
             created += result["nUpserted"]
             updated += result["nMatched"]
         return Counts(created, updated)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pymongo import ReturnDocument
-from pymongo.errors import DuplicateKeyError
 
-from service.store.connection import DURABLE, Collection, Database
+from service.store.connection import DURABLE, Collection, Database, upsert
 from service.store.contract import stored
 
 
@@ -18,18 +17,13 @@ class Counters:
     @stored
     async def take(self, organization_id: int, name: str, count: int) -> int:
         """Take `count` numbers and return the first."""
-        for last_try in (False, True):
-            try:
-                document = await self._counters.find_one_and_update(
-                    {"_id": organization_id},
-                    {"$inc": {name: count}},
-                    {name: 1, "_id": 0},
-                    upsert=True,
-                    return_document=ReturnDocument.AFTER,
-                )
-                return int(document[name]) - count + 1
-            except DuplicateKeyError:
-                # Another first writer of this organization has just made the document.
-                if last_try:
-                    raise
-        raise AssertionError("unreachable")
+        document = await upsert(
+            lambda: self._counters.find_one_and_update(
+                {"_id": organization_id},
+                {"$inc": {name: count}},
+                {name: 1, "_id": 0},
+                upsert=True,
+                return_document=ReturnDocument.AFTER,
+            )
+        )
+        return int(document[name]) - count + 1

@@ -22,7 +22,7 @@ from pymongo.errors import BulkWriteError
 from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database, server_time
 from service.store.contract import stored
-from service.store.errors import DUPLICATE_KEY
+from service.store.errors import duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record, after
@@ -317,9 +317,7 @@ class Deliveries:
         try:
             await self._deliveries.insert_many(records, ordered=False)
         except BulkWriteError as error:  # messages with the same id have the same content
-            failed = error.details["writeErrors"]
-            if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
-                raise
+            duplicates(error)
 
 
 _GROUP = {"_id": 0, "group_id": 1, "last_change": 1, "last_id": 1, "open.first": 1}

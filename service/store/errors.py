@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from bson.errors import BSONError
 from pymongo.errors import (
@@ -95,6 +96,14 @@ def is_refusal(error: Exception) -> bool:
 def is_passing_code(code: int) -> bool:
     """Return whether an error that the server reports for one document may be temporary."""
     return code not in _DEFECT_CODES
+
+
+def duplicates(error: BulkWriteError) -> list[dict[str, Any]]:
+    """Return the entries of a bulk write that met another document with their key; raises any other error."""
+    failed: list[dict[str, Any]] = error.details["writeErrors"]
+    if error.details.get("writeConcernErrors") or any(one["code"] != DUPLICATE_KEY for one in failed):
+        raise error
+    return failed
 
 
 def _is_defect(error: PyMongoError) -> bool:

@@ -8,9 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import DESCENDING
-from pymongo.errors import DuplicateKeyError
 
-from service.store.connection import COMMITTED, MAJORITY, Collection, Database
+from service.store.connection import COMMITTED, MAJORITY, Collection, Database, upsert
 from service.store.contract import stored, streamed
 from service.store.errors import CursorInvalid
 from service.store.group import Group
@@ -109,14 +108,8 @@ class Groups:
             changes["due"] = {"$min": ["$due", "$$NOW"]}
         if "retention_days" in settings:
             update.append({"$unset": ["retention_at", "retention_id"]})
-        for last_try in (False, True):
-            try:
-                await self._groups.update_one(group.owner, update, upsert=True)
-                self._comparings.forget(group)
-                return
-            except DuplicateKeyError:  # another process made the group's document
-                if last_try:
-                    raise
+        await upsert(lambda: self._groups.update_one(group.owner, update, upsert=True))
+        self._comparings.forget(group)
 
     @stored
     async def remove(self, group: Group) -> None:

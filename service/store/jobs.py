@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError
 
-from service.store.connection import COMMITTED, MAJORITY, Collection, Database
+from service.store.connection import COMMITTED, MAJORITY, Collection, Database, upsert
 from service.store.contract import stored, streamed
-from service.store.errors import DUPLICATE_KEY
+from service.store.errors import duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 
@@ -73,10 +73,7 @@ class Jobs:
         owner = group.owner
         entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
         nothing = {"$push": {"pending": entry}}
-        try:
-            await self._groups.update_one(owner, nothing, upsert=True)
-        except DuplicateKeyError:  # another process made the group's document
-            await self._groups.update_one(owner, nothing)
+        await upsert(lambda: self._groups.update_one(owner, nothing, upsert=True))
         await self.gather(group)
 
     @stored
@@ -172,6 +169,4 @@ async def _apply(
         await collection.bulk_write(operations, ordered=False)
     except BulkWriteError as error:
         # A document that has applied this move is not found, and cannot be created a second time.
-        failed = error.details["writeErrors"]
-        if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
-            raise
+        duplicates(error)

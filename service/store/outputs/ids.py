@@ -36,10 +36,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from pymongo.errors import AutoReconnect, DuplicateKeyError
+from pymongo.errors import AutoReconnect
 
 from service.bounded import Bounded
-from service.store.connection import MAJORITY, Database, durably
+from service.store.connection import MAJORITY, Database, durably, upsert
 from service.store.contract import stored
 from service.store.errors import Misconfigured
 from service.store.group import Group
@@ -178,14 +178,7 @@ class Ids:
             "upsert": finished is None,
             "new": True,
         }
-        for last_try in (False, True):
-            try:
-                return (await durably(self._database, command))["value"]  # type: ignore[no-any-return]
-            except DuplicateKeyError:
-                # Another first writer of this group has just made the document.
-                if last_try:
-                    raise
-        raise AssertionError("unreachable")
+        return (await upsert(lambda: durably(self._database, command)))["value"]  # type: ignore[no-any-return]
 
     def _allocation(self, size: int, token: str) -> list[dict[str, Any]]:
         """Return the stages that take ids, unless the database's clock is wrong or the group takes no writes now."""

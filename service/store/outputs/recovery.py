@@ -11,7 +11,7 @@ from pymongo.errors import BulkWriteError
 
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
-from service.store.errors import DUPLICATE_KEY, StoreError
+from service.store.errors import StoreError, duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs.counts import Change
@@ -115,10 +115,7 @@ class Recovery:
             )
             return len(done.inserted_ids)
         except BulkWriteError as error:
-            failed = error.details["writeErrors"]
-            if error.details.get("writeConcernErrors") or any(e["code"] != DUPLICATE_KEY for e in failed):
-                raise
-            return batch.size - len(failed)
+            return batch.size - len(duplicates(error))
 
     @stored
     async def _written(self, batch: Batch) -> Change:
