@@ -79,9 +79,13 @@ class Courier:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._deliveries.added.wait(), _LOOK_SECONDS * random.uniform(0.5, 1.0))
 
+    def stop(self) -> None:
+        """Begin no more messages."""
+        self._stopping = True
+
     async def close(self) -> None:
         """Wait for the messages that are being sent; each ends within its time limit."""
-        self._stopping = True
+        self.stop()
         if self._turns:
             await asyncio.wait(self._turns, timeout=SECONDS)
         for turn in list(self._turns):

@@ -28,7 +28,7 @@ async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ss
     waiting = []
     for listener in copies:
         listener.setblocking(False)
-        with listener, contextlib.suppress(BlockingIOError):
+        with listener, contextlib.suppress(OSError):  # none waits, or there are too many files
             while True:
                 waiting.append(listener.accept()[0])
     for connection in waiting:

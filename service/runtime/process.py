@@ -31,6 +31,7 @@ from service.runtime.supervisor import Supervisor
 from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
+from service.webhooks import COURIER
 
 log = logging.getLogger("service")
 
@@ -120,6 +121,7 @@ async def _serve_one(
     log.info("stopping", extra={"pid": os.getpid()})
     await asyncio.sleep(settings.drain_seconds)
     store.watch.stop()
+    app[COURIER].stop()  # a slow receiver takes its time beside the last requests, not after them
     deadline = loop.time() + settings.shutdown_timeout
     await stop_listening(runner, listeners, tls)
     await finish_requests(runner, deadline)

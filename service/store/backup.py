@@ -90,8 +90,11 @@ class Backup:
         mine: dict[str, Any] = {} if organization is None else {"organization_id": organization}
         counters = {} if organization is None else {"_id": organization}
         for collection in ORGANIZATION_COLLECTIONS:
-            async for block in self._database[collection].find_raw_batches(mine):
-                yield collection, block
+            # From a snapshot: a record that is deleted and made again meanwhile would be there twice.
+            async with await opened(self._client.start_session(snapshot=True)) as session:
+                async for block in self._database[collection].find_raw_batches(mine, session=session):
+                    if block:
+                        yield collection, block
         names = {"organization_id": 1, "group_id": 1, "_id": 0}
         groups: dict[tuple[int, str], dict[str, Any]] = {}
         for collection in ("groups", "reviews"):  # a group may have reviews only

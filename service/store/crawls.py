@@ -25,6 +25,7 @@ from service.store.indexes import Indexes
 from service.store.jobs import EXISTS, Jobs, served
 from service.store.listing import Record
 from service.store.outputs.counts import UPKEEP_DELAY
+from service.store.outputs.kinds import KINDS
 from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, dropped, judge
 from service.store.upkeep import DeleteSome
@@ -84,6 +85,8 @@ class Crawls:
             await self._jobs.update_one({**job, "state": {"$ne": "failed"}}, {"$set": ended, "$unset": stock})
         if changes:
             await self._jobs.update_one(job, {"$set": changes})
+        if said["state"] != "finished":
+            await self._forget_verdict(group.owner, job_id)
         found: Record = await self._jobs.find_one(job) or {}
         return found
 
@@ -123,6 +126,7 @@ class Crawls:
         fields = await describe(named | fill_before.keys())
         facts = Facts(
             items=job.get("items", 0),
+            seen=sum(job.get(kind, 0) for kind in KINDS),
             changed=job.get("changed", 0),
             missing=missing,
             fields={field["path"]: field for field in fields},
@@ -191,6 +195,14 @@ class Crawls:
             owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]
         )
 
+    async def _forget_verdict(self, owner: Record, job_id: str) -> None:
+        """Let the group show the verdict on the newest job that is still finished, if it shows that on this one."""
+        shown = await self._groups.update_one({**owner, "verdict.job_id": job_id}, {"$unset": {"verdict": ""}})
+        if shown.modified_count:
+            newest = self._jobs.find({**owner, "state": "finished"}).sort("finish_date", -1).limit(1)
+            for job in await newest.to_list(1):
+                await self._note_verdict(owner, job)
+
     async def _missing(self, owner: Record, job: Record) -> int:
         pipeline: list[Record] = [
             {"$match": {**owner, **_others(job)}},
@@ -200,8 +212,9 @@ class Crawls:
         return int(found[0]["items"]) if found else 0
 
     async def _before(self, owner: Record, job: Record) -> Record | None:
-        """Return the last finished job of the same series."""
+        """Return the last finished job of the same series that has fill rates: one without items has none."""
         where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
+        where["fields.0"] = {"$exists": True}
         found = await self._jobs.find(where, ["fields"]).sort("finish_date", -1).limit(1).to_list(1)
         return found[0] if found else None
 

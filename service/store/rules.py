@@ -13,7 +13,8 @@ Field = Mapping[str, Any]
 class Facts(NamedTuple):
     """The facts by which a job is judged: its counts, and its fields by path."""
 
-    items: int
+    items: int  # that it holds: other jobs may have taken some, or they were deleted
+    seen: int
     changed: int
     missing: int
     fields: Mapping[str, Field]
@@ -126,10 +127,10 @@ def _max_missing(rule: Rule, facts: Facts) -> Found:
 
 
 def _max_changed(rule: Rule, facts: Facts) -> Found:
-    share, allowed = _share(facts.changed, facts.items), rule["max_changed"]
+    share, allowed = _share(facts.changed, facts.seen), rule["max_changed"]
     if share <= allowed:
         return None
-    found = f"{facts.changed} of the job's {facts.items} items have changed ({_percent(share)})"
+    found = f"{facts.changed} of the {facts.seen} items that the job saw have changed ({_percent(share)})"
     return share, f"{found}; {_percent(allowed)} is allowed"
 
 

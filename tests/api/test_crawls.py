@@ -199,6 +199,39 @@ async def test_a_job_whose_items_take_long_to_read_is_described_by_the_newest_of
     assert {"path": "late", "fill_rate": 1.0} in job["fields"]
 
 
+async def test_integers_of_64_bits_are_integers(admin: Api) -> None:
+    await rules(admin, {"path": "views", "type": "integer"}, {"path": "views", "max": 10**12})
+    await crawl(admin, "a", [1], views=2**40 - 10**12 + 1)
+    assert (await put(admin, "a"))["verdict"] == "passed"
+    await crawl(admin, "b", [1], views=2**40)
+    job = await put(admin, "b")
+    assert [problem["found"] for problem in job["problems"]] == [2**40]
+    (field,) = [one for one in (await admin.ok("/v1/groups/shop/fields"))["fields"] if one["path"] == "views"]
+    assert (field["types"], field["max"]) == ({"integer": 1}, 2**40)
+
+
+async def test_a_job_without_items_is_not_what_the_next_one_is_compared_with(admin: Api) -> None:
+    await rules(admin, {"path": "price.amount", "max_drop": 0.1})
+    await crawl(admin, "a", range(3))
+    assert (await put(admin, "a"))["verdict"] == "passed"
+    await put(admin, "nothing")
+    await crawl(admin, "b", range(3), price=None)
+    assert (await put(admin, "b"))["verdict"] == "failed"
+
+
+async def test_the_group_shows_no_verdict_on_a_job_that_runs_again(admin: Api) -> None:
+    await rules(admin, {"min_items": 2})
+    await crawl(admin, "a", [1])
+    await put(admin, "a")
+    await crawl(admin, "b", [1, 2])
+    await put(admin, "b")
+    shown = [(await admin.ok("/v1/groups/shop"))["verdict"]]
+    for job, state in (("b", "running"), ("a", "failed")):
+        await put(admin, job, state)
+        shown.append((await admin.ok("/v1/groups/shop"))["verdict"])
+    assert shown == ["passed", "failed", None]
+
+
 async def test_saying_the_same_again_changes_nothing(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     await rules(admin, {"min_items": 3})

@@ -17,7 +17,7 @@ def facts(*data: dict[str, Any], **changes: Any) -> Facts:
     statistics = FieldStatistics()
     statistics.add([{"data": one} for one in data])
     fields = {field["path"]: field for field in statistics.result()["fields"]}
-    return Facts(**{"items": len(data), "changed": 0, "missing": 0, "fields": fields, **changes})
+    return Facts(**{"items": len(data), "seen": len(data), "changed": 0, "missing": 0, "fields": fields, **changes})
 
 
 PRICES = [{"price": {"amount": amount}} for amount in (1, 2.5, None, 4)]
@@ -112,7 +112,7 @@ def test_a_job_that_keeps_every_rule_has_passed() -> None:
         ({"path": "gone", "max_drop": 0.2}, {"fill_before": {"gone": 0.9}}, 0.9, "from 90 % to 0 %"),
         ({"min_items": 5}, {}, 4, "The job has 4 items; at least 5"),
         ({"max_missing": 0.5}, {"missing": 5}, 5 / 9, "5 of the series' 9 items were not seen (55.56 %)"),
-        ({"max_changed": 0.5}, {"changed": 3}, 0.75, "3 of the job's 4 items have changed (75 %)"),
+        ({"max_changed": 0.5}, {"changed": 3}, 0.75, "3 of the 4 items that the job saw have changed (75 %)"),
     ],
 )
 def test_a_broken_rule_says_what_was_found(
@@ -154,8 +154,12 @@ def test_a_job_without_items_does_not_divide_by_nothing() -> None:
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", [{"path": "title", "min_fill": 0.5}])
 
 
+def test_changed_items_are_a_share_of_those_seen_not_of_those_that_other_jobs_left() -> None:
+    assert judge([{"max_changed": 0.5}], facts(*PRICES, items=2, seen=10, changed=5)).verdict == "passed"
+
+
 def test_one_item_of_many_breaks_a_rule_that_allows_none() -> None:
-    many = Facts(items=99_999, changed=1, missing=1, fields={})
+    many = Facts(items=99_999, seen=99_999, changed=1, missing=1, fields={})
     verdict, problems = judge([{"max_missing": 0}, {"max_changed": 0}], many)
     assert (verdict, len(problems)) == ("failed", 2)
     assert "1 of the series' 100000 items were not seen (0.001 %)" in problems[0]["msg"]

@@ -29,7 +29,7 @@ class _Field:
 
     def add(self, value: Any, item: int) -> None:
         """Add a value of an item; a key with a dot may give it another one of the same path."""
-        kind = _TYPES.get(type(value), "other")
+        kind = _TYPES.get(type(value)) or ("integer" if isinstance(value, int) else "other")  # BSON's 64-bit integers
         self.types["null" if value is None else kind] += 1
         if value is None or value in ("", [], {}):
             return

@@ -105,14 +105,14 @@ class Shape:
         """Return the part of a value that fits; put the rest into `other`, by its path."""
         if self.kind == "struct" and self.members and isinstance(value, dict):
             for name in value.keys() - self.members.keys():
-                other[f"{path}.{name}"] = value[name]
+                _keep(other, f"{path}.{name}", value[name])
             return {
                 name: member.split(value.get(name), f"{path}.{name}", other) for name, member in self.members.items()
             }
         try:
             return self.fit(value)
         except Misfit:
-            other[path] = value
+            _keep(other, path, value)
             return None
 
     def fit(self, value: Any) -> Any:
@@ -136,6 +136,13 @@ class Shape:
         if float(value) != value:  # an integer of more than 53 bits
             raise Misfit
         return float(value)
+
+
+def _keep(other: dict[str, Any], path: str, value: Any) -> None:
+    """Add what does not fit; a key with a dot may have the path of another value."""
+    while path in other:
+        path += "\\"
+    other[path] = value
 
 
 def _kind(value: Any) -> str:
