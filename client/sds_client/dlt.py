@@ -18,16 +18,16 @@ from sds_client.errors import CursorExpired
 from sds_client.paths import read_query
 from sds_client.sync import Client
 
-_LEFT_UNNOTICED = {"is_approved", "job_id", "change", "rejected"}
+_LEFT_UNNOTICED = {"is_approved", "job_id", "change", "rejected", "where", "missing"}
 
 
 @dlt.source(name="scraping_data_service")
 def groups(*names: str, url: str = dlt.config.value, token: str = dlt.secrets.value, **filters: Any) -> Any:
-    """Return a resource per group. `filters` are those of `Client.follow`, such as `country`.
+    """Return a resource per group. `filters` are those of `Client.follow`: by what an item keeps, such as its `url`.
 
-    An item leaves the filters in `_LEFT_UNNOTICED` without a change or a deletion that they would select.
+    An item leaves other filters without a change or a deletion that they would select, and its row would stay.
     """
-    if unfit := _LEFT_UNNOTICED & filters.keys():
+    if unfit := _LEFT_UNNOTICED & read_query(filters).keys():
         raise ValueError(f"rows would stay for ever with the filter {sorted(unfit)[0]}: select them in the destination")
     for name in names:
         yield dlt.resource(

@@ -80,7 +80,7 @@ class Backup:
             if error.code != _SNAPSHOT_TOO_OLD:
                 raise
             raise BackupError(
-                "a group takes longer to read than the database keeps a snapshot: raise its parameter "
+                "a group or collection takes longer to read than the database keeps a snapshot: raise its parameter "
                 "minSnapshotHistoryWindowInSeconds (300), or copy the files of a stopped member"
             ) from None
         line({"end": documents})

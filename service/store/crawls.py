@@ -189,7 +189,7 @@ class Crawls:
 
     async def _note_verdict(self, owner: Record, job: Record) -> None:
         """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""
-        newest = {name: job[name] for name in ("job_id", "verdict", "dropped")} | {"date": job["finish_date"]}
+        newest = _shown(job)
         older = {"$not": [{"$gt": ["$verdict.date", job["finish_date"]]}]}
         await self._groups.update_one(
             owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]
@@ -197,11 +197,14 @@ class Crawls:
 
     async def _forget_verdict(self, owner: Record, job_id: str) -> None:
         """Let the group show the verdict on the newest job that is still finished, if it shows that on this one."""
-        shown = await self._groups.update_one({**owner, "verdict.job_id": job_id}, {"$unset": {"verdict": ""}})
-        if shown.modified_count:
-            newest = self._jobs.find({**owner, "state": "finished"}).sort("finish_date", -1).limit(1)
-            for job in await newest.to_list(1):
-                await self._note_verdict(owner, job)
+        shown = {**owner, "verdict.job_id": job_id}
+        if await self._groups.find_one(shown, ["_id"]) is None:
+            return
+        fields = ["job_id", "verdict", "dropped", "finish_date"]
+        newest = self._jobs.find({**owner, "state": "finished"}, fields).sort("finish_date", -1).limit(1)
+        found = [_shown(job) for job in await newest.to_list(1)]
+        change: Record = {"$set": {"verdict": found[0]}} if found else {"$unset": {"verdict": ""}}
+        await self._groups.update_one(shown, change)
 
     async def _missing(self, owner: Record, job: Record) -> int:
         pipeline: list[Record] = [
@@ -258,6 +261,11 @@ class Crawls:
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
                 more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
         return more or len(others) == _MAX_JOBS
+
+
+def _shown(job: Record) -> Record:
+    """Return what a group shows of its newest finished job."""
+    return {name: job[name] for name in ("job_id", "verdict", "dropped")} | {"date": job["finish_date"]}
 
 
 def _others(job: Record) -> Record:

@@ -132,6 +132,14 @@ def test_a_table_of_any_columns_can_be_imported(client: Client, tmp_path: Path) 
     assert oak["key_hash"] == key_hash({"sku": "100"}, ["sku"])
 
 
+def test_the_id_in_an_export_of_some_fields_is_not_data(client: Client, tmp_path: Path) -> None:
+    client.push("some", [make_output(1, data={"title": "Oak"})])
+    out = tmp_path / "some.csv"
+    assert main(["outputs", "export", "some", "--out", str(out), "--fields", "data.title,source_url"]) == 0
+    assert main(["outputs", "import", "group", str(out), "--job-id", "again"]) == 0
+    assert [item["data"] for item in client.outputs("group")] == [{"title": "Oak"}]
+
+
 def test_columns_that_only_an_export_has_are_data_in_other_tables(client: Client, tmp_path: Path) -> None:
     text = "id,source_url,create_date\n7,https://a.example/,2020\n8,https://a.example/,2020\n"
     assert load(tmp_path / "x.csv", text, "--job-id", "table") == 0
@@ -157,6 +165,7 @@ def test_columns_that_only_an_export_has_are_data_in_other_tables(client: Client
         (["1e5", "-0.5"], [100000.0, -0.5]),
         (["0.10", "12345678901234567.89"], ["0.10", "12345678901234567.89"]),
         (["1.5", "12E4567"], ["1.5", "12E4567"]),
+        (["1", "1e-99999999999999999999"], ["1", "1e-99999999999999999999"]),
         (["-9223372036854775808", "9223372036854775807"], [-(2**63), 2**63 - 1]),
     ],
 )

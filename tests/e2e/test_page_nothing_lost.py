@@ -243,6 +243,57 @@ async def test_an_item_that_changed_since_it_was_selected_is_not_deleted(new_tab
     assert kept == {f"key-{number}" for number in range(30)} - {"key-28"}
 
 
+async def test_keys_work_on_the_row_that_has_the_focus(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    for key in ("j", "j", "Enter"):
+        await page.keyboard.press(key)
+    dialog = page.locator("dialog.item")
+    await expect(dialog).to_be_visible()
+    for approved in range(1, 3):  # each goes on to the next item
+        await page.keyboard.press("a")
+        await expect(rows(page).locator(".chip.good")).to_have_count(approved)
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_be_hidden()
+    await page.keyboard.press("s")
+    await expect(rows(page).nth(3)).to_have_attribute("aria-selected", "true")
+    await expect(page.get_by_text("1 item selected")).to_be_visible()
+
+
+async def select_all(page: Page) -> None:
+    await page.get_by_role("checkbox", name="Select all rows").check()
+    await page.get_by_role("button", name="that match").click()
+    await expect(page.get_by_text("All 30 items selected")).to_be_visible()
+
+
+async def test_items_of_other_pages_are_whole_after_an_undo(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer), "?order=asc")
+    await select_all(page)
+    await page.keyboard.press("a")
+    await expect(page.locator("#notice")).to_contain_text("30 items approved.")
+    await page.keyboard.press("n")
+    await expect(rows(page).first.locator("a[data-open]")).to_have_text("31")
+    await page.keyboard.press("z")
+    await expect(page.locator("#notice")).to_contain_text("30 items are as before.")
+    await rows(page).first.locator("a[data-open]").click()
+    await expect(page.locator("dialog.item")).to_contain_text("Last scraped")
+
+
+async def test_what_comes_after_everything_was_selected_is_not_deleted(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await select_all(page)
+    reviewer.post(f"outputs/{GROUP}", [make_output(30)])
+    await rows(page).first.locator("a[data-open]").click()
+    await page.keyboard.press("a")  # its id is now higher than that of the new item
+    await expect(page.locator("#notice")).to_contain_text("1 item approved.")
+    await page.keyboard.press("Escape")
+    await page.get_by_role("button", name="Delete").click()
+    await page.get_by_label("Type 30 to confirm").fill("30")
+    await page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+    await expect(page.locator("#notice")).to_contain_text("deleted.")
+    kept = {item["key_hash"] for item in reviewer.get(f"outputs/{GROUP}?limit=100")["items"]}
+    assert kept == {"key-30", "key-29"}
+
+
 async def test_approving_again_says_that_it_changed_nothing(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
     for key, said in (("a", "1 item approved."), ("a", "1 item was approved already.")):

@@ -118,7 +118,8 @@ def _check_header(header: list[str], text_columns: Sequence[str]) -> None:
 
 def _own_fields(header: Iterable[str]) -> Sequence[str]:
     """Return the columns that are fields of an output. Only a file from `outputs export` has those of the service."""
-    return _FIELDS if "output_id" in header else [name for name in _FIELDS if name not in _GIVEN]
+    is_export = any(name == "output_id" or name.startswith("data.") for name in header)
+    return _FIELDS if is_export else [name for name in _FIELDS if name not in _GIVEN]
 
 
 def _candidates(name: str, text_columns: Sequence[str], fields: Sequence[str]) -> tuple[Callable[[str], Any], ...]:
@@ -132,7 +133,7 @@ def _candidates(name: str, text_columns: Sequence[str], fields: Sequence[str]) -
 def _fits(kind: Callable[[str], Any], cell: str) -> bool:
     try:
         kind(cell)
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, ArithmeticError):  # Decimal refuses an exponent of 20 digits
         return False
     return True
 

@@ -157,12 +157,10 @@ def outputs_approve(
     ways = [bool(output_id), bool(filters), all]
     if sum(ways) != 1:
         raise ValueError("name what to approve: by output ids, by filters such as --job-id, or with --all")
-    # As on the page: an approved item is no longer rejected.
-    change = {"is_approved": False} if withdraw else {"is_approved": True, "tags": {"rejected": None}}
     if output_id:
-        patched = client.patch_many(group, [{"output_id": one, **change} for one in output_id])
+        patched = client.patch_many(group, [{"output_id": one, **_judged(not withdraw, True)} for one in output_id])
     else:
-        patched = _approve_matching(client, group, filters, change)
+        patched = _approve_matching(client, group, filters, not withdraw)
     conflicts = f", {patched.conflict:,} changed meanwhile and not updated" if patched.conflict else ""
     words = f"{patched.updated:,} updated, {patched.unchanged:,} unchanged{conflicts}"
     missing = [one for one, item in zip(output_id, patched.items, strict=False) if item["result"] == "not_found"]
@@ -172,12 +170,20 @@ def outputs_approve(
     return Result(counts, words)
 
 
-def _approve_matching(client: Client, group: str, filters: dict[str, Any], change: dict[str, Any]) -> Patched:
+def _judged(approved: bool, rejected: bool) -> dict[str, Any]:
+    """Return what a patch changes: as on the page, an approved item is no longer rejected."""
+    return {"is_approved": approved, **({"tags": {"rejected": None}} if approved and rejected else {})}
+
+
+def _approve_matching(client: Client, group: str, filters: dict[str, Any], approved: bool) -> Patched:
     """Approve the items that match, or withdraw that, each as it was read."""
     patched, progress = Patched(), Progress(f"approval in {group}")
-    selected = client.outputs(group, is_approved=not change["is_approved"], fields=["output_id"], **filters)
+    selected = client.outputs(group, is_approved=not approved, fields=["output_id", "tags.rejected"], **filters)
     for page in chunks(selected):
-        patches = [{"output_id": one["output_id"], "if_id": one["id"], **change} for one in page]
+        patches = [
+            {"output_id": one["output_id"], "if_id": one["id"], **_judged(approved, "rejected" in one.get("tags", {}))}
+            for one in page
+        ]
         done = client.patch_many(group, patches)
         patched.updated += done.updated
         patched.unchanged += done.unchanged

@@ -17,7 +17,7 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   const problem = el("p", { class: "problem", role: "alert" });
   const dialog = el("dialog", {
     class: kind, "aria-labelledby": "dialog-title",
-    onmousedown: (event) => event.target === dialog && !isTyped(dialog) && !dialog.dataset.stays && dialog.close(),
+    onmousedown: (event) => isBeside(dialog, event) && !isTyped(dialog) && !dialog.dataset.stays && dialog.close(),
     onclose: () => {
       removeEventListener("hashchange", leave);
       keepNotice(dialog);
@@ -53,8 +53,14 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   return dialog;
 }
 
-/** Return whether something was typed that a click beside the dialog would lose. */
-const isTyped = (dialog) => [...dialog.querySelectorAll("input:not([type=search]), textarea")].some((input) => input.value !== input.defaultValue);
+/** Return whether the mouse is beside a dialog: its scrollbar is a part of it. */
+export function isBeside(dialog, { target, clientX: x, clientY: y }) {
+  const { left, right, top, bottom } = dialog.getBoundingClientRect();
+  return target === dialog && (x < left || x > right || y < top || y > bottom);
+}
+
+/** Return whether something was typed or chosen that a click beside the dialog would lose. */
+const isTyped = (dialog) => [...dialog.querySelectorAll("input:not([type=search]), textarea")].some((input) => input.value !== input.defaultValue || (input.checked ?? false) !== (input.defaultChecked ?? false));
 
 /** Ask before something that cannot be undone; `work` does it. With `typed`, that text must be typed first. */
 export function confirm(title, text, verb, work, typed = "") {

@@ -30,7 +30,7 @@ export function signOut() {
 export function joinTabs(left) {
   tabs.addEventListener("message", ({ data }) => {
     if (data.kind === "ask" && token.get()) tabs.postMessage({ kind: "token", token: token.get() });
-    if (data.kind === "forget" && token.get()) {
+    if (data.kind === "forget") { // a remembered token is gone here already
       token.forget();
       left();
     }

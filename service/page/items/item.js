@@ -1,7 +1,7 @@
 // One item: what the service knows about it, its data as a tree, its files.
 
 import { Failure, get, remove, toJson } from "../base/api.js";
-import { closeButton, confirm, keepNotice, say } from "../base/dialogs.js";
+import { closeButton, confirm, isBeside, keepNotice, say } from "../base/dialogs.js";
 import { chip, copyButton, el, faint, isWebAddress, outside, put, time } from "../base/dom.js";
 import { at, count, many, shorten, splitPath, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -63,7 +63,7 @@ function file(one) {
 /** Return the dialog; `current()` is the desk that it belongs to. */
 export function itemDialog(current) {
   const dialog = el("dialog", {
-    class: "item", "aria-labelledby": "item-title", onclose: () => closed(current()), onmousedown: (event) => event.target === dialog && dialog.close(),
+    class: "item", "aria-labelledby": "item-title", onclose: () => closed(current()), onmousedown: (event) => isBeside(dialog, event) && dialog.close(),
   });
   return dialog;
 }

@@ -8,7 +8,7 @@ import { FILTERS, filtersOf, showFilters } from "./filters.js";
 import { itemDialog, refreshItem, showItem } from "./item.js";
 import { fresh, orderOf, readPage, showPager, withLimit } from "./paging.js";
 import { want, wanted } from "./pictures.js";
-import { listenToKeys, makeSelectable, showHelp } from "./selection.js";
+import { followFocus, listenToKeys, makeSelectable, showHelp } from "./selection.js";
 import { chooseColumns, defaults, discover, rowOf, search, showRows, updateRow } from "./table.js";
 
 let desk = null; // the items on the screen
@@ -21,9 +21,13 @@ export async function show(view, params, signal, stay) {
   const columns = (given) => `${given.columns ?? ""} ${given.add ?? ""} ${given.sort ?? ""}`;
   const shown = desk.params;
   desk.params = params;
-  if (request(params) !== desk.request) await load(signal);
-  else if (columns(params) !== columns(shown)) fillTable();
-  else if ((params.q ?? "") !== (shown.q ?? "")) find();
+  if (request(params) !== desk.loaded) await load(signal);
+  else if (columns(params) !== columns(shown) || (params.q ?? "") !== (shown.q ?? "")) {
+    // Links keep what was chosen.
+    fillTable();
+    showPager(desk.parts.pager, desk);
+    if (columns(params) !== columns(shown)) showFilters(desk.parts.filters, view, params);
+  }
   await showItem(desk, signal);
 }
 
@@ -32,7 +36,7 @@ const request = (params) => JSON.stringify([...FILTERS, "order", "limit", "after
 
 function makeDesk(view, stay) {
   const made = {
-    view, stay, params: {}, request: "", items: [], found: [], columns: [], filters: {}, page: {},
+    view, stay, params: {}, request: "", loaded: "", items: [], found: [], columns: [], filters: {}, page: {},
     own: new Set(), pending: new Set(), // what this page changed itself is no news
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
@@ -62,6 +66,7 @@ function makeDesk(view, stay) {
   makeSelectable(made);
   desk = made;
   made.parts = frame(view);
+  followFocus(made);
   return made;
 }
 
@@ -117,7 +122,7 @@ function reload() {
 async function load(signal) {
   const { parts, view, params } = desk;
   const wantedPage = request(params);
-  desk.request = wantedPage;
+  Object.assign(desk, { request: wantedPage, loaded: "" });
   desk.live.abort();
   parts.news.hidden = true;
   parts.search.value = params.q ?? "";
@@ -128,14 +133,14 @@ async function load(signal) {
   try {
     const isFirst = !params.after && !params.before && orderOf(params) === "desc";
     const known = isFirst ? 0 : await newestId(signal);
-    desk.filters = await filtersOf(view.group, params, signal);
-    const page = await readPage(view.group, desk.filters, withLimit(params), signal);
+    const filters = await filtersOf(view.group, params, signal);
+    const page = await readPage(view.group, filters, withLimit(params), signal);
     if (desk.request !== wantedPage) return; // another page was asked for meanwhile
     // The first page is whole, not what is left of it: going back from page two ends here.
     if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
-    const matched = JSON.stringify(desk.filters);
+    const matched = JSON.stringify(filters);
     if (desk.matched !== matched) desk.clear(); // a selection goes on over the pages of the same filters
-    Object.assign(desk, { page, matched, items: page.items, found: discover(page.items), current: null });
+    Object.assign(desk, { page, filters, matched, loaded: wantedPage, items: page.items, found: discover(page.items), current: null });
     fillTable();
     showPager(parts.pager, desk);
     follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);
@@ -154,6 +159,7 @@ async function load(signal) {
 const newestId = async (signal) => (await get(["groups", desk.view.group, "stats"], {}, signal)).last_id;
 
 function follow(from) {
+  desk.live.abort();
   if (desk.filters.until) return; // a day that is over has no news
   desk.live = new AbortController();
   const { parts, filters, live } = desk;

@@ -58,7 +58,8 @@ export async function judge(desk, changes, work = {}) {
   const same = ({ item, to }) => newer.find((one) => one.output_id === item.output_id && isSame(stateOf(one), to));
   for (const change of conflicts.filter(same)) done.push({ item: same(change), was: change.to, to: change.to });
   conflicts = conflicts.filter((change) => !same(change));
-  report(desk, done, { newer, conflicts: conflicts.length, gone, full, stopped: failure ? 0 : left.length });
+  const others = newer.filter((one) => conflicts.some(({ item }) => item.output_id === one.output_id));
+  report(desk, done, { newer: others, conflicts: conflicts.length, gone, full, stopped: failure ? 0 : left.length });
   if (done.length) desk.counts();
   return { done, left, failure };
 }
@@ -70,9 +71,10 @@ function toRecord({ item, to }) {
 
 /** Return the item as it is now, and show it so where it is on the screen. */
 function apply(desk, item, id, to) {
-  const { rejected: _, ...tags } = item.tags ?? {};
+  const shown = desk.items.find(({ output_id }) => output_id === item.output_id) ?? item; // one of another page has no data
+  const { rejected: _, ...tags } = shown.tags ?? {};
   desk.own.add(id);
-  const now = { ...item, id, listed: item.listed ?? item.id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
+  const now = { ...shown, id, listed: shown.listed ?? shown.id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
   desk.replace(now);
   return now;
 }

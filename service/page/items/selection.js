@@ -13,12 +13,14 @@ import { rowOf } from "./table.js";
 const PAGE = "1000";
 const MOST = 100_000; // items that one selection holds
 const AT_ONCE = 4; // single items being read or deleted
+const MOVING = ["job_id", "change"]; // filters that an unchanged item begins to match, under its old id
 
 /** Give `desk` a selection (output id -> item), a current row, and ways to change and judge them. */
 export function makeSelectable(desk) {
   Object.assign(desk, {
     selected: new Map(),
     isAll: false, // whether the selection is everything that the filters match
+    all: {}, // the filters of such a selection, and its newest id
     current: null,
     work: null, // a long run: {text, done, total, stop}
     select: (id, yes) => choose(desk, desk.items.filter(({ output_id }) => output_id === id), yes),
@@ -56,12 +58,26 @@ function move(desk, by) {
   const now = rows.findIndex(({ output_id }) => output_id === desk.current);
   const next = rows[now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, now + by))];
   if (!next) return;
-  desk.current = next.output_id;
-  for (const old of desk.parts.table.querySelectorAll("tr.current")) old.classList.remove("current");
-  const shown = rowOf(desk.parts.table, next.output_id);
-  shown.classList.add("current");
+  const shown = mark(desk, next.output_id);
   shown.querySelector("a[data-open]").focus();
   shown.scrollIntoView({ block: "nearest" });
+}
+
+/** Make a row the current one, which keys work on; return it. */
+function mark(desk, outputId) {
+  desk.current = outputId;
+  for (const old of desk.parts.table.querySelectorAll("tr.current")) old.classList.remove("current");
+  const shown = rowOf(desk.parts.table, outputId);
+  shown?.classList.add("current");
+  return shown;
+}
+
+/** Let the row that has the focus be the current one: after a click, a tab or a closed dialog too. */
+export function followFocus(desk) {
+  desk.parts.table.addEventListener("focusin", ({ target }) => {
+    const focused = target.closest("tr[data-item]");
+    if (focused) mark(desk, focused.dataset.item);
+  });
 }
 
 function showSelection(desk) {
@@ -144,8 +160,10 @@ async function longRun(desk, text, total, run) {
 
 /** Select every item that the filters match, on all pages: read what is needed to judge them. */
 async function selectMatching(desk) {
-  const { until, ...filters } = desk.filters;
+  const { matched, filters: all } = desk;
+  const { until, ...filters } = all;
   const found = new Map();
+  let isWhole = false;
   try {
     await longRun(desk, "Selecting", desk.total(), async (signal, progress) => {
       let cursor = "0";
@@ -155,7 +173,7 @@ async function selectMatching(desk) {
         progress(found.size);
         cursor = metadata.next_cursor;
         if (cursor === null || (until && cursor >= Number(until))) {
-          desk.isAll = true;
+          isWhole = true;
           break;
         }
       }
@@ -163,7 +181,9 @@ async function selectMatching(desk) {
   } catch (error) {
     if (error.name !== "AbortError") return say(`Not everything is selected. ${error.sentence ?? ""}`, "bad");
   }
-  desk.selected = found;
+  if (desk.matched !== matched) return; // the items of other filters are shown by now
+  const newest = [...found.values()].reduce((most, { id }) => Math.max(most, id), 0);
+  Object.assign(desk, { selected: found, isAll: isWhole, all: { filters: all, newest } });
   showSelection(desk);
   if (!desk.isAll) say(`Selecting stopped at ${many(found.size, "item")}.`);
   announce(`${many(found.size, "item")} selected`);
@@ -173,7 +193,7 @@ async function selectMatching(desk) {
 function chosenOf(desk) {
   const onScreen = new Map(desk.items.map((item) => [item.output_id, item]));
   if (desk.selected.size) return [...desk.selected].map(([id, item]) => onScreen.get(id) ?? item);
-  const current = onScreen.get(desk.current);
+  const current = visible(desk).find(({ output_id }) => output_id === desk.current);
   return current && !desk.pending.has(current.output_id) ? [current] : [];
 }
 
@@ -243,9 +263,9 @@ function askDelete(desk, items) {
 
 /** Delete everything that the filters match in few requests where the API has these filters, else item by item. */
 async function deleteAll(desk, items) {
-  const given = Object.entries(desk.filters).filter(([, value]) => value);
-  const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name));
-  const newest = String(items.reduce((most, { id }) => Math.max(most, id), 0)); // what comes meanwhile stays
+  const given = Object.entries(desk.all.filters ?? {}).filter(([, value]) => value);
+  const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name) && !MOVING.includes(name));
+  const newest = String(desk.all.newest); // what comes or changes after it was selected stays
   let left = items;
   let deleted = 0, changed = 0;
   try {
@@ -301,7 +321,7 @@ const inTable = (desk) => ({
   a: desk.approve,
   x: desk.reject,
   z: () => desk.undo?.(),
-  s: () => desk.current && desk.select(desk.current, !desk.selected.has(desk.current)),
+  s: () => visible(desk).some(({ output_id }) => output_id === desk.current) && desk.select(desk.current, !desk.selected.has(desk.current)),
   n: () => desk.turn("next"),
   p: () => desk.turn("previous"),
   "/": () => desk.parts.search.focus(),

@@ -35,7 +35,7 @@ function one(item, desk, pictures) {
   const check = el("input", {
     type: "checkbox", "aria-label": `Select item ${listed}`, checked: desk.selected.has(output_id), onchange: () => desk.select(output_id, check.checked),
   });
-  return row({ "data-item": output_id, "aria-selected": desk.selected.has(output_id) ? "true" : "false", onclick: openOnClick },
+  return row({ class: desk.current === output_id ? "current" : null, "data-item": output_id, "aria-selected": desk.selected.has(output_id) ? "true" : "false", onclick: openOnClick },
     rowHead({ class: "id-cell" }, check, el("a", { href: desk.itemLink(item), "data-open": output_id, "aria-label": `Open item ${listed}`, title: listed === item.id ? null : `Its id is ${item.id} since the last change` }, String(listed))),
     pictures && cell("", "picture-cell", thumbnail(pictureOf(item)) ?? ""),
     desk.columns.map((path) => {

@@ -294,6 +294,7 @@ async function saveStorageState(site) {
 
 function deleteRecord(name, record) {
   const kind = KINDS[name];
+  if (record[kind.named] === "") return say(`${kind.one === "cookie" ? "A cookie" : "An entry"} without a name can only be deleted with its whole domain.`, "bad");
   const title = shorten(record[kind.named], 80);
   confirm(`Delete ${title}?`, `The ${kind.one} of ${shorten(record.domain, 120)} is deleted for all scrapers of your organization.`, "Delete",
     () => act(() => remove([name], { domain: record.domain, path: record.path || "/", [kind.named]: record[kind.named] }), () => `${title} is deleted`));

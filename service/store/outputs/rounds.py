@@ -199,7 +199,11 @@ class Rounds:
                 await slices.pause()
         plan.meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
-            write.tried = {**write.tried, **plan.meant} if write.tried else plan.meant
+            if write.tried:  # of its own changes: the rows of all rounds would be many
+                own = {key: plan.meant.get(key) or write.tried.get(key) for key in write.changes}
+                write.tried = {key: meant for key, meant in own.items() if meant is not None}
+            else:
+                write.tried = plan.meant
         return plan
 
     async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
