@@ -107,7 +107,8 @@ function fill(desk, item) {
       may("write") && el("div", { class: "actions" },
         el("button", { type: "button", class: "primary", "data-judge": "a", onclick: () => judgeItem(desk, item, APPROVED) }, item.is_approved ? "Approved" : "Approve"),
         el("button", { type: "button", "data-judge": "x", onclick: () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))) }, reasonOf(item) !== null ? "Rejected" : "Reject")),
-      may("delete") && el("button", { type: "button", class: "quiet danger-text", onclick: () => deleteItem(desk, item) }, "Delete")));
+      may("delete") && el("button", { type: "button", class: "quiet danger-text", onclick: () => deleteItem(desk, item) }, "Delete")),
+    dialog.querySelector("#notice")); // a message about the item before stays
 }
 
 /** Show the item before or after this one. */
