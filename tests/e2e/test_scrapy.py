@@ -309,7 +309,7 @@ def test_what_a_complete_crawl_did_not_see_is_deleted(client: Client, token: str
         (404, {"SDS_KEY_FIELDS": "sku,nothing"}, "the crawl stored no item"),
         (404, {"ITEM_PIPELINES": '{"own.Drop": 300}'}, "pipelines dropped 1 items"),
         (404, {"ROBOTSTXT_OBEY": "True"}, "robots.txt forbids 1 pages"),
-        (404, {"JOBDIR": "crawls/lamps"}, "JOBDIR is set"),
+        (404, {"JOBDIR": "FOLDER/crawl"}, "JOBDIR is set"),
     ],
     ids=["stopped", "forbidden", "broken", "dropped", "dropped by a pipeline", "robots", "resumable"],
 )
@@ -322,7 +322,8 @@ def test_an_incomplete_crawl_deletes_nothing_and_says_why(
         crawl(tmp_path, site, client, token)
         shop.gone, shop.gone_status = {"3"}, status
         (tmp_path / "own.py").write_text(DROP)
-        log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **settings)
+        given = {name: value.replace("FOLDER", str(tmp_path)) for name, value in settings.items()}
+        log, stats = crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", **given)
     assert f"SDS_DELETE_MISSING: nothing is deleted, because {word}" in log
     assert "sds/deleted" not in stats
     assert len(list(client.outputs("lamps"))) == PAGES
