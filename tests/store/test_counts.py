@@ -460,40 +460,28 @@ async def test_two_recounts_at_once_add_their_difference_once(
     assert "recount" not in document
 
 
+@pytest.mark.parametrize("moved", [False, True], ids=["after its counts are moved", "before"])
 async def test_a_write_while_the_group_is_removed_keeps_its_job(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, moved: bool
 ) -> None:
     await group.write(store, make_output(1, root_job_id="a"))
     await store.outputs.delete_matching(group.key, Query())
     gather = store.jobs.gather
 
-    async def and_then_written(key: Any) -> None:
+    async def beside_a_write(key: Any) -> None:
+        if moved:
+            await group.write(other, make_output(2, root_job_id="b"))
         await gather(key)
-        await group.write(other, make_output(2, root_job_id="b"))
+        if not moved:
+            await group.write(other, make_output(2, root_job_id="b"))
 
-    monkeypatch.setattr(store.jobs, "gather", and_then_written)
+    monkeypatch.setattr(store.jobs, "gather", beside_a_write)
     await store.groups.remove(group.key)
     monkeypatch.undo()
+    if moved:  # what was moved is gone, and counted again
+        await look_after(store, group)
     assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
     assert (await group.stats(other))["jobs"] == 1
-
-
-async def test_a_write_just_before_the_counts_of_a_removed_group_are_moved_is_counted_again(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await group.write(store, make_output(1, root_job_id="a"))
-    await store.outputs.delete_matching(group.key, Query())
-    gather = store.jobs.gather
-
-    async def just_after_a_write(key: Any) -> None:
-        await group.write(other, make_output(2, root_job_id="b"))
-        await gather(key)
-
-    monkeypatch.setattr(store.jobs, "gather", just_after_a_write)
-    await store.groups.remove(group.key)
-    monkeypatch.undo()
-    await look_after(store, group)
-    assert {job: counts["items"] for job, counts in (await group.jobs(other)).items()} == {"b": 1}
 
 
 async def test_upkeep_is_due_soon_although_the_dates_of_a_group_are_ahead(store: Store, group: Group) -> None:

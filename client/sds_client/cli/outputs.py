@@ -158,7 +158,9 @@ def outputs_approve(
     if sum(ways) != 1:
         raise ValueError("name what to approve: by output ids, by filters such as --job-id, or with --all")
     if output_id:
-        patched = client.patch_many(group, [{"output_id": one, **_judged(not withdraw, True)} for one in output_id])
+        patched = client.patch_many(
+            group, [{"output_id": one, **_judged(not withdraw, rejected=True)} for one in output_id]
+        )
     else:
         patched = _approve_matching(client, group, filters, not withdraw)
     conflicts = f", {patched.conflict:,} changed meanwhile and not updated" if patched.conflict else ""
@@ -170,7 +172,7 @@ def outputs_approve(
     return Result(counts, words)
 
 
-def _judged(approved: bool, rejected: bool) -> dict[str, Any]:
+def _judged(approved: bool, *, rejected: bool) -> dict[str, Any]:
     """Return what a patch changes: as on the page, an approved item is no longer rejected."""
     return {"is_approved": approved, **({"tags": {"rejected": None}} if approved and rejected else {})}
 
@@ -181,7 +183,11 @@ def _approve_matching(client: Client, group: str, filters: dict[str, Any], appro
     selected = client.outputs(group, is_approved=not approved, fields=["output_id", "tags.rejected"], **filters)
     for page in chunks(selected):
         patches = [
-            {"output_id": one["output_id"], "if_id": one["id"], **_judged(approved, "rejected" in one.get("tags", {}))}
+            {
+                "output_id": one["output_id"],
+                "if_id": one["id"],
+                **_judged(approved, rejected="rejected" in one.get("tags", {})),
+            }
             for one in page
         ]
         done = client.patch_many(group, patches)
