@@ -191,16 +191,23 @@ class ReplicaSet:
         raise ReplicaSetError(f"There is no new primary after {seconds:.0f} s.")
 
     def is_healthy(self) -> bool:
-        """Return whether the primary sees every member as primary or secondary."""
+        """Return whether the primary sees every member as primary or secondary, with changes of its own term.
+
+        One that has none yet may have to roll back, for which it needs this very primary: if most members do, there is
+        no other primary as long as this one is away.
+        """
         if not all(member.is_up and not member.is_cut_off for member in self.members):
             return False
         primary = self.primary()
         if primary is None:
             return False
         with suppress(PyMongoError):
-            seen = primary.command("replSetGetStatus")["members"]
+            status = primary.command("replSetGetStatus")
             writable = primary.command("hello").get("isWritablePrimary")
-            return bool(writable) and all(member["state"] in (1, 2) and member["health"] for member in seen)
+            return bool(writable) and all(
+                member["state"] in (1, 2) and member["health"] and member["optime"]["t"] == status["term"]
+                for member in status["members"]
+            )
         return False
 
     def wait_until_healthy(self, seconds: float = 60) -> Member:

@@ -181,8 +181,9 @@ class Run:
         if self.failovers is None:
             return failed
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failovers.counts.items()))
-        longest = self.failovers.longest_without_primary
-        return f"{failed}, failovers: {self.failovers.total} ({kinds or 'none'}), longest election {longest:.1f} s"
+        election, back = self.failovers.longest_without_primary, self.failovers.longest_until_healthy
+        failovers = f"failovers: {self.failovers.total} ({kinds or 'none'})"
+        return f"{failed}, {failovers}, longest election {election:.1f} s, longest until all are back {back:.1f} s"
 
     def _wait_until_settled(self, services: Services, watch: Watch) -> bool:
         """Return whether nothing is in flight any more, and then wait for the counts that this changed."""

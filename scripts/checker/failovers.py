@@ -24,7 +24,7 @@ class Failovers:
     def __init__(self, replica_set: ReplicaSet, every: float) -> None:
         self._set, self._every = replica_set, every
         self.counts = Counter[str]()
-        self.longest_without_primary = 0.0
+        self.longest_without_primary = self.longest_until_healthy = 0.0
         self._failed: tuple[str, Member] | None = None
         self._next_look = 0.0
         self._steps = self._run()
@@ -82,6 +82,7 @@ class Failovers:
             if time.monotonic() > elected + HOLD_SECONDS + _MAX_SECONDS:
                 raise ReplicaSetError(f"not all members are back {_MAX_SECONDS:.0f} s after: {kind}")
             yield
+        self.longest_until_healthy = max(self.longest_until_healthy, time.monotonic() - elected)
 
     def _undo(self) -> None:
         if self._failed is None:

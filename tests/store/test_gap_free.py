@@ -37,9 +37,8 @@ def number(name: str, output: str) -> int:
 
 
 def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() -> None:
-    code, output = check(
-        f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 4 --kill-every 3 --versions 100"
-    )
+    failovers = f"--nodes 3 --failovers --min-failovers {len(KINDS)} --failover-every 4"
+    code, output = check(f"{failovers} --kill-every 3 --versions 100 --seconds 240")  # 35 s, mostly
     assert code == 0, output
     assert number("missed", output) == number("lost", output) == number("duplicated", output) == 0
     assert number("versions acknowledged", output) > 100
