@@ -72,8 +72,8 @@ class Text(fields.String):
         metadata = dict(kwargs.pop("metadata", {}))
         if min_length:
             metadata["minLength"] = min_length
-        if max_length is not None:
-            metadata["maxLength"] = max_length
+        if (longest := max_length or max_bytes) is not None:
+            metadata["maxLength"] = longest
         super().__init__(metadata=metadata, **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
@@ -206,7 +206,8 @@ class ListOf(fields.Nested):
 
     def __init__(self, nested: Any, *, max_length: int | None = None, **kwargs: Any) -> None:
         self.max_length = max_length
-        super().__init__(nested, many=True, **kwargs)
+        metadata = {**kwargs.pop("metadata", {}), **({"maxItems": max_length} if max_length is not None else {})}
+        super().__init__(nested, many=True, metadata=metadata, **kwargs)
 
     def _deserialize(
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, *args: Any, **kwargs: Any

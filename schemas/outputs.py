@@ -300,8 +300,10 @@ class OutputPatch(Base):
 
 
 class OutputPatchOf(OutputPatch):
-    output_id = Text(min_length=1, max_length=256)
-    key_hash = Text(max_length=256)
+    output_id = Text(
+        min_length=1, max_length=256, metadata={"description": "Which output; exactly one of output_id and key_hash"}
+    )
+    key_hash = Text(max_length=256, metadata={"description": "See output_id"})
     if_id = WholeNumber(minimum=0, metadata={"description": "Only if the output still has this id"})
 
 

@@ -15,7 +15,7 @@ INPUT = Records(CookieInput)
 _DELETION = QueryLoader(CookiesDeletion(), refuse_empty=True)
 
 
-@endpoint("Get cookies", Cookie(many=True), query=StateQuery)
+@endpoint("Get cookies", Cookie(many=True), query=StateQuery, responses=state_query.LISTED)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return every cookie of the organization, expired or not, in the order of domain, path, name.
 

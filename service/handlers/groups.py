@@ -24,7 +24,7 @@ from service.http.offload import off_loop
 from service.http.output.field_statistics import FieldStatistics
 from service.http.output.paging import decode_cursor, list_response
 from service.http.output.responses import STREAM_BYTES, json_array, json_response, stream_response
-from service.store import Group, Query, Store, now
+from service.store import Group, Groups, Query, Store, now
 
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(GroupsQuery())
@@ -66,14 +66,23 @@ async def put(request: web.Request) -> web.StreamResponse:
     """Change settings of a group, also before its first item; those left out stay unchanged.
 
     `retention_days` lets the service delete items that were not scraped for that long; it needs the scope `delete`.
-    `history_days` keeps earlier versions. `ignore` names paths that are not content. `rules` judge finished jobs.
+    `history_days` keeps earlier versions; to lower it needs `delete` too. `ignore` names paths that are not content.
+    `rules` judge finished jobs.
     """
     group = path_group(request)
     settings = await read_object(request, _SETTINGS)
-    if "retention_days" in settings:
+    groups = request.app[STORE].groups
+    # Both remove data.
+    if "retention_days" in settings or await _lowers_history(groups, group, settings):
         require_scope(request, "delete")
-    await request.app[STORE].groups.set(group, settings)
+    await groups.set(group, settings)
     return await json_response(request, await _group(request, group))
+
+
+async def _lowers_history(groups: Groups, group: Group, settings: dict[str, Any]) -> bool:
+    if "history_days" not in settings:
+        return False
+    return bool(settings["history_days"] < (await groups.settings(group))["history_days"])
 
 
 async def _group(request: web.Request, group: Group) -> dict[str, Any]:

@@ -16,7 +16,7 @@ INPUT = Records(LocalStorageInput)
 _DELETION = QueryLoader(LocalStorageDeletion(), refuse_empty=True)
 
 
-@endpoint("Get local storage", LocalStorageEntry(many=True), query=StateQuery)
+@endpoint("Get local storage", LocalStorageEntry(many=True), query=StateQuery, responses=state_query.LISTED)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return every local-storage entry of the organization, in the order of domain, path, key.
 

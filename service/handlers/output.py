@@ -55,7 +55,7 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
     "Get one output",
     Output(),
     headers={"If-None-Match": "The ETag of the output that the client has, or several with commas between"},
-    etag=True,
+    response_headers=["ETag"],
     not_found=True,
     responses={"304": {"description": "The output has not changed since an ETag in If-None-Match"}},
 )
@@ -94,7 +94,7 @@ async def versions(request: web.Request) -> web.StreamResponse:
     OutputResult(),
     body=OutputPatch(),
     headers=_IF_MATCH,
-    etag=True,
+    response_headers=["ETag"],
     not_found=True,
     responses=_PRECONDITION,
 )

@@ -79,7 +79,7 @@ async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]
     OutputsPage(),
     query=OutputsQuery,
     headers={"If-None-Match": "The ETag of a page that the client has"},
-    etag=True,
+    response_headers=["ETag", "X-Cursor"],
     responses={
         "304": {"description": "Nothing has changed since the ETag in If-None-Match"},
         "410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"},

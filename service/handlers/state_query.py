@@ -12,6 +12,8 @@ from service.http.output.paging import decode_cursor
 from service.store import BrowserState, Listing, Selection, now
 
 _QUERY = QueryLoader(StateQuery())
+# The further responses of the two lists: a long key is not in its cursor, which names the record instead.
+LISTED = {"410": {"description": "The record that this cursor names was deleted: start again without a cursor"}}
 
 
 async def listing(request: web.Request, records: BrowserState) -> Listing:

@@ -23,8 +23,8 @@ def endpoint(
     """Document what a handler takes and returns.
 
     `headers` are the request headers that it reads, with descriptions; `takes` and `gives` are further content types of
-    the request and the response; `etag` means that the response has one; `not_found` that 404 is possible; `responses`
-    are further ones.
+    the request and the response; `response_headers` are headers of the response; `not_found` means that 404 is
+    possible; `responses` are further ones.
     """
 
     def decorate(handler: Handler) -> Handler:

@@ -11,6 +11,7 @@ from apispec.ext.marshmallow import MarshmallowPlugin
 from marshmallow import Schema, fields
 
 import service
+from schemas.base import PageQuery
 from schemas.errors import Error
 from schemas.examples import EXAMPLES
 from service.http.keys import SETTINGS
@@ -25,7 +26,7 @@ _NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # Members of a handler's documentation that are read here instead of being copied.
-_OURS = ("schemas", "produces", "etag", "gives", "takes", "headers", "not_found")
+_OURS = ("schemas", "produces", "gives", "takes", "headers", "not_found", "response_headers")
 
 _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call except health and "
@@ -61,7 +62,7 @@ _ERRORS = {
     500: "Internal server error",
     503: "The database does not respond, or too many requests are in flight",
 }
-_PUBLIC_ERRORS = {status: _ERRORS[status] for status in (400, 500, 503)}
+_PUBLIC_ERRORS = {status: _ERRORS[status] for status in (400, 422, 500, 503)}
 _BODY_ERRORS = {
     408: "The body took too long to arrive",
     413: "The body is too large",
@@ -94,9 +95,12 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
             schema["example"] = EXAMPLES[name]
     for schema in _input_schemas(document):
         _tell_defaults(schema)
-    for operation in (operation for path in document["paths"].values() for operation in path.values()):
+    for method, operation in (operation for path in document["paths"].values() for operation in path.items()):
         for parameter in operation["parameters"]:
-            if parameter["schema"].get("nullable"):
+            schema = parameter["schema"]
+            if method == "delete":  # where an empty value is refused: it would delete more
+                parameter["schema"] = {key: schema[key] for key in schema if key not in ("nullable", "default")}
+            elif schema.get("nullable"):
                 parameter["allowEmptyValue"] = True  # an empty value means none
     return document
 
@@ -143,6 +147,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         if name.startswith("{")
     ]
     errors = _PUBLIC_ERRORS if route.scope == "public" else _ERRORS
+    told = list(said.get("response_headers", ()))
     for used in said["schemas"]:
         if used["location"] == "json":
             content = {"application/json": {"schema": _body(used["schema"], max_records)}}
@@ -151,6 +156,8 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
             errors = {**errors, **_BODY_ERRORS}
         else:
             operation["parameters"].append({"in": "query", "schema": used["schema"]})
+            if isinstance(used["schema"], PageQuery):
+                told.append("Link")
     operation["parameters"] += [
         {"in": "header", "name": name, "required": False, "description": text, **_TEXT}
         for name, text in said.get("headers", {}).items()
@@ -167,10 +174,9 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         status: {"description": response["description"], "headers": _headers(status), **_content(response)}
         for status, response in responses.items()
     }
-    if said.get("etag"):
-        for status in ("200", "304"):
-            if status in operation["responses"]:
-                operation["responses"][status]["headers"]["ETag"] = _TEXT
+    for status in ("200", "304"):
+        if status in operation["responses"]:
+            operation["responses"][status]["headers"] |= dict.fromkeys(told, _TEXT)
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}

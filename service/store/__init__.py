@@ -63,6 +63,7 @@ __all__ = [
     "Deliveries",
     "Form",
     "Group",
+    "Groups",
     "InFlight",
     "ItemTooLarge",
     "Key",

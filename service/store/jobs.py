@@ -37,7 +37,8 @@ def served(job: dict[str, Any]) -> dict[str, Any]:
         "state": job.get("state", "running"),
         **{name: job.get(name, 0) for name in JOB_COUNTS},
         "first_write": job.get("first_write"),
-        "last_write": job.get("last_write"),
+        # Of a job that has written nothing it is the moment of its beginning, by which the list is sorted.
+        "last_write": job.get("last_write") if job.get("first_write") else None,
         "finish_date": job.get("finish_date"),
         "missing": job.get("missing"),
         "deleted": job.get("deleted", 0),

@@ -115,6 +115,16 @@ async def test_a_token_without_delete_sets_rules_but_no_retention(make_api: Make
     assert (await writer.ok("/v1/groups/shop"))["retention_days"] is None
 
 
+async def test_a_token_without_delete_lengthens_a_history_and_does_not_shorten_it(make_api: MakeApi) -> None:
+    writer = await make_api(scopes=["read", "write"])
+    for days in (7, 30, 30):
+        assert (await writer.put("/v1/groups/shop", {"history_days": days})).status == 200
+    for days in (29, 0):
+        response = await writer.put("/v1/groups/shop", {"history_days": days})
+        assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
+    assert (await writer.ok("/v1/groups/shop"))["history_days"] == 30
+
+
 # -- states ---------------------------------------------------------------------------------------
 
 

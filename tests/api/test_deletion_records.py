@@ -60,7 +60,11 @@ async def test_only_readers_with_deleted_true_see_deletions(admin: Api, three: l
 
 
 @pytest.mark.parametrize(
-    "query", ["job_id=job-1", "country=Germany", "region=DE-BE", "url=https://shop.example/p/1", "key_hash=key-1"]
+    "query",
+    [
+        *("job_id=job-1", "country=Germany", "region=DE-BE", "url=https://shop.example/p/1", "key_hash=key-1"),
+        *("is_approved=true", "is_approved=true&country=Germany", "is_approved=true&key_hash=key-1"),
+    ],
 )
 async def test_deletions_are_found_by_the_filters(admin: Api, three: list[dict[str, Any]], query: str) -> None:
     await delete(admin, three[1])
@@ -170,6 +174,19 @@ async def test_a_reader_that_came_too_late_starts_again(admin: Api, store: Store
     assert [item["id"] for item in await changes(admin, "cursor=0")] == [three[2]["id"], newest["id"]]
     assert [item["id"] for item in await changes(admin, f"cursor={removed['id']}")] == [newest["id"]]
     assert await walk(admin, "/v1/outputs/shop?cursor=1") == three[2:]
+
+
+async def test_newest_first_goes_back_over_what_has_aged_out(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    await admin.ok("/v1/outputs/shop", [make_output(7)])
+    await delete(admin, three[2])
+    await delete(admin, three[1])
+    await age_out(store, admin.organization_id)
+    seen = await changes(admin, "order=desc&limit=1")
+    assert [item["key_hash"] for item in seen] == ["key-1", "key-7", "key-0"]
+    whole = await admin.get("/v1/outputs/shop/export?deleted=true&order=desc")
+    assert [json.loads(line)["key_hash"] for line in whole.body.splitlines()] == ["key-1", "key-7", "key-0"]
 
 
 @pytest.mark.parametrize("query", ["follow=true", "format=sse"])

@@ -56,6 +56,12 @@ async def test_a_job_tells_its_first_and_last_write(admin: Api) -> None:
     assert (job["first_write"], job["last_write"]) == (first, last)
 
 
+async def test_a_job_that_has_begun_and_written_nothing_has_no_last_write(admin: Api) -> None:
+    await admin.put("/v1/groups/shop/jobs/monday", {"state": "running"})
+    (job,) = await admin.ok("/v1/groups/shop/jobs")
+    assert (job["first_write"], job["last_write"]) == (None, None)
+
+
 async def test_a_patch_is_nothing_that_a_job_did_and_a_deletion_takes_from_what_it_holds(admin: Api) -> None:
     await admin.ok("/v1/outputs/shop", [make_output(n) for n in range(3)])
     await admin.patch("/v1/outputs/shop", [{"key_hash": "key-0", "is_approved": True}])

@@ -44,6 +44,15 @@ CHANGES: list[dict[str, Any]] = [
 ]
 
 
+async def test_the_value_hash_that_was_served_is_the_same_content(api: Api) -> None:
+    item = make_output()
+    await api.ok(PATH, [item])
+    (served,) = await items(api)
+    for again in ({"value_hash": served["value_hash"]}, {}):
+        assert (await api.ok(PATH, [item | again]))["items"][0]["result"] == "unchanged"
+    assert (await api.ok(PATH, [item | {"value_hash": "other"}]))["items"][0]["result"] == "updated"
+
+
 async def test_the_same_content_under_a_new_job_is_unchanged_and_moves_to_that_job(api: Api) -> None:
     first = await stored(api)
     await tick(first)
@@ -205,6 +214,12 @@ async def test_faults_of_lines_are_named_by_record_or_line(api: Api) -> None:
     assert (response.status, response.problems()) == (422, [(["body"], "json_invalid")])
     assert "Line 2" in response.json["detail"][0]["msg"]
     assert await items(api) == []
+
+
+@pytest.mark.parametrize("body", [b"", b"\n", b" \r\n\n"])
+async def test_a_body_without_a_line_is_refused(api: Api, body: bytes) -> None:
+    response = await api.post(PATH, data=body, headers={"Content-Type": "application/x-ndjson"})
+    assert (response.status, response.problems()) == (422, [(["body"], "json_invalid")])
 
 
 @pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson"])

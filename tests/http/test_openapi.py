@@ -55,6 +55,8 @@ def test_the_decorators_of_aiohttp_apispec_leave_what_the_document_is_made_from(
 MORE_ERRORS = {
     ("GET", "/v1/outputs/{group_id}"): {"410"},
     ("GET", "/v1/outputs/{group_id}/export"): {"410"},
+    ("GET", "/v1/cookies"): {"410"},
+    ("GET", "/v1/local-storage"): {"410"},
     ("GET", "/v1/outputs/{group_id}/{output_id}"): {"404"},
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
@@ -109,9 +111,9 @@ def test_every_operation_has_a_summary_an_id_of_its_own_and_the_errors_it_can_gi
     assert len(set(ids)) == len(ids)
     for (method, path), operation in operations().items():
         assert operation["summary"] and operation["description"]
-        expected = {"200", "400", "500", "503"}
+        expected = {"200", "400", "422", "500", "503"}
         if operation["security"]:
-            expected |= {"401", "403", "422", "429"}
+            expected |= {"401", "403", "429"}
         if "requestBody" in operation:
             expected |= {"408", "413", "415"}
         expected |= MORE_ERRORS.get((method, path), set())
@@ -192,6 +194,26 @@ def test_input_schemas_tell_their_defaults_in_words() -> None:
     schemas = document()["components"]["schemas"]
     for name in ("CookieInput", "LocalStorageInput", "ReviewInput", "OutputInput", "FileInput", "OutputPatchOf"):
         assert [field for field in schemas[name]["properties"].values() if "default" in field] == []
+
+
+def test_empty_values_are_for_reading_only() -> None:
+    for (method, path), operation in operations().items():
+        empty = {one["name"] for one in operation["parameters"] if one.get("allowEmptyValue")}
+        nullable = {one["name"] for one in operation["parameters"] if one["schema"].get("nullable")}
+        assert empty == nullable == (set() if method == "DELETE" else empty), (method, path)
+
+
+def test_headers_that_lead_on_are_told() -> None:
+    headers = {key: set(operation["responses"]["200"]["headers"]) for key, operation in operations().items()}
+    assert headers["GET", "/v1/outputs/{group_id}"] == {"X-Request-ID", "ETag", "X-Cursor"}
+    linked = ("/v1/cookies", "/v1/local-storage", "/v1/reviews/{group_id}", "/v1/groups")
+    assert {path for (_, path), names in headers.items() if "Link" in names} == set(linked)
+
+
+def test_bounds_of_lists_and_texts_are_told() -> None:
+    assert properties("GroupSettings")["rules"]["maxItems"] == 100
+    assert properties("OutputInput")["files"]["maxItems"] == 1000
+    assert properties("LocalStorageInput")["value"]["maxLength"] == 5 * 1024 * 1024
 
 
 def test_outputs_are_written_as_json_or_ndjson() -> None:

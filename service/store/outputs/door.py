@@ -69,11 +69,11 @@ class Door:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
         value_hash = item.get("value_hash", digest)
+        sent = b"" if value_hash == digest else value_hash.encode()
         if self._comparing.tree:  # ignored paths make neither a new item nor a new version
             data_text = self._comparing.data_text(data)
             digest = documents.sha256(data_text)
         key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(b"\n".join((source_url, data_text)))
-        sent = item.get("value_hash", "").encode()
         rest = documents.sha256(b"\n".join((source_url, sent, files_text)))[:_PART]
         hashed = digest[:_PART] + _tags_hash(tags_text) + rest + self._comparing.mark
         output_id = self._output_id(key_hash)

@@ -103,9 +103,9 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
         hint = "id"
     else:
         hint = HINTS[next(iter(indexed))]
-    if query.is_approved is True and not indexed and query.key_hash is None:
+    if query.is_approved is True and not indexed and query.key_hash is None and not query.deleted:
         indexed, hint, passed_over = {"is_approved": True}, "approved", {}
-    elif query.is_approved is not None:
+    elif query.is_approved is not None and not query.deleted:
         residual["is_approved"] = query.is_approved
     if query.scraped_before is not None:
         residual["last_scraped_date"] = {"$lt": query.scraped_before}
@@ -123,7 +123,7 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
 
 
 def _conditions(query: Query) -> list[dict[str, Any]]:
-    """Return the filters that no index serves. A deletion record has no data and tags left: it always passes."""
+    """Return the filters that no index serves. A deletion record has no data, tags and approval: it always passes."""
     of_content: list[dict[str, Any]] = []
     if query.missing is not None:
         of_content.append(is_missing(query.missing))
@@ -132,6 +132,8 @@ def _conditions(query: Query) -> list[dict[str, Any]]:
     if query.rejected is not None:
         of_content.append({"tags.rejected": {"$exists": query.rejected}})
     if query.deleted:
+        if query.is_approved is not None:
+            of_content.append({"is_approved": query.is_approved})
         of_content = [{"$or": [{"deleted": True}, condition]} for condition in of_content]
     of_jobs: list[dict[str, Any]] = []
     if query.change is not None:

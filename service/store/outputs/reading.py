@@ -237,8 +237,11 @@ class Reading:
     async def _check_expired(self, group: Group, query: Query) -> None:
         """Refuse a cursor if deletion records after it were removed, unless its walk began after that.
 
-        Checked after the page is read: the id is noted before a record is removed, so no removal is missed.
+        Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
+        back to older ids misses nothing that its beginning did not show.
         """
+        if query.newest_first:
+            return
         safe = max(query.cursor, query.walk.began if query.walk else 0)
         if query.cursor and safe < (await self._ids.watermark(group)).expired_id:
             raise CursorExpired
