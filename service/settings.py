@@ -140,6 +140,10 @@ class Settings:
                 raise SettingsError(f"{item.name.upper()} must be at least {least}.")
         if self.port > 65535:
             raise SettingsError("PORT must be at most 65535.")
+        if self.deleted_days > _MAX_DAYS:
+            raise SettingsError(f"DELETED_DAYS must be at most {_MAX_DAYS}.")
+        if self.max_bytes_in_flight < max(4 * self.max_body_bytes, _LEAST_IN_FLIGHT):
+            raise SettingsError("MAX_BYTES_IN_FLIGHT must be at least 16 MiB, and four times MAX_BODY_BYTES.")
         if self.max_depth > _MAX_DEPTH:
             raise SettingsError(f"MAX_DEPTH must be at most {_MAX_DEPTH}: the database holds 180 levels.")
         if self.lease_seconds <= self.mongo_timeout:
@@ -172,6 +176,9 @@ class Settings:
 # The least value of a number by its type.
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
 _MAX_DEPTH = 150
+_MAX_DAYS = 36_500
+# A token has five eighths. A stream takes 7 MiB of them; a body is there twice, as text and as its encoded items.
+_LEAST_IN_FLIGHT = 16 * 1024 * 1024
 _MAY_BE_ZERO = {"access_log", "port", "rate_limit", "drain_seconds"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMATS = ("auto", "json", "text")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import threading
 from array import array
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,7 @@ class Cells:
     def __init__(self, folder: Path | None = None, name: str = "") -> None:
         self._index: dict[tuple[str, Labels], int] = {}
         self._widths: list[int] = []
+        self._lock = threading.Lock()
         # The number of series is bounded: the last cells count all further series.
         self._used, self._spare = 0, MAX_CELLS - 64
         self._file: int | None = None
@@ -43,9 +45,11 @@ class Cells:
         os.ftruncate(values, _BYTES)
         self.values = memoryview(mmap.mmap(values, _BYTES)).cast("d")
         os.close(values)
-        for family, labels, width in _series(folder / f"{name}.series"):
+        series = folder / f"{name}.series"
+        for family, labels, width in _series(series):
             self._add((family, labels), width)
-        self._file = os.open(folder / f"{name}.series", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.open(series, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.ftruncate(self._file, series.read_bytes().rfind(b"\n") + 1)  # without a line that was not completed
 
     def place(self, family: str, labels: Labels = (), width: int = 1) -> int:
         """Return where the cells of a series begin."""
@@ -53,11 +57,14 @@ class Cells:
         found = self._index.get(key)
         if found is not None:
             return found
-        if self._used + width > self._spare:
-            return self._spare
-        if self._file is not None:
-            os.write(self._file, json.dumps([family, labels, width]).encode() + b"\n")
-        return self._add(key, width)
+        with self._lock:  # the driver's threads count too, and the lines must have the order of the cells
+            if key in self._index:
+                return self._index[key]
+            if self._used + width > self._spare:
+                return self._spare
+            if self._file is not None:
+                os.write(self._file, json.dumps([family, labels, width]).encode() + b"\n")
+            return self._add(key, width)
 
     def rows(self) -> list[Row]:
         """Return every series with its values."""

@@ -16,6 +16,8 @@ log = logging.getLogger("service")
 # After the signal to stop, connections without a request are kept this long: one may be arriving.
 _LAST_REQUESTS_SECONDS = 0.5
 _POLL_SECONDS = 0.05
+# The handshakes of the last connections may take this long.
+_HANDSHAKE_SECONDS = 2.0
 
 
 async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ssl.SSLContext | None) -> None:
@@ -23,18 +25,19 @@ async def stop_listening(runner: Runner, listeners: list[socket.socket], tls: ss
     loop = asyncio.get_running_loop()
     assert runner.server is not None
     copies = [listener.dup() for listener in listeners]
-    for site in runner.sites:
-        await site.stop()
+    runner.close_ports()
     waiting = []
     for listener in copies:
         listener.setblocking(False)
         with listener, contextlib.suppress(OSError):  # none waits, or there are too many files
             while True:
                 waiting.append(listener.accept()[0])
-    for connection in waiting:
-        connection.setblocking(False)
-        with contextlib.suppress(OSError):
-            await loop.connect_accepted_socket(runner.server, connection, ssl=tls)
+    limit = _HANDSHAKE_SECONDS if tls else None
+    accepted = [
+        loop.connect_accepted_socket(runner.server, connection, ssl=tls, ssl_handshake_timeout=limit)
+        for connection in waiting
+    ]
+    await asyncio.gather(*accepted, return_exceptions=True)  # a client may have left
 
 
 async def finish_requests(runner: Runner, deadline: float) -> None:

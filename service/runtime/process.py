@@ -26,7 +26,7 @@ from service.runtime.drain import deliver_responses, finish_requests, stop_liste
 from service.runtime.files import raise_file_limit
 from service.runtime.logging import AccessLines, is_json, set_up
 from service.runtime.server import Runner
-from service.runtime.sockets import BACKLOG, address_of, bind
+from service.runtime.sockets import address_of, bind
 from service.runtime.supervisor import Supervisor
 from service.runtime.tuning import tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
@@ -107,8 +107,7 @@ async def _serve_one(
     await runner.setup()
     tls = tls_context(settings)
     addresses = [address_of(listener) for listener in listeners]
-    for listener in listeners:
-        await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
+    await runner.listen(listeners, tls)
     host, port = addresses[0]
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
     with contextlib.suppress(TimeoutError):

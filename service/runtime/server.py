@@ -12,6 +12,8 @@ import contextlib
 import functools
 import logging
 import re
+import socket
+import ssl
 from itertools import islice
 from typing import Any
 
@@ -24,6 +26,7 @@ from service.http.keys import EXPECTS, STAYING
 from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
+from service.runtime.sockets import BACKLOG
 from service.settings import Settings
 
 log = logging.getLogger("service")
@@ -42,6 +45,8 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
 # A complete request begins in the next turn of the event loop.
 _BEGIN_SECONDS = 0.1
 _LOG_SECONDS = 10.0
+# For TLS; until then a connection counts in no limit.
+_HANDSHAKE_SECONDS = 5.0
 # Seconds for which the bytes after a refused head are dropped.
 _REFUSED_SECONDS = 1.0
 _REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
@@ -69,14 +74,18 @@ class Protocol(web.RequestHandler):
         "_receive_timeout",
         "_received",
         "_request",
+        "_server",
         "_slow_reader",
         "_small_chunks",
         "half_closed",
         "handling",
     )
 
-    def __init__(self, *args: Any, receive_timeout: float, min_send_rate: float, ledger: Pool, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(
+        self, server: Server, *, receive_timeout: float, min_send_rate: float, ledger: Pool, **kwargs: Any
+    ) -> None:
+        super().__init__(server, **kwargs)
+        self._server = server
         self.handling = False
         self._ledger = ledger
         self._head = 0  # bytes of a head that is incomplete or pipelined
@@ -114,7 +123,8 @@ class Protocol(web.RequestHandler):
         if not self.has_unread_body:
             self._body = None
         too_far_ahead = self._buffer_paused and not self._messages
-        if response is not None and (self.half_closed or too_far_ahead):
+        is_last = self.half_closed and not self._messages
+        if response is not None and (is_last or too_far_ahead):
             response.force_close()
 
     def data_received(self, data: bytes) -> None:
@@ -284,6 +294,7 @@ class Protocol(web.RequestHandler):
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode() + body)
         if status == 503:  # there is no room
+            self._server.refused += 1
             self.force_close()
         else:
             self._begin_to_drop()
@@ -307,7 +318,7 @@ class Server(web.Server):
         self._max_connections, self._options = max_connections, options
         self._open: dict[Protocol, None] = {}  # the oldest first
         self._next_log = 0.0
-        self.refused = 0  # connections, for the metrics
+        self.refused = 0  # connections and heads, for the metrics
 
     def __call__(self) -> Protocol:
         return Protocol(self, loop=asyncio.get_running_loop(), **self._options)
@@ -332,7 +343,6 @@ class Server(web.Server):
             log.warning("too many connections", extra={"max_connections": self._max_connections})
         oldest = next(connection for connection in self._open if not connection.handling)
         if oldest is newest:
-            self.refused += 1
             newest.refuse(503)
         else:
             oldest.force_close()
@@ -359,6 +369,23 @@ class Runner(web.AppRunner):
         }
         # `finish_requests` has waited for the requests before the shutdown.
         super().__init__(app, handle_signals=False, shutdown_timeout=1.0)
+        self._ports: list[asyncio.AbstractServer] = []
+
+    async def listen(self, listeners: list[socket.socket], tls: ssl.SSLContext | None) -> None:
+        """Accept connections. With aiohttp's own sites, a client without a handshake would stay for a minute."""
+        loop = asyncio.get_running_loop()
+        assert self.server is not None
+        limit = _HANDSHAKE_SECONDS if tls else None
+        for listener in listeners:
+            port = await loop.create_server(
+                self.server, sock=listener, ssl=tls, backlog=BACKLOG, ssl_handshake_timeout=limit
+            )
+            self._ports.append(port)
+
+    def close_ports(self) -> None:
+        """Accept no more connections."""
+        for port in self._ports:
+            port.close()
 
     @property
     def refused(self) -> int:

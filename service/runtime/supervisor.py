@@ -22,7 +22,7 @@ from service.http.metrics import FOLDER, NUMBER, SUPERVISOR
 from service.runtime.healthcheck import fetch_status
 from service.runtime.logging import set_up
 from service.runtime.sockets import address_of, bind, close
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 log = logging.getLogger("service")
 
@@ -97,6 +97,9 @@ class Supervisor:
     def _start(self, number: int, pause: float) -> None:
         # Its own session: Ctrl-C reaches only the supervisor, which stops the workers in order. They also
         # end when this process dies in any way, because their standard input ends.
+        # Connections wait at the sockets that dead workers have left.
+        for other in [other for other in self._listeners if other != number and other not in self._workers]:
+            self._listeners.setdefault(number, []).extend(self._listeners.pop(other))
         if number not in self._listeners:
             self._listeners[number] = bind(self._settings.host, self._settings.port, shared=True)
         files = [listener.fileno() for listener in self._listeners[number]]
@@ -123,11 +126,18 @@ class Supervisor:
             log.error("a worker died", extra={"pid": worker.process.pid, "code": code, "restart_seconds": pause})
 
     def _restart_due(self) -> int:
-        """Start the workers again whose pause is over; return how many."""
+        """Start the workers again whose pause is over; return how many were started."""
         due = [number for number, (moment, _) in self._due.items() if time.monotonic() >= moment]
+        started = 0
         for number in due:
-            self._start(number, self._due.pop(number)[1])
-        return len(due)
+            pause = self._due.pop(number)[1]
+            try:
+                self._start(number, pause)
+                started += 1
+            except (OSError, SettingsError) as error:  # too many processes or files: the other workers go on
+                self._due[number] = time.monotonic() + pause, min(2 * pause, _MAX_PAUSE)
+                log.error("a worker cannot be started", extra={"error": str(error), "restart_seconds": pause})
+        return started
 
     def _end(self) -> None:
         # First: no connection may wait here that nobody will accept.

@@ -208,6 +208,12 @@ async def test_a_client_that_waits_is_told_to_continue(api: Api) -> None:
         assert (await connection.read_response()).json == {"created": 1, "updated": 0}
 
 
+async def test_a_client_of_http_1_0_is_not_told_to_continue(api: Api) -> None:
+    head = COOKIES.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\n"
+    response = await exchange(api, head + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)
+    assert (response.status, response.json) == (200, {"created": 1, "updated": 0})
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
@@ -269,6 +275,15 @@ async def test_a_client_that_closes_its_side_gets_its_response(api: Api, version
         assert await connection.closed()
 
 
+async def test_a_client_that_closes_its_side_after_several_requests_gets_all_responses(api: Api) -> None:
+    async with connect(api) as connection:
+        get = b"GET /v1/cookies HTTP/1.1\r\n" + AUTH + b"\r\n"
+        await connection.send(3 * get.replace(b"{token}", api.token.encode()))
+        connection.writer.write_eof()
+        assert [(await connection.read_response()).status for _ in range(3)] == [200, 200, 200]
+        assert await connection.closed()
+
+
 async def test_a_client_that_closes_its_side_gets_a_long_response_too(api: Api) -> None:
     await api.ok("/v1/outputs/g", [make_output(n, data={"text": "x" * 100_000}) for n in range(60)])
     for format in ("ndjson", "csv", "json"):
@@ -282,12 +297,14 @@ async def test_a_client_that_closes_its_side_gets_a_long_response_too(api: Api) 
 
 
 async def test_a_head_that_there_is_no_room_for_is_refused_until_later(api: Api) -> None:
-    ledger = api.client.app[LIMITS].bytes
+    ledger, runner = api.client.app[LIMITS].bytes, api.client.server.runner
     assert ledger.take(HEADS, ledger.total // 8)
+    assert isinstance(runner, Runner) and runner.refused == 0
     response = await exchange(api, b"GET /healthz HTTP/1.1\r\nHost: x")
     ledger.put_back(HEADS, ledger.total // 8)
     assert (response.status, response.problems()) == (503, [([], "unavailable")])
     assert response.headers["retry-after"] == "1"
+    assert runner.refused == 1
     check_headers(response)
 
 

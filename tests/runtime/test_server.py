@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import shlex
 import socket
+import ssl
 import sys
 from pathlib import Path
 
@@ -13,10 +14,13 @@ import pytest
 from aiohttp import web
 
 import service
+from service.runtime import server
+from service.runtime.drain import stop_listening
 from service.runtime.server import Protocol, Runner, Server
 from service.runtime.sockets import bind
 from service.settings import Settings
 from tests.support.processes import SECONDS, ServiceProcess, make_token
+from tests.support.tls import make_certificate
 
 # Private parts of aiohttp that `service/runtime/server.py` uses, and what it needs of each.
 PRIVATE = ("_make_server", "_messages", "_pause_reading_for_buffer", "_buffer_paused")
@@ -147,6 +151,37 @@ class TestFullOfRequests:
         for reader, writer in held:
             assert (await reader.readline()).startswith(b"HTTP/1.1 200")
             writer.close()
+        await runner.cleanup()
+
+
+class TestTls:
+    """A client that opens a connection and never begins its handshake."""
+
+    @pytest.fixture
+    def tls(self, tmp_path: Path) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*make_certificate(tmp_path))
+        return context
+
+    async def test_is_closed_after_some_seconds(self, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(server, "_HANDSHAKE_SECONDS", 0.2)
+        (listener,) = bind("127.0.0.1", 0)
+        runner = Runner(web.Application(), Settings())
+        await runner.setup()
+        await runner.listen([listener], tls)
+        reader, writer = await asyncio.open_connection(*listener.getsockname())
+        assert await asyncio.wait_for(reader.read(), SECONDS) == b""
+        writer.close()
+        runner.close_ports()
+        await runner.cleanup()
+
+    async def test_does_not_hold_up_a_stop(self, tls: ssl.SSLContext) -> None:
+        listeners = bind("127.0.0.1", 0)
+        runner = Runner(web.Application(), Settings())
+        await runner.setup()
+        await runner.listen(listeners, tls)
+        with socket.create_connection(listeners[0].getsockname()), socket.create_connection(listeners[0].getsockname()):
+            await asyncio.wait_for(stop_listening(runner, listeners, tls), 20)
         await runner.cleanup()
 
 

@@ -111,6 +111,8 @@ def test_settings_pass_to_another_process_through_its_environment() -> None:
         ("max_depth", "0"),
         ("max_depth", "151"),
         ("rate_limit", "-1"),
+        ("deleted_days", "36501"),
+        ("max_bytes_in_flight", str(32 * 2**20)),
         ("shutdown_timeout", "nan"),
         ("sealed_only", "yes"),
         ("log_level", "LOUD"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from isal import isal_zlib
@@ -37,7 +37,8 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
     settings, admission = request.app[SETTINGS], request[ADMISSION]
     if (request.content_length or 0) > settings.max_body_bytes:
         raise http_error(413)
-    if request.get(EXPECTS):  # only now: a request that is rejected by its head need not send its body
+    # Only now: a request that is rejected by its head need not send its body. HTTP/1.0 does not know this response.
+    if request.get(EXPECTS) and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no response has begun
     try:

@@ -81,6 +81,7 @@ def local_mongo(
         folder.save(port, process.pid if shared else None, program.version)
         yield LocalMongo(url, process.pid, started=True)
     finally:
+        folder.save(port, None, program.version)  # nobody shares it from here on
         mongod.stop(process)
 
 
