@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from service.runtime.local_mongo import data_folder, local_mongo
+from service.runtime.local_mongo import Folder, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import Store, Vault
 
@@ -27,7 +27,7 @@ def database(settings: Settings, *, create: bool = False) -> Iterator[tuple[Sett
     if settings.mongo_url:
         yield settings, settings.mongo_url
         return
-    folder = data_folder(settings.data_path)
+    folder = Folder(settings.data_path)
     if not (create or folder.is_used):
         raise SettingsError(
             f"There is no database in {settings.data_path}. Run this where the service was started, or set DATA_DIR to "

@@ -115,8 +115,7 @@ def to_api_error(error: BaseException) -> ApiError:
         case ApiError():
             return error
         case web.HTTPException():
-            kept = {name: error.headers[name] for name in ("Allow",) if name in error.headers}
-            return http_error(error.status, kept)
+            return http_error(error.status, {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {})
         case LineTooLong():  # a target starts with a slash, a header hardly ever
             return http_error(414 if bytes(error.args[0]).startswith(b"/") else 431)
         case HttpProcessingError():

@@ -18,7 +18,6 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from aiohttp import web
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -213,10 +212,8 @@ class Metrics:
     def render(self, accept: str, state: InFlight | None) -> tuple[bytes, str]:
         """Return all metrics in the format that a client accepts, and its content type."""
         self._sample()
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Collected(self._collect(state)))
         encode, content_type = choose_encoder(accept)
-        return encode(registry), content_type
+        return encode(_Collected(self._collect(state))), content_type
 
     def _collect(self, state: InFlight | None) -> Iterator[Metric]:
         workers = {self._worker: self._cells.rows()} if self._folder is None else read_rows(self._folder)

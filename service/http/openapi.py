@@ -199,7 +199,7 @@ def _headers(status: str) -> dict[str, Any]:
 def _content(response: dict[str, Any]) -> dict[str, Any]:
     if "schema" not in response:
         return {}
-    return {"content": {response.get("content_type", "application/json"): {"schema": response["schema"]}}}
+    return {"content": {"application/json": {"schema": response["schema"]}}}
 
 
 # Cached by the one setting in it: tests make many applications, and the document takes 40 ms.

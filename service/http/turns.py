@@ -65,12 +65,8 @@ class Turns:
     """Lets a number of waiters in at a time; the others wait."""
 
     def __init__(self, places: int) -> None:
-        self._free = self._places = places
+        self._free = places
         self._waiting = Waiting[None]()
-
-    @property
-    def taken(self) -> int:
-        return self._places - self._free
 
     async def take(self) -> None:
         """Take a place, as soon as it is this organization's turn."""
@@ -83,12 +79,6 @@ class Turns:
         """Release the place to the next waiter."""
         if not self._waiting or not self._waiting.let_in(lambda _: True):
             self._free += 1
-
-    async def __aenter__(self) -> None:
-        await self.take()
-
-    async def __aexit__(self, *_: object) -> None:
-        self.leave()
 
 
 class Waking:

@@ -8,8 +8,6 @@ import logging
 import random
 from typing import Any, NamedTuple
 
-from pymongo.errors import PyMongoError
-
 from service.settings import Settings
 from service.store.analysts import Analysts
 from service.store.backup import Backup
@@ -19,7 +17,7 @@ from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
 from service.store.crawls import Crawls
-from service.store.deliveries import TEST, Deliveries, Lane, Message, Outcome, new_message
+from service.store.deliveries import TEST, Lane, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
@@ -60,7 +58,6 @@ __all__ = [
     "BrowserState",
     "CursorExpired",
     "CursorInvalid",
-    "Deliveries",
     "Form",
     "Group",
     "Groups",
@@ -156,13 +153,8 @@ class Store:
     @classmethod
     def connect(cls, settings: Settings, url: str) -> Store:
         """Return the store of the database at `url`; it connects when used."""
-        try:
-            pool = PoolUse()
-            return cls(settings, connect(settings, url, pool), pool, url)
-        except PyMongoError as error:
-            # Its message may quote the address, which may hold a password.
-            hint = "it is mongodb://host:port, with user name and password percent-encoded"
-            raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}): {hint}") from None
+        pool = PoolUse()
+        return cls(settings, connect(settings, url, pool), pool, url)
 
     async def ensure_indexes(self) -> None:
         """Check the layout and make all indexes; cheap when they exist already."""

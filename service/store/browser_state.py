@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from itertools import islice
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from bson import ObjectId
@@ -178,6 +177,9 @@ class BrowserState(SealedRecords):
                 served[-1]["extra"] = opened.extra
         return served
 
+    def _operations(self, records: list[Record]) -> list[UpdateOne]:
+        raise NotImplementedError
+
     def _served(self, record: Record, opened: Sealed) -> Record:
         raise NotImplementedError
 
@@ -206,37 +208,24 @@ class BrowserState(SealedRecords):
     def _key(self, record: Record) -> Key:
         return tuple(record[field] for field in self.identity)
 
-    async def _prepare(self, records: list[Record], work: Callable[[list[Record]], list[T]]) -> list[T]:
-        """Return what `work` makes of the records, from a thread if there is much to seal."""
-        if len(records) <= _OFF_LOOP_RECORDS and sum(map(_size, records)) <= _OFF_LOOP_BYTES:
-            return work(records)
-        made: list[T] = []
-        rest = iter(records)
-        while part := list(islice(rest, _OFF_LOOP_RECORDS)):
-            made += await asyncio.to_thread(work, part)
-        return made
-
-    async def _upsert(self, operations: list[UpdateOne]) -> Counts:
-        """Write all operations; repeat those that collided with the first write of the same record."""
+    async def _store(self, records: list[Record]) -> Counts:
+        """Write the records, sealed in a thread if there is much to seal."""
+        much = len(records) > _OFF_LOOP_RECORDS or sum(map(_size, records)) > _OFF_LOOP_BYTES
+        left: list[UpdateOne] = []
+        for start in range(0, len(records), _OFF_LOOP_RECORDS):
+            some = records[start : start + _OFF_LOOP_RECORDS]
+            left += await asyncio.to_thread(self._operations, some) if much else self._operations(some)
         created = updated = 0
-        for start in range(0, len(operations), CHUNK):
-            counts = await self._upsert_chunk(operations[start : start + CHUNK])
-            created += counts.created
-            updated += counts.updated
-        return Counts(created, updated)
-
-    async def _upsert_chunk(self, operations: list[UpdateOne]) -> Counts:
-        created = updated = 0
-        result: Any
-        while operations:
+        while left:
+            part, left = left[:CHUNK], left[CHUNK:]
+            result: Any
             try:
-                result = (await self._records.bulk_write(operations, ordered=False)).bulk_api_result
-                operations = []
+                result = (await self._records.bulk_write(part, ordered=False)).bulk_api_result
             except BulkWriteError as error:
                 result = error.details
-                operations = [operations[failed["index"]] for failed in duplicates(error)]
-            created += result["nUpserted"]
-            updated += result["nMatched"]
+                # Those that collided with the first write of the same record.
+                left += [part[failed["index"]] for failed in duplicates(error)]
+            created, updated = created + result["nUpserted"], updated + result["nMatched"]
         return Counts(created, updated)
 
 

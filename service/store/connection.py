@@ -92,7 +92,8 @@ def connect(settings: Settings, url: str, pool: PoolUse) -> Client:
         return client
     except (PyMongoError, ValueError) as error:
         # Without the driver's text, which quotes the address and the password in it.
-        raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}).") from None
+        hint = "it is mongodb://host:port, with user name and password percent-encoded"
+        raise StoreError(f"MONGO_URL cannot be used ({type(error).__name__}): {hint}.") from None
 
 
 def client_class(threads: int) -> Any:

@@ -33,7 +33,7 @@ class Cookies(BrowserState):
         for cookie in cookies:
             record = _record(organization_id, cookie)
             records[self._key(record)] = record
-        return await self._upsert(await self._prepare(list(records.values()), self._operations))
+        return await self._store(list(records.values()))
 
     def _operations(self, records: list[Record]) -> list[UpdateOne]:
         return [UpdateOne(self._identity(r), {"$set": {**r, **self._sealed(r)}}, upsert=True) for r in records]

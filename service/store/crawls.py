@@ -75,7 +75,7 @@ class Crawls:
         self._indexes.require("groups", "jobs")
         job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
-        changes: Record = {name: said[name] for name in ("series",) if name in said}
+        changes: Record = {"series": said["series"]} if "series" in said else {}
         if said["state"] == "running":
             running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
             await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)

@@ -46,7 +46,7 @@ class LocalStorage(BrowserState):
             {"organization_id": organization_id, **entry, "update_date": moment, "id": first + offset}
             for offset, entry in enumerate(unique.values())
         ]
-        return await self._upsert(await self._prepare(records, self._operations))
+        return await self._store(records)
 
     def _operations(self, records: list[Record]) -> list[UpdateOne]:
         operations = []

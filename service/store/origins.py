@@ -27,7 +27,7 @@ class Origins(BrowserState):
         """Store each origin's text, replacing an existing one."""
         self._indexes.require(self.name)
         unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
-        return await self._upsert(await self._prepare(list(unique.values()), self._operations))
+        return await self._store(list(unique.values()))
 
     def _operations(self, records: list[Record]) -> list[UpdateOne]:
         return [

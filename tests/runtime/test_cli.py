@@ -163,7 +163,7 @@ def test_a_command_that_is_not_one_is_one_clear_line(
         (["--workers", "0"], "WORKERS must be at least 1."),
         (["--tls-cert", "/nowhere.pem"], "TLS_CERT and TLS_KEY go together."),
         (["--mongo-url", "localhost:27017"], "MONGO_URL must begin with mongodb://"),
-        (["--mongo-url", "mongodb://user:p@ss@host"], "MONGO_URL cannot be used"),
+        (["--mongo-url", "mongodb://user:p@ss@host"], "with user name and password percent-encoded"),
         (["--log-level", "LOUD"], "LOG_LEVEL must be one of"),
         (["--mongo-url", "mongodb://127.0.0.1:1", "--secret-keys", "k1:short"], "SECRET_KEYS must be"),
     ],

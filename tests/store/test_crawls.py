@@ -252,7 +252,7 @@ async def test_an_item_that_a_job_sees_while_those_it_misses_are_deleted_is_kept
     store: Store, group: Group, query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
-    reading = store.outputs._reading
+    reading = store.outputs
     selected = reading.selected
 
     async def and_then_seen(*args: Any) -> Any:

@@ -150,7 +150,7 @@ async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
     store: Store, group: Group, small_windows: None
 ) -> None:
     await group.write(store, *(make_output(n, data={"text": "x" * 100_000}) for n in range(12)))
-    store.outputs._reading._ranges._max_bytes = 250_000
+    store.outputs._ranges._max_bytes = 250_000
     page = await store.outputs.page(group.key, Query(limit=1000, is_approved=False))
     assert 0 < len(page.documents) < 12 and page.next_cursor is not None
     assert len(await group.walk(store, is_approved=False)) == 12

@@ -156,7 +156,7 @@ async def test_a_failing_database_is_told_to_all_who_wait(
             raise StoreUnavailable
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.outputs._reading, "page", fail)
+            patch.setattr(store.outputs, "page", fail)
             await group.write(store, make_output(0))
             found = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(error) for error in found] == [StoreUnavailable] * 2
@@ -168,13 +168,13 @@ async def test_what_was_read_in_vain_is_not_read_again(
     store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader whose filter matches nothing waits where it is, while its tail goes on."""
-    read, cursors = store.outputs._reading.page, []
+    read, cursors = store.outputs.page, []
 
     async def page(key: Any, query: Query) -> Page:
         cursors.append(query.cursor)
         return await read(key, query)
 
-    monkeypatch.setattr(store.outputs._reading, "page", page)
+    monkeypatch.setattr(store.outputs, "page", page)
     query = Query(limit=0, url="https://nowhere.example/")
     with store.outputs.tail(group.key, query, LINES, gate) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))

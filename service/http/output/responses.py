@@ -99,11 +99,11 @@ async def stream_response(
         if at_once:
             end_with_client(request)
             await request[ADMISSION].follow(STREAM_BYTES)
+        whole = False
         async with request[ADMISSION].beginning():
             if at_once:
                 begun += await anext(pieces, b"")
-            whole = not at_once and await _begin(begun, pieces)
-            if not whole and not at_once:
+            elif not (whole := await _begin(begun, pieces)):
                 request[ADMISSION].hold(STREAM_BYTES)
         if whole:
             return await bytes_response(request, bytes(begun), headers, content_type)

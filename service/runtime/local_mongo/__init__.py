@@ -22,7 +22,7 @@ from service.runtime.local_mongo.folder import Folder, LocalMongoError
 from service.runtime.local_mongo.mongod import find_program, free_port
 from service.runtime.local_mongo.replica_set import responds, set_up
 
-__all__ = ["LocalMongo", "LocalMongoError", "data_folder", "find_program", "free_port", "local_mongo"]
+__all__ = ["Folder", "LocalMongo", "LocalMongoError", "find_program", "free_port", "local_mongo"]
 
 Say = Callable[[str], None]
 
@@ -40,11 +40,6 @@ def _to_stderr(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def data_folder(path: Path) -> Folder:
-    """Return the files of a data folder, which need not exist."""
-    return Folder(path.resolve())
-
-
 @contextmanager
 def local_mongo(
     data_dir: Path,
@@ -59,7 +54,7 @@ def local_mongo(
     It ends with the process that started it, also while another process still shares it. One that is not `shared` is
     waited for instead: a service would lose its database at the end of a command.
     """
-    folder = data_folder(data_dir)
+    folder = Folder(data_dir)
     folder.create()
     # The log is the lock too: as the database's output it stays locked until the database is gone, however it ends.
     with open(os.open(folder.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as log:

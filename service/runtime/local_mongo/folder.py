@@ -28,10 +28,10 @@ class LocalMongoError(Exception):
 
 
 class Folder:
-    """The files of one data folder; only their owner can read them."""
+    """The files of one data folder, which need not exist; only their owner can read them."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path = path = path.resolve()
         self.data, self.log, self.key = path / "mongod", path / "mongo.log", path / "mongo.key"
         self._state, self.password_file = path / "mongo.json", path / "mongo.password"
         self._secret_keys = path / "secret.keys"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.bounded import Bounded
 from service.settings import Settings
@@ -49,14 +49,7 @@ _CLOCK_SECONDS = 0.02
 _PAUSED_MS = 1000
 
 
-class _Pass(NamedTuple):
-    """The progress of a deletion by filter, and whether its current pass has found an item."""
-
-    cursor: int
-    found: bool
-
-
-class Outputs:
+class Outputs(Reading):
     """Reads and writes the outputs of a group."""
 
     def __init__(
@@ -71,49 +64,15 @@ class Outputs:
         self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
-        self._indexes, self._max_item_bytes = indexes, settings.max_item_bytes
-        self._deleting: Bounded[tuple[Group, Query, str], _Pass] = Bounded(_MAX_DELETING)
+        self._max_item_bytes = settings.max_item_bytes
+        # The progress of deletions by filter: the cursor, and whether the current pass has found an item.
+        self._deleting: Bounded[tuple[Group, Query, str], tuple[int, bool]] = Bounded(_MAX_DELETING)
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
+        super().__init__(self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self._lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
         self._comparings = comparings
-        self._reading = Reading(self.ids, watch, settings)
-        self._tails = Tails(self._reading, watch, settings.mongo_timeout)
-
-    # -- reading ------------------------------------------------------------------------------
-
-    async def page(self, group: Group, query: Query) -> Page:
-        """Return the page after `query.cursor`, in the order of ids, without gaps."""
-        self._indexes.require("outputs", "groups")
-        return await self._reading.page(group, query)
-
-    def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
-        """Yield pages from the cursor to the present end, or `max_items` items of them."""
-        self._indexes.require("outputs", "groups")
-        return self._reading.pages(group, query, max_items)
-
-    def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
-        """Return the estimated number of items of a group in a megabyte."""
-        return self._reading.fitting(group, fields)
-
-    def expected_bytes(self, group: Group, limit: int, fields: tuple[str, ...] = ()) -> int:
-        """Return the estimated bytes of some items of a group."""
-        return self._reading.expected_bytes(group, limit, fields)
-
-    async def one(self, group: Group, output_id: str) -> Page | None:
-        """Return one item as a page of its own; None when there is none."""
-        self._indexes.require("outputs", "groups")
-        return await self._reading.one(group, output_id)
-
-    async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
-        """Return earlier versions of an item, newest first, before the id `cursor`; 0 begins with the newest."""
-        self._indexes.require("outputs", "groups", "versions")
-        return await self._reading.versions(group, output_id, limit, cursor)
-
-    async def version(self, group: Group) -> int:
-        """Return the version that a page read now would show."""
-        self._indexes.require("outputs", "groups")
-        return await self._reading.version(group)
+        self._tails = Tails(self, watch, settings.mongo_timeout)
 
     def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
         """Return a live reader of a query; all readers of one query share what is read and rendered."""
@@ -167,7 +126,7 @@ class Outputs:
         match behind the place that the pass has reached. The next call of the same caller continues at that place.
         """
         place = (group, query, caller)
-        cursor, found = self._deleting.pop(place, _Pass(0, False))
+        cursor, found = self._deleting.pop(place, (0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
@@ -184,13 +143,13 @@ class Outputs:
             at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
-        self._deleting[place] = _Pass(cursor, found)
+        self._deleting[place] = cursor, found
         return deleted, True
 
     async def delete_some(self, group: Group, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
         self._indexes.require("outputs", "groups")
-        selected, next_cursor = await self._reading.selected(group, query)
+        selected, next_cursor = await self.selected(group, query)
         deletes = [(output_id, Delete(frozenset([id]), query)) for output_id, id in selected]
         results = await self._apply(group, deletes)
         return sum(result["result"] == "updated" for result in results), next_cursor
@@ -231,9 +190,9 @@ class Outputs:
         return groups
 
     @stored
-    async def skip_ids(self, count: int = RESTORED_GAP) -> int:
+    async def skip_ids(self) -> int:
         """Raise every group's next id after a backup was restored; return how many groups there are."""
-        done = await self._groups.update_many({"next": {"$exists": True}}, {"$inc": {"next": count}})
+        done = await self._groups.update_many({"next": {"$exists": True}}, {"$inc": {"next": RESTORED_GAP}})
         return done.matched_count
 
 

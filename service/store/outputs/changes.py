@@ -180,7 +180,7 @@ class Plan:
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
-        done = change_of(put.root_job_id, True, job_before, known["change"])
+        done = change_of(put.root_job_id, job_before, known["change"])
         rest = (known["create_date"], newest, approved, done, known["id"])
         document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
@@ -282,7 +282,7 @@ class Plan:
                 change.created += count * (kind == "created")
                 change.changed += count * (kind != "created")
             if kind in ("created", "changed"):
-                done = change_of(job, True, job_before, change_before)
+                done = change_of(job, job_before, change_before)
                 change.job(job, **counted(done, change_before if job_before == job else None, count))
         for (before, job, seen_by), count in Counter(
             (touch.known["root_job_id"], touch.job, touch.seen_by) for touch in self.touches.values()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
 
 from service.bounded import Bounded
@@ -27,7 +26,7 @@ class Comparing(NamedTuple):
     def of(cls, document: dict[str, Any]) -> Comparing:
         """Return the settings in a group's document."""
         paths, days = document.get("ignore") or [], document.get("history_days") or 0
-        mark = hashlib.sha256("\n".join(sorted(paths)).encode()).hexdigest()[:8] if paths else ""
+        mark = documents.sha256("\n".join(sorted(paths)).encode())[:8] if paths else ""
         return cls(ignored(paths), mark, days)
 
     def data_text(self, data: dict[str, Any]) -> bytes:

@@ -77,11 +77,6 @@ class Page(NamedTuple):
     walk: Any = None
 
     @property
-    def last_id(self) -> int:
-        """The id of the last document."""
-        return id_of(self.documents[-1])
-
-    @property
     def work(self) -> int:
         """The bytes still to decode and render; a quarter of them if they are decoded already."""
         is_decoded = bytes not in map(type, self.documents)  # a page of several windows can have both
@@ -89,12 +84,8 @@ class Page(NamedTuple):
 
     def events(self) -> bytes:
         """Return the items as server-sent events, each with its id."""
-        seen: dict[datetime, str] = {}
-        events = []
-        for chunk in _chunks(self.documents):
-            _dates_to_text(chunk, seen)
-            events += [b"id: %d\ndata: %b\n\n" % (item["id"], dump(item)) for item in chunk]
-        return b"".join(events)
+        items = (item for chunk in _chunks(self.documents) for item in chunk)
+        return b"".join(b"id: %d\ndata: %b\n\n" % (item["id"], dump(item)) for item in items)
 
     def items(self) -> list[dict[str, Any]]:
         """Return the documents decoded, their dates naive UTC."""
@@ -110,11 +101,11 @@ class Page(NamedTuple):
 
     def array(self) -> bytes:
         """Return the items as the inside of a JSON array."""
-        return b",".join(dump_documents(self.documents))
+        return b",".join(dump(chunk)[1:-1] for chunk in _chunks(self.documents))
 
     def lines(self) -> bytes:
         """Return the items as NDJSON."""
-        return b"".join(dump_lines(self.documents))
+        return b"".join(dump(item) + b"\n" for chunk in _chunks(self.documents) for item in chunk)
 
 
 class PageText:
@@ -139,8 +130,8 @@ def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> 
     return text.part(array) + text.end(next_url, next_cursor)
 
 
-def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> None:
-    """Write the dates of outputs as text, in place.
+def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> list[dict[str, Any]]:
+    """Write the dates of outputs as text, in place; return the outputs.
 
     In `dump` they would take a third of all rendering: 1.7 µs each. Most dates occur in several items.
     """
@@ -155,6 +146,7 @@ def _dates_to_text(items: list[dict[str, Any]], seen: dict[datetime, str]) -> No
                 file["create_date"] = seen[file["create_date"]]
             except (KeyError, TypeError):
                 _date_to_text(file, "create_date", seen)
+    return items
 
 
 def _date_to_text(holder: Any, name: str, seen: dict[datetime, str]) -> None:
@@ -164,34 +156,19 @@ def _date_to_text(holder: Any, name: str, seen: dict[datetime, str]) -> None:
         holder[name] = seen[date] = render_date(date)
 
 
-def dump_documents(documents: list[Document]) -> Iterator[bytes]:
-    """Yield the JSON of documents in pieces, `{…},{…}`, without the brackets of an array."""
-    seen: dict[datetime, str] = {}
-    for chunk in _chunks(documents):
-        _dates_to_text(chunk, seen)
-        yield dump(chunk)[1:-1]
-
-
-def dump_lines(documents: list[Document]) -> Iterator[bytes]:
-    """Yield the JSON of documents in pieces, one line per document."""
-    seen: dict[datetime, str] = {}
-    for chunk in _chunks(documents):
-        _dates_to_text(chunk, seen)
-        yield b"".join(dump(document) + b"\n" for document in chunk)
-
-
 def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
-    """Yield the documents decoded, a little at a time."""
+    """Yield the documents decoded, with their dates as text, a little at a time."""
+    seen: dict[datetime, str] = {}
     chunk: list[dict[str, Any]] = []
     size = 0
     for document in documents:
         if size > _CHUNK_BYTES:
-            yield chunk
+            yield _dates_to_text(chunk, seen)
             chunk, size = [], 0
         chunk.append(decode(document))
         size += len(document) if isinstance(document, bytes) else 0
     if chunk:
-        yield chunk
+        yield _dates_to_text(chunk, seen)
 
 
 def canonical(value: Any) -> bytes:

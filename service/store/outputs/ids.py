@@ -80,11 +80,6 @@ class Turn(NamedTuple):
     batch: Batch | None
     document: dict[str, Any]
 
-    @property
-    def waiting(self) -> int:
-        """How many bytes of counts wait in the group's document."""
-        return int(self.document.get("waiting", 0))
-
 
 class Watermark(NamedTuple):
     """Where a group's readers must stop, and which state of the group that shows.
@@ -263,7 +258,8 @@ class Ids:
             last_id=document.get("last_id", 0),
             allocated=document.get("next", 1) - 1,
         )
-        self._remember(group, watermark)
+        if watermark.end >= self.remembered(group).end:
+            self._remembered[group] = watermark
         return watermark
 
     async def command(self, command: dict[str, Any], since: Any = None, **options: Any) -> Any:
@@ -286,10 +282,6 @@ class Ids:
     def remembered(self, group: Group) -> Watermark:
         """Return a watermark read earlier. It may be too low, so that a page ends early; it is never too high."""
         return self._remembered.get(group, START)
-
-    def _remember(self, group: Group, watermark: Watermark) -> None:
-        if watermark.end >= self._remembered.get(group, START).end:
-            self._remembered[group] = watermark
 
 
 # Bytes of the counts that wait in the group's document.

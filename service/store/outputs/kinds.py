@@ -10,13 +10,11 @@ from __future__ import annotations
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 
 
-def change_of(job_id: str, changed: bool, job_before: str | None, change_before: str) -> str:
-    """Return what a job has done to an item so far; `job_before` is None if the item is new or was deleted."""
+def change_of(job_id: str, job_before: str | None, change_before: str) -> str:
+    """Return what a job has done to an item that it changes; `job_before` is None if it is new or was deleted."""
     if job_before is None:
         return CREATED
-    if job_before != job_id:
-        return CHANGED if changed else UNCHANGED
-    return CHANGED if changed and change_before == UNCHANGED else change_before
+    return change_before if job_before == job_id and change_before != UNCHANGED else CHANGED
 
 
 def counted(change: str, change_before: str | None, times: int) -> dict[str, int]:

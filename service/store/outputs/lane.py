@@ -140,7 +140,7 @@ class Lane:
                     complete = self._settle(writes, done.results, done.errors)
                     self._written = _Written(Finished(batch, done.change), complete)
             except Exception as error:
-                await self._fail(writes, error, token, begun=batch is not None)
+                await self._fail(writes, error, token, batch is not None)
 
     def _take(self) -> list[Write]:
         """Take the writes of one round from the queue; drop those whose client has gone.
@@ -167,7 +167,7 @@ class Lane:
         self.waiting.extendleft(reversed(later))
         return taken
 
-    async def _fail(self, writes: list[Write], error: Exception, token: str, *, begun: bool = False) -> None:
+    async def _fail(self, writes: list[Write], error: Exception, token: str, begun: bool) -> None:
         """End a batch whose outcome is unknown, and let its writes be tried again or fail."""
         await self._recovery.recover(self.group, token, begun=begun)
         await asyncio.sleep(_RETRY_SECONDS)
@@ -195,7 +195,7 @@ class Lane:
             for write in self._written.writes:
                 write.succeed()
             self._written = None
-        if turn.waiting > _MAX_WAITING_BYTES:
+        if turn.document.get("waiting", 0) > _MAX_WAITING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
                 await self._lanes.jobs.gather(self.group)
         return turn, await looking

@@ -89,22 +89,20 @@ class Ranges:
             # Dates never decrease along ids, so the order by date is the order by id.
             where["update_date"] = {"$gte": query.created_after}
             sort, hint = {"update_date": ASCENDING, "id": ASCENDING}, "updated"
-        wanted = {
-            "filter": where,
-            "projection": query.projection,
-            "sort": sort,
-            "hint": hint,
-            "limit": query.limit + 1,  # one more tells whether there is a further page
-        }
-        reply = await self._ids.command(
-            {"find": "outputs", **wanted, "batchSize": wanted["limit"]}, within.time, codec_options=RAW
-        )
-        found = documents.read_reply(reply)
-        if not found.cursor:
-            return cut(found.documents, found.size, query.limit)
-        # One message of 16 MB holds no more: the rest is another page.
-        await self._ids.kill_cursor("outputs", found.cursor)
-        return Found(found.documents, found.size, documents.id_of(found.documents[-1]))
+        wanted = {"find": "outputs", "filter": where, "projection": query.projection, "sort": sort, "hint": hint}
+        return await self.find(wanted, query.limit, within.time)
+
+    async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Found:
+        """Read up to `limit` documents; fewer where one message of 16 MB holds no more."""
+        more = {**wanted, "limit": limit + 1, "batchSize": limit + 1}  # one more tells whether there is a further page
+        reply = documents.read_reply(await self._ids.command(more, since, codec_options=RAW))
+        found, size = reply.documents, reply.size
+        if reply.cursor:
+            await self._ids.kill_cursor(wanted["find"], reply.cursor)
+            return Found(found, size, documents.id_of(found[-1]))
+        if len(found) <= limit:
+            return Found(found, size, None)
+        return Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))
 
     async def _windows(self, within: Range) -> Found:
         """Read a range whose index does not serve all filters: a bounded number of documents at a time.
@@ -122,28 +120,18 @@ class Ranges:
             bounds = {"$gt": within.low, "$lt": within.high}
             if last is not None:
                 bounds |= {"$gte": last} if query.newest_first else {"$lte": last}
-            wanted = query.limit + 1 - len(found)
-            reply = await self._ids.command(
-                {
-                    "find": "outputs",
-                    "filter": {**within.indexed, "id": bounds, **selection.residual},
-                    "projection": query.projection,
-                    "sort": within.order,
-                    "limit": wanted,
-                    "batchSize": wanted,
-                    "hint": selection.hint,
-                },
-                within.time,
-                codec_options=RAW,
-            )
-            part = documents.read_reply(reply)
+            wanted = {
+                "find": "outputs",
+                "filter": {**within.indexed, "id": bounds, **selection.residual},
+                "projection": query.projection,
+                "sort": within.order,
+                "hint": selection.hint,
+            }
+            part = await self.find(wanted, query.limit - len(found), within.time)
             found += part.documents
             found_bytes += part.size
-            if part.cursor:  # more than one message
-                await self._ids.kill_cursor("outputs", part.cursor)
+            if part.next is not None:
                 return Found(found, found_bytes, documents.id_of(found[-1]))
-            if len(found) > query.limit:
-                return cut(found, found_bytes, query.limit)
             if last is None:
                 return Found(found, found_bytes, None)
             within = within.after(last)
@@ -204,10 +192,3 @@ class Ranges:
         )
         found = reply["cursor"]["firstBatch"]
         return int(found[0]["id"]) if found else watermark.end
-
-
-def cut(found: list[Document], size: int, limit: int) -> Found:
-    """Return the first `limit` of the found documents, and the id after which the rest begins."""
-    if len(found) <= limit:
-        return Found(found, size, None)
-    return Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))

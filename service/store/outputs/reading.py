@@ -16,11 +16,12 @@ from service.store.contract import patient, stored
 from service.store.decoding import RAW, decode
 from service.store.errors import CursorExpired
 from service.store.group import Group
+from service.store.indexes import Indexes
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
 from service.store.outputs.query import LIVE, WHOLE, Query, Walk, select
-from service.store.outputs.ranges import Found, Ranges, cut
+from service.store.outputs.ranges import Found, Ranges
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
 
@@ -41,8 +42,8 @@ _WALK_SECONDS = 1.0
 class Reading:
     """Reads the outputs of groups."""
 
-    def __init__(self, ids: Ids, watch: Watch, settings: Settings) -> None:
-        self._ids, self._watch = ids, watch
+    def __init__(self, ids: Ids, watch: Watch, indexes: Indexes, settings: Settings) -> None:
+        self._ids, self._watch, self._indexes = ids, watch, indexes
         self._ranges = Ranges(ids, settings.max_page_bytes)
         # By the hash of the requested fields: their names may be long.
         self._averages: Bounded[tuple[Group, int], int] = Bounded(_MAX_REMEMBERED)
@@ -51,6 +52,7 @@ class Reading:
     @stored
     async def page(self, group: Group, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
+        self._indexes.require("outputs", "groups")
         begins = query.cursor == 0 and not query.newest_first
         if query.newest_first or query.deleted or begins:
             watermark = await self._ids.watermark(group)
@@ -101,8 +103,7 @@ class Reading:
             if query.walk.seen:
                 older["id"] = {"$lte": query.walk.seen}
             moved = {"$or": [moved, older]}
-        beyond = query._replace(cursor=watermark.end - 1, limit=1, fields=("id",), created_after=None)
-        selection = select(group, beyond, watermark.hidden)
+        selection = select(group, query, watermark.hidden)
         where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
         reply = await self._ids.command(
             {"find": "outputs", "filter": {"$and": [where, moved]}, "projection": {"_id": 1}, "limit": 1, "hint": "id"},
@@ -165,17 +166,16 @@ class Reading:
                 return
             query = query._replace(cursor=next_cursor)
 
+    @patient
     async def version(self, group: Group) -> int:
         """Return the version that a page read now would show."""
-        return (await self._watermark(group)).version
-
-    @patient
-    async def _watermark(self, group: Group) -> Watermark:
-        return await self._ids.watermark(group)
+        self._indexes.require("outputs", "groups")
+        return (await self._ids.watermark(group)).version
 
     @stored
     async def one(self, group: Group, output_id: str) -> Page | None:
         """Return one item as a page of its own, or None."""
+        self._indexes.require("outputs", "groups")
         # Read the watermark first, so that this is no older than a page that was shown.
         watermark = await self._ids.watermark(group)
         reply = await self._ids.command(
@@ -200,29 +200,19 @@ class Reading:
     @stored
     async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
         """Return earlier versions of an item, newest first: those before a cursor, or before the current one."""
+        self._indexes.require("outputs", "groups", "versions")
         watermark = await self._ids.watermark(group)
         if not cursor:
             present = await self.one(group, output_id)
             cursor = watermark.end if present is None else present.version
-        reply = await self._ids.command(
-            {
-                "find": "versions",
-                "filter": {**group.owner, "output_id": output_id, "id": {"$lt": cursor}},
-                "projection": WHOLE,
-                "sort": {"id": DESCENDING},
-                "limit": limit + 1,
-                "batchSize": limit + 1,
-                "hint": "version",
-            },
-            watermark.time,
-            codec_options=RAW,
-        )
-        found = documents.read_reply(reply)
-        if found.cursor:  # one message of 16 MB holds no more
-            await self._ids.kill_cursor("versions", found.cursor)
-            return Page(found.documents, found.size, documents.id_of(found.documents[-1]), watermark.version)
-        part = cut(found.documents, found.size, limit)
-        return Page(part.documents, part.size, part.next, watermark.version)
+        earlier = {
+            "find": "versions",
+            "filter": {**group.owner, "output_id": output_id, "id": {"$lt": cursor}},
+            "projection": WHOLE,
+            "sort": {"id": DESCENDING},
+            "hint": "version",
+        }
+        return Page(*await self._ranges.find(earlier, limit, watermark.time), watermark.version)
 
     @stored
     async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:

@@ -86,8 +86,6 @@ class Rounds:
         Reads the latest state of the primary, committed or not. The write that follows matches only this
         state, and its client gets a response only when both are committed.
         """
-        if not changes:
-            return {}
         # Tags are up to a megabyte each.
         tagged = {key for key, change in changes.items() if isinstance(change, Patch) and change.tags is not None}
         others = [key for key in changes if key not in tagged]
