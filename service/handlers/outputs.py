@@ -37,8 +37,7 @@ from service.http.output.responses import WHOLE, bytes_response, json_response, 
 from service.store import Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
 
 INPUT = Records(OutputInput)
-# The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: it is merged and hashed on the event loop,
-# 20 to 40 ms per megabyte of short tags.
+# The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: tags that are removed, and as many that are added.
 PATCH_SIZES = 2
 PATCHES = Records(OutputPatchOf, PATCH_SIZES)
 _QUERY = QueryLoader(OutputsQuery())

@@ -196,6 +196,13 @@ async def test_tags_that_would_become_too_large_are_refused(admin: Api) -> None:
     assert "b" not in (await admin.ok(path_of(item)))["tags"]
 
 
+async def test_tags_with_which_the_item_would_be_too_large_are_refused(admin: Api) -> None:
+    item = await written(admin, data={"text": "x" * 600_000})
+    response = await admin.patch(path_of(item), {"tags": {"b": "x" * 600_000}})
+    assert (response.status, response.problems()) == (422, [(["body", "tags"], "too_large")])
+    assert (await admin.patch(path_of(item), {"tags": {"b": "x" * 300_000}})).status == 200
+
+
 async def test_a_broken_body_is_invalid_json(admin: Api) -> None:
     item = await written(admin)
     for body in (b"", b"{", b"\xff"):

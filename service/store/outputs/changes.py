@@ -35,6 +35,8 @@ KNOWN_FIELDS = dict.fromkeys(
     ),
     1,
 )
+# What the size of an item is made of.
+CONTENT = ("source_url", "data", "tags", "files")
 # The empty values of a deletion record, which has the shape of an item. Identity and filter fields stay.
 _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
 # The bytes that a patch of tags counts for: the stored tags may be 1 MiB, and 50 are looked up at once.
@@ -195,12 +197,12 @@ class Plan:
         size = 0
         if patch.tags is not None:
             tags = merge_patch(known.get("tags", {}), patch.tags)
-            text = documents.canonical(tags)
+            text, before = documents.canonical(tags), documents.canonical(known.get("tags", {}))
             size = len(text)
-            if size > self.max_item_bytes:
+            if size > len(before) and size + known["rest"] > self.max_item_bytes:
                 self.leave(output_id, known, "too_large")
                 return
-            if text != documents.canonical(known.get("tags", {})):
+            if text != before:
                 copies = filter_tags(tags)
                 changes |= {"tags": tags, "content_hash": with_tags(known["content_hash"], tags), **copies}
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
@@ -293,6 +295,12 @@ class Plan:
                 change.job(before, items=-count)
                 change.job(job, items=count)
         return change
+
+
+def measure(known: Known) -> Known:
+    """Return the fields of a stored item with the size of what a patch of its tags leaves as it is."""
+    known["rest"] = sum(len(documents.canonical(known.pop(name, ""))) for name in CONTENT if name != "tags")
+    return known
 
 
 def is_changed(put: Put, known: Known) -> bool:
