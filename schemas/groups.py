@@ -66,7 +66,10 @@ class GroupSettings(Base):
     history_days = WholeNumber(
         minimum=0,
         maximum=365,
-        metadata={"description": "Earlier versions of items are kept for this many days; 0: none"},
+        metadata={
+            "description": "Earlier versions of items are kept for this many days; 0: none. To lower it needs "
+            "the scope delete"
+        },
     )
     ignore = DataPaths(
         max_length=50,

@@ -72,7 +72,7 @@ class Settings:
     max_bytes_in_flight: int = _setting(
         256 * 1024 * 1024,
         "Bytes of bodies and responses held at once, per process; more get 503. A token gets at most 5/8 of them, "
-        "an organization 3/4.",
+        "an organization 3/4. At least 16 MiB, and four times MAX_BODY_BYTES.",
     )
     rate_limit: float = _setting(0.0, "Requests per second for each token, per process; 0 is off.")
     receive_timeout: float = _setting(20.0, "Seconds a client may take to send one request.")
@@ -87,7 +87,7 @@ class Settings:
     )
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop, after DRAIN_SECONDS.")
     lease_seconds: float = _setting(15.0, "Seconds after which another process ends a write that has not finished.")
-    deleted_days: int = _setting(30, "Days after which the record of a deletion is removed.")
+    deleted_days: int = _setting(30, "Days after which the record of a deletion is removed; at most 36500.")
     webhook_private: bool = _setting(
         False, "Let webhooks use http and addresses inside the network. Leave it off where tenants are strangers."
     )

@@ -174,9 +174,9 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         status: {"description": response["description"], "headers": _headers(status), **_content(response)}
         for status, response in responses.items()
     }
-    for status in ("200", "304"):
+    for status, names in (("200", told), ("304", ["ETag"])):
         if status in operation["responses"]:
-            operation["responses"][status]["headers"] |= dict.fromkeys(told, _TEXT)
+            operation["responses"][status]["headers"] |= dict.fromkeys(names, _TEXT)
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}

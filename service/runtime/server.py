@@ -227,8 +227,8 @@ class Protocol(web.RequestHandler):
         if self._staying is not None or self.ssl_context is not None:  # TLS cannot be open on one side only
             return False
         if self._head_timer is not None:
-            asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_handling)
-        elif not self.handling or self.has_unread_body:
+            asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_begun)
+        elif self.has_unread_body or not (self.handling or self._messages):
             return False
         self.half_closed = True
         return True
@@ -300,8 +300,8 @@ class Protocol(web.RequestHandler):
             self._begin_to_drop()
             asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self.force_close)
 
-    def _close_unless_handling(self) -> None:
-        if not self.handling:
+    def _close_unless_begun(self) -> None:
+        if self._head_timer is not None:
             self.force_close()
 
     def _stop_head_timer(self) -> None:

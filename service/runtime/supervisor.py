@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,11 +94,12 @@ class Supervisor:
             return fetch_status(self._settings, "/healthz", 1.0) == 200
         return False
 
-    def _start(self, number: int, pause: float) -> None:
+    def _start(self, number: int, pause: float, beside: Iterable[int] = ()) -> None:
+        """Start a worker; those `beside` it start at the same time, with sockets of their own."""
         # Its own session: Ctrl-C reaches only the supervisor, which stops the workers in order. They also
         # end when this process dies in any way, because their standard input ends.
-        # Connections wait at the sockets that dead workers have left.
-        for other in [other for other in self._listeners if other != number and other not in self._workers]:
+        # Connections wait at the sockets of dead workers whose pause is not over.
+        for other in set(self._listeners) - set(self._workers) - {number, *beside}:
             self._listeners.setdefault(number, []).extend(self._listeners.pop(other))
         if number not in self._listeners:
             self._listeners[number] = bind(self._settings.host, self._settings.port, shared=True)
@@ -132,7 +133,7 @@ class Supervisor:
         for number in due:
             pause = self._due.pop(number)[1]
             try:
-                self._start(number, pause)
+                self._start(number, pause, due)
                 started += 1
             except (OSError, SettingsError) as error:  # too many processes or files: the other workers go on
                 self._due[number] = time.monotonic() + pause, min(2 * pause, _MAX_PAUSE)

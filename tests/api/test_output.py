@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from tests.support.api import Api, make_output
+from tests.support.api import Api, make_file, make_output
 
 UNKNOWN = "/v1/outputs/shop/00000000-0000-4000-8000-000000000000"
 
@@ -201,6 +202,13 @@ async def test_tags_with_which_the_item_would_be_too_large_are_refused(admin: Ap
     response = await admin.patch(path_of(item), {"tags": {"b": "x" * 600_000}})
     assert (response.status, response.problems()) == (422, [(["body", "tags"], "too_large")])
     assert (await admin.patch(path_of(item), {"tags": {"b": "x" * 300_000}})).status == 200
+
+
+async def test_what_the_service_adds_to_files_does_not_count_in_the_size_of_an_item(admin: Api) -> None:
+    files = [make_file(file_checksum=str(n)) for n in range(1000)]
+    room = 2**20 - 2000 - len(json.dumps(files, separators=(",", ":")))
+    item = await written(admin, data={"text": "x" * room}, files=files)
+    assert (await admin.patch(path_of(item), {"tags": {"rejected": "blurred"}})).status == 200
 
 
 async def test_a_broken_body_is_invalid_json(admin: Api) -> None:

@@ -47,6 +47,16 @@ def test_the_first_worker_that_starts_again_accepts_what_waits_for_the_dead(two:
     assert made._workers[0].process.files.isdisjoint(made._workers[1].process.files)
 
 
+def test_workers_that_start_at_the_same_time_keep_their_own_sockets(two: Any) -> None:
+    made, workers = two
+    for worker in workers:
+        worker.die()
+    made._note_deaths()
+    made._due = dict.fromkeys(made._due, (0.0, 1.0))
+    assert made._restart_due() == 2
+    assert [made._workers[number].process.files for number in range(2)] == [worker.files for worker in workers]
+
+
 def test_a_worker_that_cannot_be_started_is_tried_again_and_the_others_go_on(
     two: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,8 +60,8 @@ export function verdictChip(job) {
   return job.state === "running" && isRecent(job.last_write) ? chip("running", "open") : null;
 }
 
-// A crawl that was never said to be finished is not running for ever.
-const isRecent = (date) => date && Date.now() - Date.parse(date) < 3_600_000;
+// A crawl that was never said to be finished is not running for ever. One that has not written yet has just begun.
+const isRecent = (date) => !date || Date.now() - Date.parse(date) < 3_600_000;
 
 /** Return a bar and the numbers of what a job did, each with the items behind it. */
 function did(view, job) {

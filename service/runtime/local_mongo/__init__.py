@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -76,7 +76,8 @@ def local_mongo(
         folder.save(port, process.pid if shared else None, program.version)
         yield LocalMongo(url, process.pid, started=True)
     finally:
-        folder.save(port, None, program.version)  # nobody shares it from here on
+        with suppress(OSError):  # the disk may be full
+            folder.save(port, None, program.version)  # nobody shares it from here on
         mongod.stop(process)
 
 

@@ -299,7 +299,10 @@ class Plan:
 
 def measure(known: Known) -> Known:
     """Return the fields of a stored item with the size of what a patch of its tags leaves as it is."""
-    known["rest"] = sum(len(documents.canonical(known.pop(name, ""))) for name in CONTENT if name != "tags")
+    url, data, files = known.pop("source_url"), known.pop("data"), known.pop("files")
+    # Without what the service may have added.
+    sent = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]
+    known["rest"] = len(url.encode()) + len(documents.canonical(data)) + len(documents.canonical(sent))
     return known
 
 
