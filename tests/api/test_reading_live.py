@@ -203,7 +203,7 @@ async def test_waiting_readers_hold_no_place_among_the_requests_in_flight(
 async def test_a_filtered_reader_that_waited_in_vain_gets_the_id_up_to_which_its_filter_was_applied(
     twenty: Api, store: Store
 ) -> None:
-    task = asyncio.create_task(twenty.get("/v1/outputs/shop?wait=3&country=France"))
+    task = asyncio.create_task(twenty.get("/v1/outputs/shop?wait=10&country=France"))
     await until_waiting(store)
     written = await twenty.ok("/v1/outputs/shop", [make_output(50)])
     response = await task

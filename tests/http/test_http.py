@@ -13,7 +13,7 @@ import pytest
 
 from service.http.middleware.access_log import access
 from service.runtime.logging import JsonFormatter
-from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
+from tests.support.api import Api, make_cookie, make_entry, make_output, make_review, until_ready
 from tests.support.routes import API_ROUTES
 
 GETS = [
@@ -235,6 +235,7 @@ async def test_no_response_may_be_cached_by_others(api: Api, path: str) -> None:
 
 
 async def test_the_health_checks_need_no_token(api: Api) -> None:
+    await until_ready(api)
     for path in ("/healthz", "/readyz"):
         async with api.client.get(path) as response:
             assert response.status == 200

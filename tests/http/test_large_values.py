@@ -78,10 +78,13 @@ def get(service: ServiceProcess, token: str, path: str) -> bytes:
 @pytest.mark.parametrize("path", ["/v1/local-storage", "/v1/storage-state", "/v1/reviews/g"])
 def test_listing_much_neither_stalls_nor_fills_the_process(service: ServiceProcess, token: str, path: str) -> None:
     get(service, token, "/v1/cookies")
-    with Probe(service.port, service.process.pid) as probe:
-        body = get(service, token, path)
-    assert check(path, json.loads(body))
-    assert probe.growth < GROWTH, probe
+    for _ in range(3):  # what stalls does so each time; a busy machine only now and then
+        with Probe(service.port, service.process.pid) as probe:
+            body = get(service, token, path)
+        assert check(path, json.loads(body))
+        assert probe.growth < GROWTH, probe
+        if probe.stall < STALL:
+            break
     assert probe.stall < STALL, probe
 
 

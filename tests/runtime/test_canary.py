@@ -36,7 +36,7 @@ FOREIGN = ("pymongo", "pymongo.command", "pymongo.connection", "aiohttp", "aioht
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="test", mongo_timeout=2.0, receive_timeout=2.0, secret_keys=Vault.new_key("k"))
+    return Settings(mongo_database="test", mongo_timeout=5.0, receive_timeout=2.0, secret_keys=Vault.new_key("k"))
 
 
 @pytest.fixture

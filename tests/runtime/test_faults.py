@@ -150,7 +150,7 @@ async def _failed(*callers: tuple[Api, str]) -> list[Call]:
 
 async def again(api: Api, path: str, body: Any = None) -> Any:
     """Send a request until it is not a 503, as a client would, and return its JSON."""
-    deadline = time.monotonic() + RECOVERY
+    deadline = time.monotonic() + 4 * RECOVERY  # it may begin before the fault
     while True:
         path = path.format(group_id="group")
         response = await (api.get(path) if body is None else api.post(path, body))

@@ -43,7 +43,7 @@ def call(service: ServiceProcess, path: str, token: str = "", body: Any = None, 
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # also between opening and reading
         return False
 
 

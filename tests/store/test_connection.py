@@ -15,7 +15,7 @@ from service.settings import Settings
 from service.store import Store, StoreUnavailable
 from service.store.contract import stored
 from service.store.readiness import Readiness
-from tests.support.api import Api
+from tests.support.api import Api, until_ready
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ class Unwritable:
 async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: Store) -> None:
     from service.http.keys import READINESS
 
-    assert (await api.get("/readyz")).status == 200
+    await until_ready(api)
     readiness: Any = api.client.app[READINESS]
     readiness._probes, readiness._asked = Unwritable(), 0.0
     response = await api.get("/readyz")

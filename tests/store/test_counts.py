@@ -320,7 +320,7 @@ async def test_the_counts_of_jobs_are_gathered_while_others_write_without_a_paus
     try:
         for _ in range(5):
             acknowledged = (await group.document(store)).get("items", 0)
-            jobs = await asyncio.wait_for(group.jobs(store), 5)
+            jobs = await asyncio.wait_for(group.jobs(store), 60)
             assert jobs.get("busy", {"items": 0})["items"] >= acknowledged
     finally:
         stop = True

@@ -333,14 +333,14 @@ async def test_a_dead_receiver_costs_the_others_nothing(
         for _ in range(8):
             await make(store, organization, dead.url)
         await make(store, organization + 1_000_000, receiver.url)
-        courier = Courier(store.webhooks, Sender(private=True, seconds=3.0))
+        courier = Courier(store.webhooks, Sender(private=True, seconds=12.0))
         running = asyncio.create_task(courier.run())
         await store.webhooks.job_finished(Group(organization).key, job())
         await dead.wait_for(4)
         await asyncio.sleep(0.5)
         assert len(dead.received) == 4, "an organization has four places"
         await store.webhooks.job_finished(Group(organization + 1_000_000).key, job())
-        await receiver.wait_for(1, 2.0)
+        await receiver.wait_for(1, 8.0)
         running.cancel()
         await courier.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +68,13 @@ class Api:
         response = await (self.get(path, **options) if value is None else self.post(path, value, **options))
         assert response.status == 200, response.body
         return response.json
+
+
+async def until_ready(api: Api) -> None:
+    """Wait until the database has confirmed a write: a busy disk may take longer than the second that it has."""
+    async with asyncio.timeout(60):
+        while (await api.get("/readyz")).status != 200:
+            await asyncio.sleep(0.1)
 
 
 def make_cookie(**changes: Any) -> dict[str, Any]:

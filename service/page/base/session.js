@@ -2,6 +2,7 @@
 
 const KEY = "token";
 const ASK_MS = 150; // other tabs on the same machine respond within a few milliseconds
+const LATE_MS = 5000; // or, if it is very busy, within this time
 
 // Tabs of the same session give each other the token, so that a new one does not ask for it again.
 const tabs = new BroadcastChannel("session");
@@ -55,17 +56,18 @@ export function takeFromLink() {
 export function askOtherTabs() {
   if (token.get()) return Promise.resolve();
   return new Promise((resolve) => {
+    let isLate = false;
     const answered = ({ data }) => {
-      if (data.kind !== "token") return;
+      if (data.kind !== "token" || token.get()) return;
       token.set(data.token);
-      done();
-    };
-    const done = () => {
-      tabs.removeEventListener("message", answered);
-      clearTimeout(timer);
+      if (isLate) location.reload(); // the form is shown already
       resolve();
     };
-    const timer = setTimeout(done, ASK_MS);
+    setTimeout(() => {
+      isLate = true;
+      resolve();
+    }, ASK_MS);
+    setTimeout(() => tabs.removeEventListener("message", answered), LATE_MS);
     tabs.addEventListener("message", answered);
     tabs.postMessage({ kind: "ask" });
   });
