@@ -41,13 +41,14 @@ def backup(settings: Settings, out: str, organization: int | None) -> int:
 
 
 def restore(settings: Settings, file: str) -> int:
-    async def run(store: Store) -> tuple[int, int]:
+    async def run(store: Store) -> int:
         await store.ensure_indexes()
-        return await store.backup.read(content, _show_documents), await store.outputs.skip_ids()
+        return await store.backup.read(content, _show_documents)
 
     with reading(file) as content:
-        documents, groups = with_store(settings, run)
-    print(f"{_LINE_START}restored {documents:,} documents and raised the next id of {groups:,} groups", file=sys.stderr)
+        documents = with_store(settings, run)
+    print(f"{_LINE_START}restored {documents:,} documents; the next ids are raised", file=sys.stderr)
+    print("Tokens that were revoked after the backup was made work again: see `token list`.", file=sys.stderr)
     return 0
 
 

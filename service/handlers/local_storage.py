@@ -11,6 +11,7 @@ from service.http.input.records import Records
 from service.http.keys import ORGANIZATION, STORE
 from service.http.output.paging import list_response
 from service.http.output.responses import json_response
+from service.store import Selection
 
 INPUT = Records(LocalStorageInput)
 _DELETION = QueryLoader(LocalStorageDeletion(), refuse_empty=True)
@@ -35,8 +36,13 @@ async def post(request: web.Request) -> web.StreamResponse:
 
 @endpoint("Delete local storage", Deleted(), query=LocalStorageDeletion)
 async def delete(request: web.Request) -> web.StreamResponse:
-    """Delete the entries that match all filters; at least one filter, or `all=true`, is required."""
-    query = _DELETION.load(request)
-    return await json_response(
-        request, await state_query.delete(request, request.app[STORE].local_storage, query, "key")
-    )
+    """Delete the entries that match all filters; at least one filter, or `all=true`, is required.
+
+    With `domain` or `all=true` alone, IndexedDB that a storage state has brought goes too.
+    """
+    query, store = _DELETION.load(request), request.app[STORE]
+    of_origins = query["path"] is None and query["key"] is None and not query["expired"]
+    deleted = await state_query.delete(request, store.local_storage, query, "key")
+    if of_origins:
+        await store.origins.delete(request[ORGANIZATION], Selection(domain=query["domain"]))
+    return await json_response(request, deleted)

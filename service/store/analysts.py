@@ -90,7 +90,12 @@ class Analysts:
                 raise AnalystError(
                     f"There is a user {name} already. Choose another name, or: python -m service analyst remove {name}"
                 ) from None
-        if not await self._is_confined(name, password, organization_id):
+        try:
+            is_confined = await self._is_confined(name, password, organization_id)
+        except BaseException:
+            await self._command("dropUser", name)
+            raise
+        if not is_confined:
             await self._command("dropUser", name)
             raise AnalystError(
                 "This MongoDB does not check what its users may do: whoever reaches it can read everything. Start it "

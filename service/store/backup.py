@@ -23,14 +23,17 @@ from service.store.contract import stored, without_time_limit
 from service.store.decoding import RAW
 from service.store.errors import StoreError
 from service.store.layout import VERSION, Layout
+from service.store.outputs import RESTORED_GAP
 
 _FORMAT = "scraping-data-service backup"
-# Collections read per group, in one snapshot; and collections read per organization.
-GROUP_COLLECTIONS = ("groups", "outputs", "versions", "jobs", "days", "reviews")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "tokens", "webhooks", "deliveries")
-# The counters of an organization; its id is the document's own.
+# Collections read per group, in one snapshot; and collections read per organization. In the order of the file.
+GROUP_COLLECTIONS = ("outputs", "versions", "jobs", "days", "reviews", "groups")
+ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "webhooks", "deliveries")
+# The counters of an organization; its id is the document's own. After the documents that have taken their numbers.
 COUNTERS = "sequences"
-COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS)
+COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS, "tokens")
+# A service that runs meanwhile acts on a group, and clients on a token: when all that belongs to them is there.
+_LAST = ("groups", "tokens")
 
 _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -83,41 +86,41 @@ class Backup:
                 "a group or collection takes longer to read than the database keeps a snapshot: raise its parameter "
                 "minSnapshotHistoryWindowInSeconds (300), or copy the files of a stopped member"
             ) from None
+        if not documents:
+            raise BackupError("there is nothing to back up: look at MONGO_DATABASE and the number of the organization")
         line({"end": documents})
         return documents
 
     async def _blocks(self, organization: int | None) -> AsyncIterator[tuple[str, bytes]]:
         mine: dict[str, Any] = {} if organization is None else {"organization_id": organization}
         counters = {} if organization is None else {"_id": organization}
-        for collection in ORGANIZATION_COLLECTIONS:
-            # From a snapshot: a record that is deleted and made again meanwhile would be there twice.
-            async with await opened(self._client.start_session(snapshot=True)) as session:
-                async for block in self._database[collection].find_raw_batches(mine, session=session):
-                    if block:
-                        yield collection, block
         names = {"organization_id": 1, "group_id": 1, "_id": 0}
         groups: dict[tuple[int, str], dict[str, Any]] = {}
         for collection in ("groups", "reviews"):  # a group may have reviews only
             async for name in self._database[collection].find(mine, names):
                 groups[name["organization_id"], name["group_id"]] = name
         for name in groups.values():
-            async for found in self._group(name):
+            async for found in self._read(name, *GROUP_COLLECTIONS):
                 yield found
-        # Last: a number that a document above has taken is never given again.
-        async for block in self._database[COUNTERS].find_raw_batches(counters):
-            yield COUNTERS, block
+        for collection in (*ORGANIZATION_COLLECTIONS, COUNTERS, "tokens"):
+            async for found in self._read(counters if collection == COUNTERS else mine, collection):
+                yield found
 
-    async def _group(self, name: dict[str, Any]) -> AsyncIterator[tuple[str, bytes]]:
+    async def _read(self, where: dict[str, Any], *collections: str) -> AsyncIterator[tuple[str, bytes]]:
+        """Yield documents of one snapshot: a record that is deleted and made again meanwhile would be there twice."""
         async with await opened(self._client.start_session(snapshot=True)) as session:
-            for collection in GROUP_COLLECTIONS:
-                async for block in self._database[collection].find_raw_batches(name, session=session):
+            for collection in collections:
+                async for block in self._database[collection].find_raw_batches(where, session=session):
                     if block:
                         yield collection, block
 
     @stored
     @without_time_limit
     async def read(self, file: IO[bytes], progress: Progress) -> int:
-        """Insert the documents of a backup into a database that has none of them; return how many."""
+        """Insert the documents of a backup into a database that has none of them; return how many.
+
+        The next ids are raised: consumers may have seen higher ones than the backup has.
+        """
         header = _parse(file.readline(_MAX_LINE))
         if header.get("format") != _FORMAT:
             raise BackupError("the file is not a backup of this service")
@@ -127,23 +130,29 @@ class Backup:
                 "restore it with the version that made it, export from there, and import here"
             )
         await self._check_empty(header.get("organization"))
+        if file.seekable():  # else it is a pipe: what is wrong with it shows on the way
+            begin = file.tell()
+            for _ in _batches(file):
+                pass
+            file.seek(begin)
         documents, inserts = 0, set[asyncio.Task[int]]()
         try:
             for collection, batch in _batches(file):
+                documents += await _finish(inserts, 0 if collection in _LAST else _INSERTS_AT_ONCE - 1)
                 inserts.add(asyncio.create_task(self._insert(collection, batch)))
-                if len(inserts) >= _INSERTS_AT_ONCE:
-                    done, inserts = await asyncio.wait(inserts, return_when=asyncio.FIRST_COMPLETED)
-                    documents += sum(task.result() for task in done)
-                    progress(documents)
-            for task in inserts:
-                documents += await task
+                progress(documents)
+            documents += await _finish(inserts, 0)
+        except BackupError as error:
+            raise BackupError(f"{error}; a part of it is restored: drop the database and begin again") from None
         finally:
             await asyncio.gather(*inserts, return_exceptions=True)
         progress(documents)
         return documents
 
-    async def _insert(self, collection: str, batch: list[RawBSONDocument]) -> int:
+    async def _insert(self, collection: str, batch: list[Any]) -> int:
         target = self._database.get_collection(collection, write_concern=DURABLE)
+        if collection == "groups":
+            batch = [{**group, "next": group["next"] + RESTORED_GAP} if "next" in group else group for group in batch]
         await target.insert_many(batch, ordered=False)
         return len(batch)
 
@@ -154,6 +163,16 @@ class Backup:
             if await self._database[collection].find_one(mine, {"_id": 1}) is not None:
                 whose = "" if organization is None else f" of organization {organization}"
                 raise BackupError(f"the database has records{whose} already: restore into an empty one")
+
+
+async def _finish(inserts: set[asyncio.Task[int]], left: int) -> int:
+    """Wait until at most `left` inserts are under way; return how many documents the others have inserted."""
+    documents = 0
+    while len(inserts) > left:
+        done, _ = await asyncio.wait(inserts, return_when=asyncio.FIRST_COMPLETED)
+        inserts -= done
+        documents += sum(task.result() for task in done)
+    return documents
 
 
 def _parse(line: bytes) -> dict[str, Any]:

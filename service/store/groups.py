@@ -49,27 +49,36 @@ class Groups:
         """Return the groups, newest change first, with their days since a date: `limit` of them after a cursor."""
         self._indexes.require(*_COLLECTIONS)
         found = self._found(organization_id, ("last_change", "group_id"), cursor)
-        next_key = None
+        end = None
         if limit is not None:
             ends = await found.skip(limit - 1).limit(2).to_list(2)
             if len(ends) == 2:  # the last of this page, and one more
-                next_key = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
-        return Listing(self._batches(organization_id, since, limit, cursor), next_key)
+                end = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
+        return Listing(self._batches(organization_id, since, cursor, end), end)
 
-    def _found(self, organization_id: int, fields: Iterable[str] | dict[str, Any], cursor: Key | None) -> Any:
+    def _found(
+        self,
+        organization_id: int,
+        fields: Iterable[str] | dict[str, Any],
+        cursor: Key | None,
+        end: Key | None = None,
+    ) -> Any:
         where: dict[str, Any] = {"organization_id": organization_id, "last_change": {"$exists": True}}
         if cursor is not None:
             where |= after(("last_change", "group_id"), _key(cursor), "$lt")
+        if end is not None:
+            # By the last one, not by number: a group that changes meanwhile comes first, and none may be left out.
+            date, group_id = _key(end)
+            where["last_change"] = {"$gte": date}
+            where["$nor"] = [{"last_change": date, "group_id": {"$lt": group_id}}]
         found = self._groups.find(where, fields, hint="recent", batch_size=_BATCH)
         return found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
 
     @streamed
     async def _batches(
-        self, organization_id: int, since: str, limit: int | None, cursor: Key | None
+        self, organization_id: int, since: str, cursor: Key | None, end: Key | None
     ) -> AsyncIterator[Batch]:
-        found = self._found(organization_id, _FIELDS, cursor)
-        if limit is not None:
-            found = found.limit(limit)
+        found = self._found(organization_id, _FIELDS, cursor, end)
         while groups := await found.to_list(_BATCH):
             for start in range(0, len(groups), _GATHERED_AT_ONCE):
                 some = groups[start : start + _GATHERED_AT_ONCE]

@@ -70,12 +70,14 @@ class Reviews:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
         if limit is None:
             return Listing(self._batches(owner, pipeline))
-        last = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}]
-        found = await (await opened(self._reviews.aggregate(last, hint=_INDEX))).to_list(2)
-        next_key = None
-        if len(found) > 1:
-            next_key = (found[0]["review_date"].isoformat(), found[0]["order"])
-        return Listing(self._batches(owner, [*pipeline, {"$limit": limit}]), next_key)
+        ends = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}]
+        found = await (await opened(self._reviews.aggregate(ends, hint=_INDEX))).to_list(2)
+        if len(found) < 2:
+            return Listing(self._batches(owner, pipeline))
+        # By the last one, not by number: a job that is reviewed meanwhile comes first, and none may be left out.
+        last = found[0]["review_date"], found[0]["order"]
+        page = [*pipeline, {"$match": {"$nor": [after(_ORDER, last, "$lt")]}}]
+        return Listing(self._batches(owner, page), (last[0].isoformat(), last[1]))
 
     @stored
     async def latest_of(self, group: Group, jobs: list[str]) -> dict[str, Record]:

@@ -87,7 +87,8 @@ class SealedRecords:
                 same = {field: record[field] for field in fields}
                 operations.append(UpdateOne(same, {"$set": self._sealed({**record, **opened._asdict()})}))
             if operations:
-                resealed += (await self._records.bulk_write(operations, ordered=False)).modified_count
+                await self._records.bulk_write(operations, ordered=False)
+                resealed += len(operations)  # or a process with an old key has written one meanwhile: for the next pass
             seen += len(records)
             yield Rotation(seen, resealed, unreadable)
 

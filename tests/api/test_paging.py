@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
+from service.store import Group, Store
 from tests.support.api import Api, Response, make_cookie, make_entry, make_output, make_review
 
 LISTS = ["/v1/cookies", "/v1/local-storage", "/v1/reviews/g"]
@@ -87,6 +88,29 @@ async def test_what_is_deleted_between_two_pages_disturbs_nothing(api: Api) -> N
     await api.request("DELETE", "/v1/cookies?name=n2")
     following = await api.ok(next_page(first) or "")
     assert [cookie["name"] for cookie in following] == ["n3", "n4", "n5"]
+
+
+async def test_a_group_that_changes_while_a_page_is_read_pushes_no_other_out(api: Api, store: Store) -> None:
+    for name in "abcde":
+        await api.ok(f"/v1/outputs/{name}", [make_output()])
+    page = await store.groups.listing(api.organization_id, "", 2, None)
+    await api.ok("/v1/outputs/a", [make_output(2)])
+    first = [group["group_id"] async for batch in page.batches for group in batch.open()]
+    rest = await store.groups.listing(api.organization_id, "", None, page.next_key)
+    assert first == ["a", "e", "d"]
+    assert [group["group_id"] async for batch in rest.batches for group in batch.open()] == ["c", "b"]
+
+
+async def test_a_job_that_is_reviewed_while_a_page_is_read_pushes_no_other_out(api: Api, store: Store) -> None:
+    for name in "abcde":
+        await api.ok("/v1/reviews/g", [make_review(job_id=name)])
+    group = Group(api.organization_id, "g")
+    page = await store.reviews.latest(group, 2, None)
+    await api.ok("/v1/reviews/g", [make_review(job_id="a")])
+    first = [review["job_id"] async for batch in page.batches for review in batch.open()]
+    rest = await store.reviews.latest(group, None, page.next_key)
+    assert first == ["a", "e", "d"]
+    assert [review["job_id"] async for batch in rest.batches for review in batch.open()] == ["c", "b"]
 
 
 async def test_names_of_many_kilobytes_do_not_make_the_link_longer_than_clients_take(api: Api) -> None:

@@ -57,6 +57,15 @@ def sorted_state(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+@pytest.mark.parametrize("which", ["domain=shop.example", "all=true"])
+async def test_what_is_deleted_with_its_domain_does_not_come_back(admin: Api, which: str) -> None:
+    await admin.ok("/v1/storage-state", make_state())
+    await admin.delete("/v1/local-storage?domain=shop.example&key=locale")
+    assert b"indexedDB" in (await admin.get("/v1/storage-state")).body
+    await admin.delete(f"/v1/local-storage?{which}")
+    assert b"indexedDB" not in (await admin.get("/v1/storage-state")).body
+
+
 async def test_what_playwright_saved_comes_back_with_nothing_lost(api: Api) -> None:
     written = await api.ok(PATH, make_state())
     assert written == {

@@ -248,6 +248,29 @@ def test_a_backup_is_not_restored_into_a_database_that_has_records(
     assert done.stderr == "error: the database has records already: restore into an empty one\n"
 
 
+def test_nothing_is_no_backup(command: Command, token: Token, tmp_path: Path) -> None:
+    token("from", 1)
+    file = tmp_path / "backup"
+    file.write_text("yesterday's")
+    done = command("from", "backup", "--out", str(file), "--organization", "2")
+    assert (done.returncode, "there is nothing to back up" in done.stderr) == (1, True), done.stderr
+    assert file.read_text() == "yesterday's"
+
+
+def test_groups_and_tokens_are_restored_after_what_belongs_to_them(
+    mongo_url: str, command: Command, token: Token, tmp_path: Path
+) -> None:
+    secret, file = token("from"), tmp_path / "backup"
+    with Caller(mongo_url, "from", secret) as service:
+        fill(service)
+    assert command("from", "backup", "--out", str(file)).returncode == 0
+    lines = gzip.decompress(file.read_bytes()).split(b"\n")
+    blocks = [json.loads(line[line.rindex(b'{"collection"') :]) for line in lines if b'{"collection"' in line]
+    order = [block["collection"] for block in blocks]
+    assert order[-1] == "tokens"
+    assert order[0] == "outputs" and order.index("groups") > order.index("reviews")
+
+
 def _repacked(change: Callable[[bytes], bytes]) -> Callable[[bytes], bytes]:
     return lambda content: gzip.compress(change(gzip.decompress(content)))
 
@@ -270,8 +293,13 @@ def _without_blocks(content: bytes) -> bytes:
     ],
     ids=["no gzip", "half a file", "another file", "no end", "half a block", "no blocks", "other layout", "size"],
 )
-def test_a_file_that_is_not_a_whole_backup_is_one_clear_line(
-    command: Command, token: Token, tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+def test_a_file_that_is_not_a_whole_backup_is_one_clear_line_and_restores_nothing(
+    client: MongoClient[dict[str, Any]],
+    command: Command,
+    token: Token,
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
+    message: str,
 ) -> None:
     token("from")
     file = tmp_path / "backup"
@@ -280,6 +308,8 @@ def test_a_file_that_is_not_a_whole_backup_is_one_clear_line(
     done = command("to", "restore", str(file))
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert message in done.stderr
+    target = client[f"{PREFIX}to"]
+    assert not any(target[name].find_one() for name in COLLECTIONS)
 
 
 def test_a_backup_that_could_not_be_restored_is_not_made(

@@ -210,6 +210,15 @@ async def test_dates_are_brought_back_in_order_while_others_write_without_pause(
     assert dates[-1].replace(tzinfo=UTC) < datetime.now(UTC) + timedelta(minutes=1)
 
 
+async def test_dates_are_brought_back_also_after_an_attempt_that_was_interrupted(store: Store, group: Group) -> None:
+    await group.write(store, make_output(1))
+    late = datetime.now(UTC) + timedelta(hours=2)
+    await store.database["outputs"].update_one(group.key.owner, {"$set": {"update_date": late}})
+    assert await store.outputs.set_clocks_back() >= 1
+    (item,) = await group.read(store)
+    assert item["update_date"].replace(tzinfo=UTC) < late - timedelta(hours=1)
+
+
 async def test_ids_are_refused_while_the_database_clock_is_a_day_ahead(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:

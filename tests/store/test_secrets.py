@@ -288,8 +288,10 @@ async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(
 
     with monkeypatch.context() as patch:
         patch.setattr(both.cookies._vault, "seal", change_first)
-        assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 0, 0)
+        assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
+    # Found once more: the pass before could not seal it.
     assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 0, 0)
     assert await values(both) == [VALUE]
     client.close()
     await plain.close()
@@ -374,7 +376,7 @@ async def test_rotation_never_takes_back_what_a_running_service_writes(
 
     with monkeypatch.context() as patch:
         patch.setattr(vault, "open", open_slowly)
-        assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 18, 0)
+        assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 20, 0)
     assert sorted(await values(both)) == sorted([VALUE] * 18 + ["newer"] * 2)
     assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 2, 0)
     client.close()

@@ -12,7 +12,7 @@ from typing import Any
 from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database, server_time
-from service.store.contract import stored
+from service.store.contract import stored, without_time_limit
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
@@ -168,16 +168,20 @@ class Outputs(Reading):
         return self._lanes.busy
 
     @stored
+    @without_time_limit
     async def set_clocks_back(self) -> int:
         """Repair groups whose dates are in the future because a database clock was ahead; return how many.
 
         Items dated later than now get the present date: they stay in order, all being the newest.
         """
         present = min(await server_time(self._database), datetime.now(UTC))
-        groups = 0
-        ahead = {"now": {"$gt": present + timedelta(minutes=1)}}
-        async for found in self._groups.find(ahead, ["organization_id", "group_id"]):
+        groups, ahead = 0, present + timedelta(minutes=1)
+        async for found in self._groups.find({"now": {"$exists": True}}, ["organization_id", "group_id", "now"]):
             owner = Group.of(found).owner
+            late = {**owner, "update_date": {"$gt": ahead}}
+            # Or it was interrupted, after the clock of the group was set back.
+            if found["now"] <= ahead and await self._outputs.find_one(late, ["_id"], hint="updated") is None:
+                continue
             # Not while a batch is in flight: it has its date already. Later batches are dated now.
             earlier = {"last_change": present, "due": present}
             set_back = {"$set": {"now": present}, "$min": earlier, "$unset": {"paused": ""}}
@@ -190,6 +194,7 @@ class Outputs(Reading):
         return groups
 
     @stored
+    @without_time_limit
     async def skip_ids(self) -> int:
         """Raise every group's next id after a backup was restored; return how many groups there are."""
         done = await self._groups.update_many({"next": {"$exists": True}}, {"$inc": {"next": RESTORED_GAP}})
