@@ -243,6 +243,24 @@ async def test_a_walk_does_not_end_while_an_item_is_in_flight_that_it_has_not_of
     assert sorted(keys) == sorted(f"key-{n}" for n in range(20))
 
 
+@pytest.mark.parametrize("query", [{}, {"is_approved": False}, {"deleted": True}], ids=["plain", "windows", "deleted"])
+async def test_a_walk_does_not_end_without_an_item_that_moves_just_before_the_page_is_read(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any]
+) -> None:
+    """The watermark is read, then the item gets a new id, then the page is read, without it."""
+    await group.write(store, *(make_output(n) for n in range(6)))
+    await group.read(other)  # it knows that all of them fit on one page
+    read, moves = other.outputs._ranges.read, iter([make_output(3, data={"moved": True})])
+
+    async def read_late(*arguments: Any) -> Any:
+        for item in moves:
+            await group.write(store, item)
+        return await read(*arguments)
+
+    monkeypatch.setattr(other.outputs._ranges, "read", read_late)
+    assert sorted(await everything(other, group, **query)) == [f"key-{n}" for n in range(6)]
+
+
 async def test_a_page_says_that_a_walk_goes_on_and_what_its_next_page_has_to_know(
     store: Store, other: Store, group: Group
 ) -> None:

@@ -58,44 +58,53 @@ class Reading:
             watermark = await self._ids.watermark(group)
             if begins:
                 query = query._replace(walk=Walk(watermark.last_id, 0))
-            found = await self._range(group, query, watermark)
-            if query.deleted:
-                await self._check_expired(group, query)
-            return await self._page(group, query, found, watermark)
+            return await self._fresh(group, query, watermark)
         watermark = self._ids.remembered(group)
         read: Found | None = None
         if query.cursor + 1 < watermark.end:
             read = await self._range(group, query, watermark)
             if read.next is not None:
                 # It is unknown which ids were allocated since this watermark was read.
-                return await self._page(group, query, read, watermark._replace(allocated=0))
+                return await self._page(group, query, read, watermark, watermark._replace(allocated=0))
         # At the end of the group only a new watermark shows whether there is more.
         new = await self._ids.watermark(group)
         if read is None or new.version != watermark.version:
-            read = await self._range(group, query, new)
-        return await self._page(group, query, read, new)
+            return await self._fresh(group, query, new)
+        return await self._page(group, query, read, new, new)
 
-    async def _page(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
-        """Return the found documents as a page, with the state of its walk."""
+    async def _fresh(self, group: Group, query: Query, watermark: Watermark) -> Page:
+        """Return the page below a watermark that was read just now."""
+        found, latest = await self._range(group, query, watermark), watermark
+        if not query.newest_first:
+            if query.cursor + 1 < watermark.end:
+                # Items may have got new ids since the watermark was read, and before the page was.
+                latest = await self._ids.watermark(group)
+            if query.deleted:
+                _check_expired(query, latest)
+        return await self._page(group, query, found, watermark, latest)
+
+    async def _page(self, group: Group, query: Query, found: Found, watermark: Watermark, latest: Watermark) -> Page:
+        """Return the documents found below a watermark as a page, with the state of its walk."""
         next_cursor, checkpoint = found.next, max(query.cursor, watermark.version)
         if next_cursor is not None:
             checkpoint = next_cursor
-        elif not query.newest_first and await self._has_moved_on(group, query, watermark):
+        elif not query.newest_first and await self._has_moved_on(group, query, watermark, latest):
             next_cursor = checkpoint
             if not found.documents:
                 await self._wait(group, watermark.version, _WALK_SECONDS)
-        walk = query.walk and query.walk._replace(seen=watermark.allocated)
+        walk = query.walk and query.walk._replace(seen=latest.allocated)
         return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk)
 
-    async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark) -> bool:
-        """Return whether a batch in flight, beyond the watermark, may hold an item that the walk has not returned.
+    async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark, latest: Watermark) -> bool:
+        """Return whether an item may be beyond the watermark that the walk has not returned.
 
-        Such an item got a new id before the walk reached its old one. If the batch began after the previous page was
-        read, the old id is on this page; if the batch may be older, it can be on any page of the walk.
+        Such an item got a new id before the walk reached its old one. If its batch began after the previous page was
+        read, the old id is on this page; if the batch may be older, it can be on any page of the walk. `latest` was
+        read after the page.
         """
-        if not watermark.in_flight:
+        if not latest.in_flight and latest.version == watermark.version:
             return False
-        if watermark.allocated - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
+        if latest.allocated - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
             return True
         moved: dict[str, Any] = {"prev_id": {"$gt": query.cursor}}
         if query.walk is not None:
@@ -107,7 +116,7 @@ class Reading:
         where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
         reply = await self._ids.command(
             {"find": "outputs", "filter": {"$and": [where, moved]}, "projection": {"_id": 1}, "limit": 1, "hint": "id"},
-            watermark.time,
+            latest.time,
         )
         return bool(reply["cursor"]["firstBatch"])
 
@@ -224,14 +233,13 @@ class Reading:
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
-    async def _check_expired(self, group: Group, query: Query) -> None:
-        """Refuse a cursor if deletion records after it were removed, unless its walk began after that.
 
-        Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
-        back to older ids misses nothing that its beginning did not show.
-        """
-        if query.newest_first:
-            return
-        safe = max(query.cursor, query.walk.began if query.walk else 0)
-        if query.cursor and safe < (await self._ids.watermark(group)).expired_id:
-            raise CursorExpired
+def _check_expired(query: Query, latest: Watermark) -> None:
+    """Refuse a cursor if deletion records after it were removed, unless its walk began after that.
+
+    Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
+    back to older ids misses nothing that its beginning did not show.
+    """
+    safe = max(query.cursor, query.walk.began if query.walk else 0)
+    if query.cursor and safe < latest.expired_id:
+        raise CursorExpired
