@@ -58,7 +58,11 @@ def _show_documents(count: int) -> None:
 
 
 def restored(settings: Settings) -> int:
-    groups = with_store(settings, lambda store: store.outputs.skip_ids())
+    async def run(store: Store) -> int:
+        await store.layout.raise_first_id()
+        return await store.outputs.skip_ids()
+
+    groups = with_store(settings, run)
     print(f"raised the next id of {groups} groups; start the service now")
     return 0
 

@@ -159,6 +159,7 @@ class Store:
     async def ensure_indexes(self) -> None:
         """Check the layout and make all indexes; cheap when they exist already."""
         await self.layout.check()
+        self.outputs.ids.first = await self.layout.first_id()
         await self.indexes.ensure()
 
     @property

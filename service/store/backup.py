@@ -135,6 +135,7 @@ class Backup:
             for _ in _batches(file):
                 pass
             file.seek(begin)
+        await self._layout.raise_first_id()  # groups that are not in the backup begin above their old ids too
         documents, inserts = 0, set[asyncio.Task[int]]()
         try:
             for collection, batch in _batches(file):

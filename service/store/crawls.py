@@ -255,7 +255,9 @@ class Crawls:
         for other in others:
             cursor: int | None = 0
             while cursor is not None and not more:
-                query = Query(job_id=other["job_id"], cursor=cursor, limit=_DELETED_AT_ONCE)
+                # What was seen since is not missing, also if the job that saw it began earlier.
+                seen_before = {"scraped_before": job["finish_date"], "job_id": other["job_id"]}
+                query = Query(cursor=cursor, limit=_DELETED_AT_ONCE, **seen_before)
                 count, cursor = await self._delete(group, query)
                 if count:  # at once: the next call may fail
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})

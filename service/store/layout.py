@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
 from service.store.errors import LayoutError
@@ -13,7 +15,7 @@ _MOVE = "export the outputs with the version that wrote it, and import them with
 
 
 class Layout:
-    """The version marker of a database, in `meta`."""
+    """The version marker of a database and the first id of its groups, in `meta`."""
 
     def __init__(self, database: Database, indexes: Indexes) -> None:
         self._database, self._indexes = database, indexes
@@ -38,6 +40,18 @@ class Layout:
             self._indexes.forget()
             age = "an older" if version < VERSION else "a newer"
             raise LayoutError(f"the database was written by {age} version of the service: {_MOVE}")
+
+    @stored
+    async def first_id(self) -> int:
+        """Return the first id of a group that has none yet."""
+        ids = await self._meta.find_one({"_id": "ids"})
+        return 1 if ids is None else int(ids["first"])
+
+    @stored
+    async def raise_first_id(self) -> None:
+        """Let groups begin above all ids that they may have had before a restore: consumers know their old ones."""
+        first = int(datetime.now(UTC).timestamp() * 1000)
+        await self._meta.update_one({"_id": "ids"}, {"$max": {"first": first}}, upsert=True)
 
     async def version(self) -> int | None:
         """Return the version of a database's layout; None if the database is empty."""

@@ -179,7 +179,7 @@ class Upkeep:
             _, cursor = await self._expire(Group.of(group), query)
             if cursor is None:
                 rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}
-                await self._groups.update_one(owner, rest)
+                await self._groups.update_one({**owner, "retention_days": days}, rest)  # else it begins at once
                 return now + _RETENTION_EVERY
             query = query._replace(cursor=cursor)
             await asyncio.sleep(time.monotonic() - started)

@@ -414,6 +414,16 @@ async def test_what_a_job_did_not_see_is_deleted_in_the_change_order(admin: Api)
     assert again == done
 
 
+async def test_what_an_earlier_crawl_sees_after_a_job_has_finished_is_not_missing(admin: Api) -> None:
+    await crawl(admin, "old", range(4))
+    await crawl(admin, "slow", [0])
+    await crawl(admin, "quick", [0, 1])
+    assert (await put(admin, "quick"))["missing"] == 2
+    await crawl(admin, "slow", [2])
+    await put(admin, "quick", missing="delete")
+    assert await keys(admin) == [0, 1, 2]
+
+
 async def test_a_job_that_kept_the_missing_may_delete_them_later(admin: Api) -> None:
     await crawl(admin, "a", range(6))
     await crawl(admin, "b", range(4))

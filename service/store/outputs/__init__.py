@@ -188,8 +188,12 @@ class Outputs(Reading):
             while (group := await self._groups.find_one_and_update({**owner, "open": []}, set_back)) is None:
                 await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", _PAUSED_MS]}}}])
                 await asyncio.sleep(_CLOCK_SECONDS)
-            late = {**owner, "update_date": {"$gt": present}, "id": {"$lt": group["next"]}}
-            await self._outputs.update_many(late, {"$set": {"update_date": present}}, hint="updated")
+            late = {**owner, "update_date": {"$gt": present}}
+            first = await self._outputs.find_one(late, ["id"], sort=[("update_date", 1), ("id", 1)], hint="updated")
+            if first is not None:
+                # All from there on: items that were written after an attempt that was interrupted stay the newest.
+                rest = {**owner, "id": {"$gte": first["id"], "$lt": group["next"]}, "update_date": {"$exists": True}}
+                await self._outputs.update_many(rest, {"$set": {"update_date": present}}, hint="id")
             groups += 1
         return groups
 

@@ -124,6 +124,7 @@ class Ids:
         self._reading_next: dict[Group, asyncio.Task[Watermark]] = {}
         self.step: Callable[[str], Awaitable[None]] = _no_step
         self.clock: datetime | None = None  # None: the clock of the database
+        self.first = 1  # id of a new group
 
     @stored
     async def turn(self, group: Group, finished: Finished | None, size: int, token: str = "") -> Turn:
@@ -189,7 +190,7 @@ class Ids:
         open_ = {"$ifNull": ["$open", []]}
         now = {"$cond": [sane, {"$max": ["$now", self.clock or "$$NOW"]}, "$now"]}
         return [
-            {"$set": {"now": now, "next": {"$ifNull": ["$next", 1]}}},
+            {"$set": {"now": now, "next": {"$ifNull": ["$next", self.first]}}},
             {
                 "$set": {
                     "open": {"$cond": [allowed, {"$concatArrays": [open_, [entry]]}, open_]},

@@ -76,7 +76,7 @@ class Reading:
         """Return the page below a watermark that was read just now."""
         found, latest = await self._range(group, query, watermark), watermark
         if not query.newest_first:
-            if query.cursor + 1 < watermark.end:
+            if query.cursor + 1 < watermark.end and (query.walk is not None or query.deleted):
                 # Items may have got new ids since the watermark was read, and before the page was.
                 latest = await self._ids.watermark(group)
             if query.deleted:

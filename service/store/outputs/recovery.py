@@ -141,7 +141,7 @@ class Recovery:
             if document.get("first_id", 0) >= batch.first:
                 change.created += 1
                 change.items += 1
-                change.job(job, items=1)
+                change.job(job, items=1, created=0)  # 0: the recount adds it; the job has begun to write
                 # Changed since: the later batch has counted from the state that this batch wrote.
                 change.approved += in_place and document.get("is_approved", False)
             elif document.get("deleted"):
