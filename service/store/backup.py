@@ -21,7 +21,7 @@ from pymongo.errors import OperationFailure
 from service.store.connection import DURABLE, Client, Database, opened
 from service.store.contract import stored, without_time_limit
 from service.store.decoding import RAW
-from service.store.errors import StoreError
+from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.layout import VERSION, Layout
 from service.store.outputs import RESTORED_GAP
 
@@ -41,7 +41,6 @@ _MAX_BLOCK_BYTES = 64 * 1024 * 1024
 _MAX_LINE = 1024
 # Each insert waits for the journal and the majority: several at once keep the database busy.
 _INSERTS_AT_ONCE = 4
-_SNAPSHOT_TOO_OLD = 239
 
 Progress = Callable[[int], None]
 
@@ -80,7 +79,7 @@ class Backup:
                 documents += count
                 progress(documents)
         except OperationFailure as error:
-            if error.code != _SNAPSHOT_TOO_OLD:
+            if error.code != SNAPSHOT_TOO_OLD:
                 raise
             raise BackupError(
                 "a group or collection takes longer to read than the database keeps a snapshot: raise its parameter "

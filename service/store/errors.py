@@ -21,6 +21,8 @@ from pymongo.errors import (
 )
 
 DUPLICATE_KEY = 11000
+# A read takes longer than the database keeps a snapshot (minSnapshotHistoryWindowInSeconds, 300).
+SNAPSHOT_TOO_OLD = 239
 # Server codes of an invalid command: a defect of the service. All other codes (no disk space, a lost lock, a read-only
 # member, a code of a later version) may be temporary.
 _DEFECT_CODES = {

@@ -15,11 +15,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pymongo import ReturnDocument
+from pymongo.errors import OperationFailure
 
 from service.settings import Settings
 from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, opened, server_time
 from service.store.contract import stored, without_time_limit
-from service.store.errors import StoreError
+from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
 from service.store.outputs.counts import Change
@@ -31,6 +32,7 @@ log = logging.getLogger("service.store")
 # Groups that one pass looks at, and how long a process reserves one.
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=20)
+_CLAIM_PER_ITEM = timedelta(microseconds=50)  # of a group that is to be recounted
 # Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
@@ -87,7 +89,7 @@ class Upkeep:
     async def _due(self) -> dict[str, Any] | None:
         """Return the group that has waited longest."""
         due = {"due": {"$lte": await self._now()}}
-        fields = ["organization_id", "group_id", "due"]
+        fields = ["organization_id", "group_id", "due", "items", "recount"]
         found: dict[str, Any] | None = await self._groups.find_one(due, fields, sort=[("due", 1)], hint="due")
         return found
 
@@ -106,7 +108,7 @@ class Upkeep:
     async def _look_at(self, group: dict[str, Any]) -> None:
         owner = Group.of(group).owner
         now = await self._now()
-        claim = now + _CLAIM
+        claim = now + _CLAIM + _CLAIM_PER_ITEM * (max(0, group.get("items", 0)) if group.get("recount") else 0)
         # Read again: its retention may have changed since it was found due.
         claimed = await self._groups.find_one_and_update(
             {**owner, "due": group["due"]}, {"$set": {"due": claim}}, return_document=ReturnDocument.AFTER
@@ -211,7 +213,15 @@ class Upkeep:
                     return now + _RECOUNT_AGAIN
                 if has_snapshots:
                     await self._groups.update_one(owner, {"$unset": {"paused": ""}})
-                difference = await self._difference(owner, kept, session)
+                try:
+                    difference = await self._difference(owner, kept, session)
+                except OperationFailure as error:
+                    if error.code != SNAPSHOT_TOO_OLD:
+                        raise
+                    # For ever in vain, and no job of the group could be finished.
+                    log.error("a group is too large to be recounted: raise minSnapshotHistoryWindowInSeconds")
+                    await self._groups.update_one(owner, {"$unset": {"recount": ""}})
+                    return None
             done: dict[str, Any] = {
                 "recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]},
                 "recounts": {"$add": [{"$ifNull": ["$recounts", 0]}, 1]},

@@ -10,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from service.store import Patch, Query, Store, StoreError
 from service.store.connection import opened
 from service.store.jobs import _apply, summed
+from service.store.outputs.counts import Change
 from tests.support.api import make_output
 from tests.support.groups import (
     Group,
@@ -248,6 +250,20 @@ async def test_a_recount_knows_jobs_by_their_items_their_documents_and_what_wait
     found = {job_id: job["items"] for job_id, job in (await group.jobs(store)).items()}
     held = {"later": 2, "job-0": 1, "job-3": 1, "job-4": 1, "job-5": 1, "job-6": 1}
     assert found == {**held, "job-1": 0, "job-2": 0, "job-35": 0, "nowhere": 0}
+
+
+async def test_a_group_too_large_for_a_snapshot_is_not_recounted_for_ever(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1))
+    await group.set(store, recount=1)
+
+    async def take_too_long(*_: Any) -> Change:
+        raise OperationFailure("read timestamp is older than the oldest available timestamp", 239)
+
+    monkeypatch.setattr(store.upkeep, "_difference", take_too_long)
+    assert await store.upkeep._recount(group.owner, await group.document(store), datetime.now(UTC)) is None
+    assert not {"recount", "paused"} & set(await group.document(store))
 
 
 async def test_a_writer_that_dies_during_a_recount_is_recounted_too(
