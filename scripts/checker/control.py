@@ -43,6 +43,7 @@ PROMISES = {
     "a patch gets no new id": "differing in a copy",
     "a stale if_id is ignored": "wrong results",
     "a key written again gets another output_id": "wrong results",
+    "a walk ends without an item": "left out in a walk",
     "approvals are miscounted": "miscounted",
     "an unchanged item is not counted for its job": "wrong results",
     "the missing are miscounted": "wrong results",
@@ -55,7 +56,7 @@ PROMISES = {
 # Long enough for readers to come by several times: who reads only at the end sees no change that has no id.
 VERSIONS, MIN_SECONDS, MAX_SECONDS = 3000, 4.0, 60.0
 AT_ONCE = 3  # runs; each has to wait for its readers most of the time
-WRITERS, CRAWLERS, READERS = 2, 2, ("plain", "country", "copy")
+WRITERS, CRAWLERS, READERS = 2, 2, ("plain", "country", "copy", "walk")
 _CHANCE = 0.5
 _CONTENT = ("source_url", "data", "tags", "is_approved")
 
@@ -107,7 +108,8 @@ class Model:
                 output_id = str(uuid.uuid4())
             late = self._breaks("an item becomes visible behind its readers")
             visible = time.monotonic() + (0.3 if late else 0)
-            item = {**sent, "id": self._next_id(), "output_id": output_id, "deleted": False}
+            id = self._next_id()
+            item = {**sent, "id": id, "first_id": id, "output_id": output_id, "deleted": False}
             group[sent["key_hash"]] = {**item, "group_id": group_id, "visible": visible}
             return self._result(item, "created")
         if all(there[name] == sent[name] for name in _CONTENT):
@@ -165,15 +167,18 @@ class Model:
         found = [
             item
             for item in self._group(request).values()
-            if item["id"] > int(query["cursor"])
+            if item["id"] > int(query.get("cursor", 0))
             and item["visible"] <= now
             and (not item["deleted"] or query.get("deleted") == "true")
             and (country is None or item["tags"].get("country") == country)
         ]
         found.sort(key=lambda item: int(item["id"]))
+        if "cursor" not in query and self._breaks("a walk ends without an item"):
+            found = found[1:]
         page = found[: int(query["limit"])]
         next_cursor = page[-1]["id"] if len(page) < len(found) else None
-        return web.json_response({"items": page, "metadata": {"next_cursor": next_cursor}})
+        next_url = next_cursor and f"{request.path}?limit={query['limit']}&cursor={next_cursor}"
+        return web.json_response({"items": page, "metadata": {"next_cursor": next_cursor, "next_url": next_url}})
 
     def _live(self, request: web.Request) -> list[Item]:
         return [item for item in self._group(request).values() if not item["deleted"]]

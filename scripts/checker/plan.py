@@ -70,7 +70,7 @@ class Plan:
     def reader_kinds(self, plain: int) -> list[str]:
         """Return the kind of each reader: so many plain ones, and one of each other kind."""
         waiting = ["wait"] if "wait" in self.mix else []
-        return ["plain"] * plain + ["etag", *FILTERS, "created_after", "copy", *waiting]
+        return ["plain"] * plain + ["etag", *FILTERS, "created_after", "copy", "walk", *waiting]
 
 
 def matches(kind: str, item: dict[str, Any]) -> bool:

@@ -17,18 +17,21 @@ from scripts.checker.plan import FILTERS, Plan, fingerprint, matches
 from scripts.processes import die_with_parent
 
 _WAIT_SECONDS = 1
+_WALKS = 0.3  # of the visits of the reader that walks: they take many requests
 
 
 @dataclass
 class Read:
     """What a reader saw: the last of each group and key, and what was wrong.
 
-    `seen` holds id, writer and version; `copy`, of a reader that keeps one, the digest of each item.
+    `seen` holds id, writer and version; `copy`, of a reader that keeps one, the digest of each item; `left_out` what a
+    walk did not return although the reader knew it, with the newest id before the walk.
     """
 
     kind: str
     seen: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
     copy: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    left_out: list[tuple[tuple[str, str], int]] = field(default_factory=list)
     items: int = 0
     deletions: int = 0
     backwards: int = 0
@@ -46,7 +49,7 @@ class Reader:
         self._client = Client(plan.ports, plan.token)
         self._read = Read(kind)
         self._query: dict[str, Any] = dict(FILTERS.get(kind, {}))
-        if kind == "copy" and "deleted" in plan.mix:
+        if kind in ("copy", "walk") and "deleted" in plan.mix:
             self._query["deleted"] = "true"
         if kind == "wait":
             self._query["wait"] = _WAIT_SECONDS
@@ -57,7 +60,8 @@ class Reader:
 
     def run(self) -> None:
         die_with_parent()
-        follow: Callable[[str], None] = self._sync if self._read.kind == "created_after" else self._follow
+        ways: dict[str, Callable[[str], None]] = {"created_after": self._sync, "walk": self._walk}
+        follow = ways.get(self._read.kind, self._follow)
         while True:
             last = self._end.is_set()
             before = self._read.items
@@ -77,6 +81,20 @@ class Reader:
             items, next_cursor = self._page(group, cursor=self._cursors[group])
             self._cursors[group] = self._take(group, items, self._cursors[group], next_cursor)
             more = next_cursor is not None
+
+    def _walk(self, group: str) -> None:
+        """Read on; then walk from the beginning to the end, which must return all that is known by now."""
+        self._follow(group)
+        if random.random() > _WALKS:
+            return
+        known, newest = {key for key in self._read.seen if key[0] == group}, self._cursors[group]
+        path: str | None = f"/v1/outputs/{group}?limit=1000"
+        while path:
+            page = self._client.done("GET", path).json
+            known -= {(group, item["key_hash"]) for item in page["items"]}
+            url = page["metadata"]["next_url"]
+            path = url and url[url.index("/v1/") :]
+        self._read.left_out += [(key, newest) for key in known]
 
     def _sync(self, group: str) -> None:
         """Read what is dated since the newest date seen, as a client does that keeps a date only."""

@@ -56,9 +56,9 @@ class Watch:
 
 def stored(database: Any) -> Iterator[dict[str, Any]]:
     """Yield the outputs of a database, as far as they are compared, and the tombstones among them."""
-    fields = ["group_id", "key_hash", "id", "output_id", "data", "source_url", "root_job_id", "tags", "is_approved"]
+    fields = ["group_id", "key_hash", "id", "first_id", "output_id", "data", "source_url", "root_job_id", "tags"]
     outputs = database.get_collection("outputs", read_concern=ReadConcern("majority"))
-    yield from outputs.find({"organization_id": ORGANIZATION}, [*fields, "deleted", "tombstone"])
+    yield from outputs.find({"organization_id": ORGANIZATION}, [*fields, "is_approved", "deleted", "tombstone"])
 
 
 class Report:
@@ -104,6 +104,7 @@ class Report:
         duplicated = self.documents - len(self.stored) - len(self.deleted)
         missed = sum(self._print_examples(read, "missed", self._missed(read)) for read in self.read)
         differing = sum(self._print_examples(read, "has another copy of", self._differing(read)) for read in self.read)
+        left_out = sum(self._print_examples(read, "left out in a walk", self._left_out(read)) for read in self.read)
         wrong = [problem for written in self.written for problem in written.wrong]
         misread = sum(read.backwards + read.foreign for read in self.read)
         miscounted = self._miscounted()
@@ -114,7 +115,8 @@ class Report:
         for example in lost[:_MAX_EXAMPLES]:
             print(f"  lost {example}")
         print(f"missed: {missed}  lost: {len(lost)}  duplicated: {duplicated}  out of order or foreign: {misread}")
-        print(f"differing in a copy: {differing}  wrong results: {len(wrong)} {wrong[:_MAX_EXAMPLES] or ''}")
+        print(f"differing in a copy: {differing}  left out in a walk: {left_out}")
+        print(f"wrong results: {len(wrong)} {wrong[:_MAX_EXAMPLES] or ''}")
         print(f"abandoned requests done late: {overtaken}  miscounted: {', '.join(miscounted) or 0}")
         if crawled:
             jobs = sum(len(each.jobs) for each in crawled)
@@ -127,7 +129,7 @@ class Report:
         print(f"longest without anything new for a plain reader: {stall:.1f} s")
         if not settled:
             print("batches were still in flight at the end")
-        bad = missed or lost or duplicated or misread or differing or wrong or miscounted or miscrawled
+        bad = missed or lost or duplicated or misread or differing or left_out or wrong or miscounted or miscrawled
         failed = bad or not settled or held_up > allowed or not versions
         print("FAILED" if failed else "ok")
         return 1 if failed else 0
@@ -175,6 +177,11 @@ class Report:
             return []
         stored = {key: fingerprint(item) for key, item in self.stored.items()}
         return [key for key in stored.keys() | read.copy.keys() if stored.get(key) != read.copy.get(key)]
+
+    def _left_out(self, read: Read) -> list[Key]:
+        """Return the keys that a walk has not returned although they were there all the time; `first_id` says so."""
+        stored = ((key, newest, self.stored.get(key)) for key, newest in read.left_out)
+        return [key for key, newest, item in stored if item is not None and item["first_id"] <= newest]
 
     def _miscounted(self) -> list[str]:
         """Return the service's counts that differ from the stored items."""

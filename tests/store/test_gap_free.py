@@ -41,6 +41,7 @@ def test_no_reader_misses_an_item_while_writers_services_and_primaries_fail() ->
     code, output = check(f"{failovers} --kill-every 3 --versions 100 --seconds 240")  # 35 s, mostly
     assert code == 0, output
     assert number("missed", output) == number("lost", output) == number("duplicated", output) == 0
+    assert number("left out in a walk", output) == 0
     assert number("versions acknowledged", output) > 100
     assert "kill -9 of a service" in output and "delay written" in output
     assert all(re.search(rf"[1-9]\d* {kind}", output) for kind in KINDS), output
