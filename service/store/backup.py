@@ -129,8 +129,11 @@ class Backup:
                 "restore it with the version that made it, export from there, and import here"
             )
         await self._check_empty(header.get("organization"))
-        if file.seekable():  # else it is a pipe: what is wrong with it shows on the way
+        try:
             begin = file.tell()
+        except OSError:  # it is a pipe: what is wrong with it shows on the way
+            pass
+        else:
             for _ in _batches(file):
                 pass
             file.seek(begin)

@@ -250,19 +250,23 @@ class Crawls:
             return False
         await self._counts.gather(group)
         owner = group.owner
-        others = await self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).limit(_MAX_JOBS).to_list(None)
-        deadline, more = time.monotonic() + _DELETE_SECONDS, False
+        unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "last_write"])
+        others = await unseen.sort("last_write", 1).limit(_MAX_JOBS).to_list(None)
+        deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
         for other in others:
+            query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"])
+            if other.get("last_write", job["finish_date"]) >= job["finish_date"]:
+                # It began earlier and goes on: what it has seen since is not missing.
+                query = query._replace(scraped_before=job["finish_date"])
             cursor: int | None = 0
             while cursor is not None and not more:
-                # What was seen since is not missing, also if the job that saw it began earlier.
-                seen_before = {"scraped_before": job["finish_date"], "job_id": other["job_id"]}
-                query = Query(cursor=cursor, limit=_DELETED_AT_ONCE, **seen_before)
-                count, cursor = await self._delete(group, query)
+                count, cursor = await self._delete(group, query._replace(cursor=cursor))
+                deleted += count
                 if count:  # at once: the next call may fail
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
                 more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
-        return more or len(others) == _MAX_JOBS
+        # A call that finds nothing to delete in its time would find nothing again.
+        return deleted > 0 and (more or len(others) == _MAX_JOBS)
 
 
 def _shown(job: Record) -> Record:

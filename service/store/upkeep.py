@@ -32,7 +32,8 @@ log = logging.getLogger("service.store")
 # Groups that one pass looks at, and how long a process reserves one.
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=20)
-_CLAIM_PER_ITEM = timedelta(microseconds=50)  # of a group that is to be recounted
+# For a group that is to be recounted: if the process dies, its jobs cannot be finished for so long.
+_CLAIM_PER_ITEM, _MAX_CLAIM = timedelta(microseconds=50), timedelta(minutes=3)
 # Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
@@ -108,7 +109,8 @@ class Upkeep:
     async def _look_at(self, group: dict[str, Any]) -> None:
         owner = Group.of(group).owner
         now = await self._now()
-        claim = now + _CLAIM + _CLAIM_PER_ITEM * (max(0, group.get("items", 0)) if group.get("recount") else 0)
+        items = max(0, group.get("items", 0)) if group.get("recount") else 0
+        claim = now + min(_CLAIM + _CLAIM_PER_ITEM * items, _MAX_CLAIM)
         # Read again: its retention may have changed since it was found due.
         claimed = await self._groups.find_one_and_update(
             {**owner, "due": group["due"]}, {"$set": {"due": claim}}, return_document=ReturnDocument.AFTER
@@ -185,7 +187,7 @@ class Upkeep:
                 return now + _RETENTION_EVERY
             query = query._replace(cursor=cursor)
             await asyncio.sleep(time.monotonic() - started)
-        await self._groups.update_one(owner, {"$set": {"retention_id": query.cursor}})
+        await self._groups.update_one({**owner, "retention_days": days}, {"$set": {"retention_id": query.cursor}})
         return now
 
     async def _recount(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:

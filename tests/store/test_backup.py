@@ -228,13 +228,12 @@ def test_a_backup_goes_through_pipes(mongo_url: str, command: Command, token: To
             stdout=out,
             check=True,
         )
-    with file.open("rb") as source:
-        subprocess.run(
-            [sys.executable, "-m", "service", "restore", "-"],
-            env={**os.environ, **environ, "MONGO_DATABASE": f"{PREFIX}to"},
-            stdin=source,
-            check=True,
-        )
+    subprocess.run(
+        [sys.executable, "-m", "service", "restore", "-"],
+        env={**os.environ, **environ, "MONGO_DATABASE": f"{PREFIX}to"},
+        input=file.read_bytes(),
+        check=True,
+    )
     with Caller(mongo_url, "to", secret) as service:
         assert service.call("/v1/outputs/g")["items"] == []
 

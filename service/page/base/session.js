@@ -21,8 +21,11 @@ export const token = {
   },
 };
 
+let stopAsking = () => {};
+
 /** Forget the token in every tab. */
 export function signOut() {
+  stopAsking();
   token.forget();
   tabs.postMessage({ kind: "forget" });
 }
@@ -32,6 +35,7 @@ export function joinTabs(left) {
   tabs.addEventListener("message", ({ data }) => {
     if (data.kind === "ask" && token.get()) tabs.postMessage({ kind: "token", token: token.get() });
     if (data.kind === "forget") { // a remembered token is gone here already
+      stopAsking();
       token.forget();
       left();
     }
@@ -57,8 +61,11 @@ export function askOtherTabs() {
   if (token.get()) return Promise.resolve();
   return new Promise((resolve) => {
     let isLate = false;
+    stopAsking = () => tabs.removeEventListener("message", answered);
     const answered = ({ data }) => {
-      if (data.kind !== "token" || token.get()) return;
+      if (data.kind !== "token") return;
+      stopAsking();
+      if (token.get()) return; // somebody has signed in meanwhile
       token.set(data.token);
       if (isLate) location.reload(); // the form is shown already
       resolve();
@@ -67,7 +74,7 @@ export function askOtherTabs() {
       isLate = true;
       resolve();
     }, ASK_MS);
-    setTimeout(() => tabs.removeEventListener("message", answered), LATE_MS);
+    setTimeout(() => stopAsking(), LATE_MS);
     tabs.addEventListener("message", answered);
     tabs.postMessage({ kind: "ask" });
   });
