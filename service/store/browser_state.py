@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
@@ -22,8 +22,6 @@ from service.store.indexes import Indexes
 from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
 from service.store.sealing import CHUNK, SealedRecords
 from service.store.vault import Sealed, Vault
-
-T = TypeVar("T")
 
 # Approximate bytes of a record besides its value.
 _OVERHEAD = 300

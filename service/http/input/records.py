@@ -163,12 +163,13 @@ class _Loading:
 def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
     """Yield the JSON text of each record, and its name in messages. Raises if it is no array or too long."""
     if lines:
-        if not raw.strip():
-            raise invalid("json_invalid", "The body is empty", "body")
+        count = 0
         for count, (number, line) in enumerate(lines_of(raw), 1):
             if count > settings.max_records:
                 raise _too_many(settings)
             yield f"Line {number}", line
+        if not count:
+            raise invalid("json_invalid", "The body is empty", "body")
         return
     try:
         if len(raw) <= _LARGE:

@@ -124,7 +124,7 @@ class Ids:
         self._reading_next: dict[Group, asyncio.Task[Watermark]] = {}
         self.step: Callable[[str], Awaitable[None]] = _no_step
         self.clock: datetime | None = None  # None: the clock of the database
-        self.first = 1  # id of a new group
+        self.first = 1  # the first id of a new group
 
     @stored
     async def turn(self, group: Group, finished: Finished | None, size: int, token: str = "") -> Turn:
