@@ -263,7 +263,8 @@ class Deliveries:
             await self._deliveries.update_many(waiting, {"$set": dropped, "$unset": {"due": ""}})
         else:
             await self._webhooks.update_one(lane.owner, {"$set": result})
-        await self._trim(lane)
+        before = None if lane.look is None else lane.since - _MARGIN
+        await self._trim({**lane.owner, "state": {"$ne": "pending"}}, before)
 
     @stored
     async def record_test(self, organization_id: int, webhook_id: str, message: Message, outcome: Outcome) -> Record:
@@ -273,6 +274,7 @@ class Deliveries:
         record = {**_record(organization_id, webhook_id, message, None), **_attempt(message, outcome, moment)}
         del record["due"]
         await self._deliveries.insert_one(record)
+        await self._trim({**owner, "type": TEST})
         await self._webhooks.update_one(owner, {"$set": {"last_result": _result(message, outcome, moment)}})
         if outcome.is_success:
             switched_on = {"switched_off": None, "since": moment, "due": moment}
@@ -302,15 +304,11 @@ class Deliveries:
         if not done.matched_count and await self._webhooks.find_one(lane.owner, ["_id"]) is None:
             await self.remove(lane.owner)  # it was deleted meanwhile
 
-    async def _trim(self, lane: Lane) -> None:
-        """Remove old messages that are finished."""
-        ended = {**lane.owner, "state": {"$ne": "pending"}}
+    async def _trim(self, ended: Record, before: datetime | None = None) -> None:
+        """Remove old ones of some messages that are finished, and none from after `before`."""
         newest = self._deliveries.find(ended, ["create_date"]).sort("create_date", -1)
-        found = await newest.skip(KEPT).limit(1).to_list(1)
-        if found:
-            end = found[0]["create_date"]
-            if lane.look is not None:
-                end = min(end, lane.since - _MARGIN)
+        for oldest in await newest.skip(KEPT).limit(1).to_list(1):
+            end = min(oldest["create_date"], before or oldest["create_date"])
             await self._deliveries.delete_many({**ended, "create_date": {"$lte": end}})
 
     async def _insert(self, records: list[Record]) -> None:

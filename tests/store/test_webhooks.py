@@ -183,6 +183,17 @@ async def test_the_last_50_messages_are_kept(store: Store, organization: int, cl
     assert await store.database["deliveries"].count_documents(where) == 50
 
 
+async def test_the_last_50_tests_are_kept_too(store: Store, organization: int, clock: Clock) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(Group(organization).key, job())
+    for _ in range(60):
+        clock.advance(timedelta(seconds=1))
+        message = deliveries.new_message("webhook.test", {})
+        await store.webhooks.deliveries.record_test(organization, webhook_id, message, FAILED)
+    where = {"organization_id": organization, "webhook_id": webhook_id}
+    assert await store.database["deliveries"].count_documents(where) == 51
+
+
 # -- leases ---------------------------------------------------------------------------------------
 
 
