@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any
 
 import orjson
@@ -17,6 +17,9 @@ from service.store import CursorExpired, CursorInvalid, StoreUnavailable
 log = logging.getLogger("service")
 
 MAX_PROBLEMS = 100
+# Characters of one member of `loc`: a key of a body may have a megabyte, and each problem below it repeats it.
+MAX_NAME = 64
+_MAX_BODY = 64 * 1024
 
 Problem = dict[str, Any]
 
@@ -33,8 +36,8 @@ class ApiError(Exception):
 
 
 def problem(kind: str, message: str, *loc: str) -> Problem:
-    """Return one entry of an error body."""
-    return {"loc": list(loc), "msg": message, "type": kind}
+    """Return one entry of an error body; long members of its location are cut."""
+    return {"loc": [part[:MAX_NAME] for part in loc], "msg": message, "type": kind}
 
 
 def invalid(kind: str, message: str, *loc: str) -> ApiError:
@@ -48,21 +51,27 @@ def invalid_fields(messages: Any, *loc: str) -> ApiError:
 
 
 def _flatten(messages: Any, loc: list[str]) -> Iterable[Problem]:
-    if isinstance(messages, dict) and set(messages) != {"msg", "type"}:
+    if isinstance(messages, dict) and isinstance(messages.get("msg"), str):  # a field with this name has a list
+        yield problem(messages["type"], messages["msg"], *loc)
+    elif isinstance(messages, dict):
         for key, below in messages.items():
             yield from _flatten(below, loc if key == "_schema" else [*loc, str(key)])
     elif isinstance(messages, list):
         for message in messages:
             yield from _flatten(message, loc)
-    elif isinstance(messages, dict):
-        yield problem(messages["type"], messages["msg"], *loc)
     else:
         yield problem("value_error", str(messages), *loc)
 
 
 def error_body(problems: list[Problem]) -> bytes:
-    """Return `{"detail": [{"loc": ["query", "limit"], "msg": "Must be …", "type": "int_type"}]}`."""
-    return orjson.dumps({"detail": problems})
+    """Return `{"detail": [{"loc": ["query", "limit"], "msg": "Must be …", "type": "int_type"}]}`.
+
+    At most 64 KB: it is rendered on the event loop and not counted in the limits.
+    """
+    texts = [orjson.dumps(entry) for entry in problems]
+    ends = accumulate(len(text) + 1 for text in texts)
+    fitting = sum(end <= _MAX_BODY for end in ends)
+    return b'{"detail":[%b]}' % b",".join(texts[: max(1, fitting)])
 
 
 def error_response(error: ApiError) -> web.Response:

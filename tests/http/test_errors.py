@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.http.errors import MAX_PROBLEMS
+from service.http.errors import MAX_PROBLEMS, error_body, problem
 from service.settings import Settings
 from service.store import Store, StoreError, StoreUnavailable
 from tests.conftest import MakeApi
@@ -174,12 +175,12 @@ async def test_every_failure_has_the_one_shape(
     assert headers["content-type"] == "application/json"
     assert set(response.json) == {"detail"}
     assert 1 <= len(response.json["detail"]) <= MAX_PROBLEMS
-    for problem in response.json["detail"]:
-        assert set(problem) == {"loc", "msg", "type"}
-        assert type(problem["loc"]) is list
-        assert all(type(part) is str for part in problem["loc"])
-        assert type(problem["msg"]) is str and problem["msg"]
-        assert problem["type"] in TYPES
+    for entry in response.json["detail"]:
+        assert set(entry) == {"loc", "msg", "type"}
+        assert type(entry["loc"]) is list
+        assert all(type(part) is str for part in entry["loc"])
+        assert type(entry["msg"]) is str and entry["msg"]
+        assert entry["type"] in TYPES
     text = response.body.decode()
     assert "secret text" not in text
     assert "Traceback" not in text and "Error" not in text and api.token not in text
@@ -187,6 +188,47 @@ async def test_every_failure_has_the_one_shape(
         assert headers[HEADERS[status].lower()]
     for name in ("x-content-type-options", "content-security-policy", "cache-control", "referrer-policy"):
         assert headers[name]
+
+
+def keys_below_keys(names: list[str], values: bytes) -> bytes:
+    return b"".join(b'{"%b":' % name.encode() for name in names) + values + b"}" * len(names)
+
+
+NULS = b"[" + b",".join([rb'"\u0000"'] * 100) + b"]"
+# The keys of 1 KB are written with escapes, as long in JSON again as in the body.
+LONG_LOCATIONS = {
+    "two keys of 300 KB": ("/v1/storage-state", keys_below_keys(["a" * 300_000, "b" * 300_000], NULS)),
+    "62 keys of 1,024 characters": (
+        "/v1/outputs/g",
+        b'[{"source_url":"u","root_job_id":"j","data":%b}]' % keys_below_keys([r"\u0001" * 1024] * 62, NULS),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG_LOCATIONS)
+async def test_problems_below_long_keys_do_not_repeat_them(api: Api, case: str) -> None:
+    """They were 60 and 38 MB of errors, for bodies of 0.6 and 0.4 MB."""
+    path, body = LONG_LOCATIONS[case]
+    response = await api.request("POST", path, data=body, headers=JSON)
+    assert response.status == 422
+    assert {kind for _, kind in response.problems()} == {"value_error"}
+    assert len(response.body) < 70_000
+
+
+def test_an_error_body_has_as_many_problems_as_fit_and_at_least_one() -> None:
+    several = [problem("value_error", "x" * 20_000, "body", str(n)) for n in range(10)]
+    assert [entry["loc"][1] for entry in json.loads(error_body(several))["detail"]] == ["0", "1", "2"]
+    assert len(json.loads(error_body([problem("value_error", "x" * 100_000)]))["detail"]) == 1
+
+
+@pytest.mark.parametrize("value", [{"msg": 1, "type": 2}, {"msg": 1}, {"type": 1, "x": 1}])
+async def test_unknown_fields_with_the_names_of_a_problem_are_reported_each(api: Api, value: dict[str, int]) -> None:
+    await api.ok("/v1/outputs/g", [make_output()])
+    (item,) = (await api.ok("/v1/outputs/g"))["items"]
+    response = await api.patch(f"/v1/outputs/g/{item['output_id']}", value)
+    assert response.status == 422
+    assert sorted(response.problems()) == [(["body", name], "unknown_field") for name in sorted(value)]
+    assert all(type(entry["msg"]) is str for entry in response.json["detail"])
 
 
 async def test_a_token_without_the_scope_has_the_one_shape(make_api: MakeApi) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import HttpVersion10, HttpVersion11, web
 from marshmallow import Schema, ValidationError
 
-from service.http.errors import MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
+from service.http.errors import MAX_NAME, MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
 from service.http.keys import ORGANIZATION
 from service.http.routing import parameters_of
 from service.store import Group
@@ -19,7 +19,6 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_ID = 256
 # Looking for the nearest name takes up to a millisecond.
 _MAX_SUGGESTIONS = 5
-_MAX_NAME = 64
 _CLOSE = {"Connection": "close"}
 _WITHOUT_BODY = ("GET", "HEAD", "DELETE", "OPTIONS")
 _EMPTY = {"msg": "Must not be empty: give a value, or leave the parameter out", "type": "value_error"}
@@ -78,10 +77,10 @@ async def known_parameters(request: web.Request, handler: Any) -> web.StreamResp
 
 def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
     near = []
-    if place < _MAX_SUGGESTIONS and len(name) <= _MAX_NAME:
+    if place < _MAX_SUGGESTIONS and len(name) <= MAX_NAME:
         near = difflib.get_close_matches(name.lower(), known, 1)
     hint = f": did you mean {near[0]}?" if near else ""
-    return problem("unknown_parameter", f"Unknown parameter{hint}", "query", name[:_MAX_NAME])
+    return problem("unknown_parameter", f"Unknown parameter{hint}", "query", name)
 
 
 def path_id(request: web.Request, name: str) -> str:
