@@ -170,7 +170,7 @@ addEventListener("hashchange", () => {
   takeFromLink();
   render();
 });
-joinTabs(render);
+joinTabs(() => (isUnsaved() ? askAgain().catch(() => {}).then(render) : render())); // signed out in another tab
 takeFromLink();
 await askOtherTabs();
 render();

@@ -183,7 +183,7 @@ async def test_an_approval_and_a_rejection_can_be_undone_from_their_message(new_
     await page.keyboard.press("a")
     await expect(notice).to_contain_text("1 item approved.")
     await notice.get_by_role("button", name="Undo").click()
-    await expect(notice).to_contain_text("1 item is as before.")
+    await expect(notice).to_contain_text("Item 30 is as before.")
     assert judged(reviewer) == {}
     await page.get_by_role("checkbox", name="Select all rows").check()
     await page.keyboard.press("x")
@@ -328,7 +328,7 @@ async def test_of_two_reviewers_the_slower_one_learns_what_the_other_did(
     await expect(second.locator(".news")).to_contain_text("1 changed item")
     await second.keyboard.press("j")
     await second.keyboard.press("a")
-    await expect(second.locator("#notice")).to_contain_text("1 item was changed by somebody else meanwhile")
+    await expect(second.locator("#notice")).to_contain_text("Item 30 was changed by somebody else meanwhile")
     await expect(rows(second).first.locator(".chip.bad")).to_have_text("rejected")
     assert judged(reviewer) == {"key-29": "Wrong data"}
     await first.get_by_role("checkbox", name="Select all rows").check()

@@ -176,7 +176,7 @@ async def test_of_many_only_those_are_approved_that_are_as_they_were_seen(new_ta
     await page.get_by_role("checkbox", name="Select all rows").check()
     await page.get_by_role("button", name="Approve", exact=True).click()
     notice = page.locator("#notice")
-    await expect(notice).to_contain_text("23 items approved. 1 item was changed by somebody else")
+    await expect(notice).to_contain_text("23 items approved. Item 29 was changed by somebody else")
     await expect(notice).to_contain_text("1 item is deleted.")
     await expect(rows(page).nth(1)).to_contain_text("Changed meanwhile")
     assert approved(reviewer) == {f"key-{number}" for number in range(5, 30)} - {"key-27", "key-28"}

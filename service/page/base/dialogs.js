@@ -78,20 +78,28 @@ notice.addEventListener("mouseenter", () => clearTimeout(say.timer));
 notice.addEventListener("focusin", () => clearTimeout(say.timer));
 notice.addEventListener("mouseleave", () => hideNotice(5_000));
 
-/** Show a sentence at the edge of the screen until the next one, or for some seconds; `action` is `[text, work]`. */
+const LONG_MS = 15_000;
+let problem = { text: "", until: 0 };
+
+/**
+ * Show a sentence at the edge of the screen until the next one, or for some seconds; `action` is `[text, work]`.
+ * A bad one stays above the good ones that follow.
+ */
 export function say(text, kind = "", action = null) {
-  put(notice, el("span", null, text), action && el("button", {
+  const earlier = kind !== "bad" && !notice.hidden && problem.until > Date.now() && problem.text;
+  if (kind === "bad") problem = { text, until: Date.now() + LONG_MS };
+  put(notice, earlier && el("p", null, earlier), el("span", null, text), action && el("button", {
     type: "button", onclick: () => {
       notice.hidden = true;
       action[1]();
     },
   }, action[0]));
-  notice.className = kind;
+  notice.className = earlier ? "bad" : kind;
   // Beside an open dialog nothing can be clicked: the message goes into it.
   ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append(notice);
   notice.hidden = false;
   announce(text);
-  hideNotice(kind === "bad" || action ? 15_000 : 5_000);
+  hideNotice(notice.className === "bad" || action ? LONG_MS : 5_000);
 }
 
 function hideNotice(after) {

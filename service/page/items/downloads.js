@@ -14,6 +14,8 @@ const FORMATS = {
   json: { title: "JSON", type: "application/json" },
 };
 
+const FOLDED = 1000; // pieces of up to 64 KB
+
 /** Ask for format and columns, then read the export and hand it to the browser. */
 export function offerDownload(desk) {
   const stop = new AbortController();
@@ -64,6 +66,7 @@ async function read(desk, query, type, onlyShown, progress, signal, total) {
     const { done, value } = await reader.read();
     if (done) break;
     parts.push(value);
+    if (parts.length === FOLDED) parts.splice(0, FOLDED, new Blob(parts)); // which the browser can keep on disk
     bytes += value.length;
     for (let i = value.indexOf(10); i >= 0; i = value.indexOf(10, i + 1)) lines += 1;
     if (total && hasLines) bar.value = Math.min(total, lines);

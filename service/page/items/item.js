@@ -6,9 +6,9 @@ import { chip, copyButton, el, faint, isWebAddress, outside, put, time } from ".
 import { at, count, many, shorten, splitPath, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
-import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor } from "./judging.js";
+import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor, showNewer } from "./judging.js";
 import { isInline, pictureOfFile, thumbnail } from "./pictures.js";
-import { defaults, discover } from "./table.js";
+import { defaults, discover, visible } from "./table.js";
 
 /** Return the content of an item's panel. */
 function itemView(item, view) {
@@ -76,10 +76,11 @@ export async function showItem(desk, signal) {
   if (dialog.open && dialog.dataset.item === wanted) return;
   const item = desk.items.find(({ output_id }) => output_id === wanted) ?? (await find(desk, wanted, signal));
   dialog.dataset.item = wanted;
+  const step = dialog.open && document.activeElement?.dataset.step;
   fill(desk, item);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
-  dialog.querySelector("#item-title").focus();
+  (dialog.querySelector(`[data-step="${step}"]:enabled`) ?? dialog.querySelector("#item-title")).focus();
 }
 
 /** Read an item that is not on this page: it may have changed since a link to it was made, and moved. */
@@ -94,9 +95,10 @@ async function find(desk, wanted, signal) {
 
 function fill(desk, item) {
   const { dialog } = desk.parts;
-  const place = item ? desk.items.findIndex(({ output_id }) => output_id === item.output_id) : -1;
+  const rows = visible(desk);
+  const place = item ? rows.findIndex(({ output_id }) => output_id === item.output_id) : -1;
   const step = (name, by) => el("button", {
-    type: "button", class: "quiet", "data-step": by, disabled: place < 0 || !desk.items[place + by], onclick: () => moveItem(desk, by),
+    type: "button", class: "quiet", "data-step": by, disabled: place < 0 || !rows[place + by], onclick: () => moveItem(desk, by),
   }, name);
   put(dialog,
     el("div", { class: "dialog-head" },
@@ -114,12 +116,9 @@ function fill(desk, item) {
 /** Show the item before or after this one. */
 export function moveItem(desk, by) {
   const { dialog } = desk.parts;
-  const now = desk.items.findIndex(({ output_id }) => output_id === dialog.dataset.item);
-  const next = desk.items[now + by];
-  if (now < 0 || !next) return;
-  replace(desk.view.path, { ...desk.params, item: next.output_id });
-  const again = dialog.querySelector(`[data-step="${by}"]`);
-  if (again && !again.disabled) again.focus();
+  const rows = visible(desk);
+  const now = rows.findIndex(({ output_id }) => output_id === dialog.dataset.item);
+  if (now >= 0 && rows[now + by]) replace(desk.view.path, { ...desk.params, item: rows[now + by].output_id });
 }
 
 /** Judge the item and go on to the next one; the last one, or one that is not on this page, stays as it is now. */
@@ -144,7 +143,10 @@ export const removeItem = (desk, { output_id, id }) => remove(["outputs", desk.v
 function deleteItem(desk, item) {
   const { dialog } = desk.parts;
   confirm("Delete this item?", `${heading(item)}: its data and files go, and readers of the group learn that it was deleted.`, "Delete", async () => {
-    await removeItem(desk, item);
+    await removeItem(desk, item).catch(async (error) => {
+      if (error.status === 412) await showNewer(desk, [item.output_id]);
+      throw error;
+    });
     dialog.close();
     desk.drop(item.output_id);
     say("The item is deleted");

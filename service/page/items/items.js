@@ -38,13 +38,18 @@ function makeDesk(view, stay) {
   const made = {
     view, stay, params: {}, request: "", loaded: "", items: [], found: [], columns: [], filters: {}, page: {},
     own: new Set(), pending: new Set(), // what this page changed itself is no news
+    ids: new Map(), // output id -> the id that it got from this page
+    listed: new Map(), // output id -> the id that it had when the page was read: a judged row does not jump
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
     sortLink: (path) => link(view.path, { ...made.params, item: "", sort: nextSort(made.params.sort, path) }),
     filterLink: (name, value) => link(view.path, fresh(made.params, { [name]: value })),
     replace: (item) => {
       const place = made.items.findIndex(({ output_id }) => output_id === item.output_id);
-      if (place >= 0) made.items[place] = item;
+      if (place >= 0) {
+        if (!made.listed.has(item.output_id)) made.listed.set(item.output_id, made.items[place].id);
+        made.items[place] = item;
+      }
       if (made.selected.has(item.output_id)) made.selected.set(item.output_id, item);
       updateRow(made.parts.table, item, made);
       refreshItem(made, item);
@@ -130,28 +135,32 @@ async function load(signal) {
   showFilters(parts.filters, view, params);
   parts.table.classList.add("waiting");
   parts.table.setAttribute("aria-busy", "true");
+  let filters = null;
   try {
     const isFirst = !params.after && !params.before && orderOf(params) === "desc";
     const known = isFirst ? 0 : await newestId(signal);
-    const filters = await filtersOf(view.group, params, signal);
+    filters = await filtersOf(view.group, params, signal);
     const page = await readPage(view.group, filters, withLimit(params), signal);
     if (desk.request !== wantedPage) return; // another page was asked for meanwhile
     // The first page is whole, not what is left of it: going back from page two ends here.
     if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
     const matched = JSON.stringify(filters);
     if (desk.matched !== matched) desk.clear(); // a selection goes on over the pages of the same filters
-    Object.assign(desk, { page, filters, matched, loaded: wantedPage, items: page.items, found: discover(page.items), current: null });
+    Object.assign(desk, { page, filters, matched, loaded: wantedPage, items: page.items, found: discover(page.items), current: null, listed: new Map() });
     fillTable();
     showPager(parts.pager, desk);
     follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);
     announce(`${many(page.items.length, "item")} shown`);
   } catch (error) {
     if (signal?.aborted) throw error;
-    Object.assign(desk, { request: "", items: [], found: [] });
+    if (desk.request !== wantedPage) return;
+    Object.assign(desk, { request: "", items: [], found: [], page: {}, filters: filters ?? { created_after: params.day } });
     refused(error);
   } finally {
-    parts.table.classList.remove("waiting");
-    parts.table.removeAttribute("aria-busy");
+    if (!desk.request || desk.loaded) {
+      parts.table.classList.remove("waiting");
+      parts.table.removeAttribute("aria-busy");
+    }
   }
 }
 

@@ -7,6 +7,8 @@ import { el, put } from "../base/dom.js";
 import { many, shorten, when } from "../base/format.js";
 
 const BATCH = 1000; // the most records of one body
+const AT_ONCE = 10; // items being read that changed meanwhile
+const UNDOS = 50; // decisions that can be undone
 const REASON = "reason"; // the reason given last, for this tab
 const REASONS = ["Wrong data", "Incomplete", "Duplicate", "Not an item"];
 
@@ -23,12 +25,42 @@ const isSame = (a, b) => a.is_approved === b.is_approved && a.rejected === b.rej
 /** Return the items with what they are to become. */
 export const changesOf = (items, to) => items.map((item) => ({ item, to }));
 
+let running = 0; // decisions on their way
+
 /**
  * Make the changes `[{item, to}]`; update the items of `desk` in place and say what became of them, with an undo.
  *
- * `work` is `{signal, progress}` for a long run: the signal stops it between two requests.
+ * `work` is `{signal, progress}` for a long run: the signal stops it between two requests. `isUndo` is not undone.
  */
 export async function judge(desk, changes, work = {}) {
+  const decision = {};
+  if (!work.isUndo) desk.undos = [...desk.undos.slice(1 - UNDOS), decision];
+  running += 1;
+  try {
+    return await (decision.judging = attempt(desk, changes, work, decision));
+  } finally {
+    running -= 1;
+  }
+}
+
+let undoing = Promise.resolve();
+
+/** Undo a decision, the last one if none is given; one after the other, and each when it is known what it changed. */
+export function undo(desk, decision = desk.undos.at(-1)) {
+  desk.undos = desk.undos.filter((one) => one !== decision);
+  undoing = undoing.catch(() => {}).then(() => decision && takeBack(desk, decision));
+  return undoing;
+}
+
+async function takeBack(desk, decision) {
+  const { done, left } = await decision.judging;
+  dropUnsaved(left);
+  const now = (item) => ({ ...item, id: desk.ids.get(item.output_id) ?? item.id });
+  const changed = done.filter(({ was, to }) => !isSame(was, to));
+  if (changed.length) await judge(desk, changed.map(({ item, was }) => ({ item: now(item), to: was })), { isUndo: true });
+}
+
+async function attempt(desk, changes, work, decision) {
   for (const { item } of changes) desk.pending.add(item.output_id);
   const done = [];
   let conflicts = [], gone = 0, full = 0, left = changes, failure = null;
@@ -52,6 +84,7 @@ export async function judge(desk, changes, work = {}) {
   } finally {
     for (const { item } of changes) desk.pending.delete(item.output_id);
   }
+  dropUnsaved(done); // of two decisions about an item the later one counts
   if (failure) keep(desk, left, failure);
   const newer = await showNewer(desk, conflicts.map(({ item }) => item.output_id));
   // One that is as it should be: the response to an earlier attempt was lost, or somebody else decided the same.
@@ -59,7 +92,9 @@ export async function judge(desk, changes, work = {}) {
   for (const change of conflicts.filter(same)) done.push({ item: same(change), was: change.to, to: change.to });
   conflicts = conflicts.filter((change) => !same(change));
   const others = newer.filter((one) => conflicts.some(({ item }) => item.output_id === one.output_id));
-  report(desk, done, { newer: others, conflicts: conflicts.length, gone, full, stopped: failure ? 0 : left.length });
+  const isDone = !work.isUndo && done.some(({ was, to }) => !isSame(was, to));
+  if (!isDone && !failure) desk.undos = desk.undos.filter((one) => one !== decision);
+  report(desk, done, { newer: others, conflicts, gone, full, stopped: failure ? 0 : left.length }, isDone && ["Undo", () => undo(desk, decision)]);
   if (done.length) desk.counts();
   return { done, left, failure };
 }
@@ -74,44 +109,44 @@ function apply(desk, item, id, to) {
   const shown = desk.items.find(({ output_id }) => output_id === item.output_id) ?? item; // one of another page has no data
   const { rejected: _, ...tags } = shown.tags ?? {};
   desk.own.add(id);
-  const now = { ...shown, id, listed: shown.listed ?? shown.id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
+  desk.ids.set(item.output_id, id);
+  const now = { ...shown, id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
   desk.replace(now);
   return now;
 }
 
-/** Read items that somebody else changed, and show them as they are now. */
-async function showNewer(desk, outputIds) {
-  const shown = outputIds.filter((id) => desk.items.some(({ output_id }) => output_id === id));
+/** Read items that changed meanwhile, show them as they are now where they are on the screen, and return them. */
+export async function showNewer(desk, outputIds) {
+  const newer = [];
   const read = async (id) => {
-    const item = await get(["outputs", desk.view.group, id]);
-    const old = desk.items.find(({ output_id }) => output_id === id);
-    desk.replace({ ...item, listed: old?.listed ?? old?.id });
-    return item;
+    const { data, files, ...rest } = await get(["outputs", desk.view.group, id]);
+    const isShown = desk.parts.dialog.dataset.item === id || desk.items.some(({ output_id }) => output_id === id);
+    if (isShown) desk.replace({ ...rest, data, files });
+    newer.push(rest);
   };
-  return (await Promise.all(shown.slice(0, 25).map((id) => read(id).catch(() => null)))).filter(Boolean);
+  for (let from = 0; from < Math.min(outputIds.length, BATCH); from += AT_ONCE) {
+    await Promise.all(outputIds.slice(from, from + AT_ONCE).map((id) => read(id).catch(() => {})));
+  }
+  return newer;
 }
 
-function report(desk, done, { newer, conflicts, gone, full, stopped }) {
+function report(desk, done, { newer, conflicts, gone, full, stopped }, action) {
+  const items = (some, one, more) => (some.length === 1 ? `Item ${desk.listed.get(some[0].item.output_id) ?? some[0].item.id} ${one}` : `${many(some.length, "item")} ${more}`);
   const parts = [];
   for (const word of ["approved", "rejected", "reset"]) {
     const same = done.filter(({ to }) => wordOf(to) === word);
-    const changed = same.filter(({ was, to }) => !isSame(was, to)).length;
-    if (changed) parts.push(word === "reset" ? `${many(changed, "item is", "items are")} as before.` : `${many(changed, "item")} ${word}.`);
-    if (same.length > changed) parts.push(`${many(same.length - changed, "item was", "items were")} ${word} already.`);
+    const changed = same.filter(({ was, to }) => !isSame(was, to));
+    if (changed.length) parts.push(word === "reset" ? `${items(changed, "is", "are")} as before.` : `${many(changed.length, "item")} ${word}.`);
+    if (same.length > changed.length) parts.push(`${many(same.length - changed.length, "item was", "items were")} ${word} already.`);
   }
-  if (conflicts) {
+  if (conflicts.length) {
     const who = newer.length ? ` (job ${shorten(newer[0].root_job_id, 60)}, last change ${when(newer[0].update_date)} UTC)` : "";
-    parts.push(`${many(conflicts, "item was", "items were")} changed by somebody else meanwhile${who} and left as ${conflicts === 1 ? "it is" : "they are"}.${newer.length ? " The new version is shown: look again." : ""}`);
+    parts.push(`${items(conflicts, "was", "were")} changed by somebody else meanwhile${who} and left as ${conflicts.length === 1 ? "it is" : "they are"}.${newer.length ? " The new version is shown: look again." : ""}`);
   }
   if (gone) parts.push(`${many(gone, "item is", "items are")} deleted.`);
   if (full) parts.push(`The reason does not fit into the tags of ${many(full, "item")}, left as before.`);
   if (stopped) parts.push(`Stopped: ${many(stopped, "item is", "items are")} left as before.`);
-  const changed = done.filter(({ was, to }) => !isSame(was, to));
-  desk.undo = changed.length ? () => {
-    desk.undo = null;
-    return judge(desk, changed.map(({ item, was }) => ({ item, to: was })));
-  } : null;
-  if (parts.length) say(parts.join(" "), conflicts || gone || full ? "bad" : "good", desk.undo && ["Undo", desk.undo]);
+  if (parts.length) say(parts.join(" "), conflicts.length || gone || full ? "bad" : "good", action);
 }
 
 // What is not saved, whatever the view: `{desk, changes, failure}` each.
@@ -123,7 +158,7 @@ export const drafts = new Map();
 const waitingCount = () => unsaved.reduce((sum, { changes }) => sum + changes.length, 0);
 
 /** Return whether there is something that closing the page would lose. */
-export const isUnsaved = () => unsaved.length > 0 || [...drafts.values()].some((draft) => draft.isChanged());
+export const isUnsaved = () => running > 0 || unsaved.length > 0 || [...drafts.values()].some((draft) => draft.isChanged());
 
 export function forgetUnsaved() {
   unsaved = [];
@@ -131,10 +166,17 @@ export function forgetUnsaved() {
 }
 
 function keep(desk, changes, failure) {
-  const newer = new Set(changes.map(({ item }) => item.output_id)); // of two decisions about an item the later one counts
+  dropUnsaved(changes);
+  unsaved.push({ desk, changes, failure });
+  showUnsaved();
+}
+
+/** Forget what waits for the items of these changes. */
+function dropUnsaved(changes) {
+  if (!unsaved.length) return;
+  const newer = new Set(changes.map(({ item }) => item.output_id));
   for (const waiting of unsaved) waiting.changes = waiting.changes.filter(({ item }) => !newer.has(item.output_id));
   unsaved = unsaved.filter((waiting) => waiting.changes.length);
-  unsaved.push({ desk, changes, failure });
   showUnsaved();
 }
 
@@ -157,8 +199,9 @@ function showUnsaved() {
 
 addEventListener("connected", () => unsaved.length && saveAgain());
 
-/** Ask why items are rejected; `work` gets the reason. The reason given last is there already. */
+/** Ask why items are rejected; `work` gets the reason when the dialog is closed. The reason given last is there already. */
 export function askReason(count, work) {
+  let reason = "";
   const input = el("input", {
     id: "reason", name: "reason", list: "reasons", required: true, maxlength: 200, autocomplete: "off", autofocus: true, value: sessionStorage.getItem(REASON) ?? "",
   });
@@ -169,10 +212,10 @@ export function askReason(count, work) {
     el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
     el("button", { class: "danger" }, "Reject"),
   ], (data) => {
-    const reason = data.get("reason").trim();
+    reason = data.get("reason").trim();
     if (!reason) return false;
     sessionStorage.setItem(REASON, reason);
-    work(reason);
   });
+  dialog.addEventListener("close", () => reason && work(reason)); // the focus is back in the row, and can go on
   input.select();
 }

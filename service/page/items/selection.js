@@ -7,8 +7,8 @@ import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
 import { DELETABLE } from "./filters.js";
 import { moveItem, removeItem } from "./item.js";
-import { APPROVED, askReason, changesOf, judge, rejectedFor } from "./judging.js";
-import { rowOf } from "./table.js";
+import { APPROVED, askReason, changesOf, judge, rejectedFor, undo } from "./judging.js";
+import { rowOf, visible } from "./table.js";
 
 const PAGE = "1000";
 const MOST = 100_000; // items that one selection holds
@@ -34,7 +34,7 @@ export function makeSelectable(desk) {
     move: (by) => move(desk, by),
     approve: () => approve(desk),
     reject: () => reject(desk),
-    undo: null,
+    undos: [], // the last decisions
   });
 }
 
@@ -45,11 +45,6 @@ function choose(desk, items, yes) {
   }
   if (!yes) desk.isAll = false;
   showSelection(desk);
-}
-
-function visible(desk) {
-  const shown = new Set([...desk.parts.table.querySelectorAll("tr[data-item]:not([hidden])")].map(({ dataset }) => dataset.item));
-  return desk.items.filter(({ output_id }) => shown.has(output_id));
 }
 
 /** Make another row the current one, `by` places further. */
@@ -95,7 +90,7 @@ function showSelection(desk) {
   if (desk.work) return showWork(desk);
   const button = (text, onclick, kind = "") => el("button", { type: "button", class: kind, onclick }, text);
   const chosen = () => chosenOf(desk);
-  const more = wholePage && !desk.isAll && (desk.page.next || desk.page.previous);
+  const more = wholePage && !desk.isAll && !desk.params.q && (desk.page.next || desk.page.previous);
   put(selection,
     el("strong", null, `${desk.isAll ? "All " : ""}${many(desk.selected.size, "item")} selected`),
     more && button(`Select all${desk.total() ? ` ${count(desk.total())}` : ""} that match`, () => selectMatching(desk), "quiet"),
@@ -233,21 +228,32 @@ function askTag(desk, items) {
   ], [
     el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
     el("button", { class: "primary" }, "Tag"),
-  ], (data) => void tag(desk, items, { [data.get("name").trim()]: data.get("value").trim() || null }));
+  ], (data) => {
+    const name = data.get("name").trim();
+    if (!name) return false;
+    void tag(desk, items, { [name]: data.get("value").trim() || null });
+  });
 }
 
 async function tag(desk, items, tags) {
   let left = items;
+  const failed = { not_found: 0, too_large: 0 };
   try {
     await longRun(desk, "Tagging", items.length, async (signal, progress) => {
       while (left.length && !signal.aborted) {
         const part = left.slice(0, Number(PAGE));
-        await patch(["outputs", desk.view.group], part.map(({ output_id }) => ({ output_id, tags })));
+        const { items: results } = await patch(["outputs", desk.view.group], part.map(({ output_id }) => ({ output_id, tags })));
+        for (const { result } of results) if (result in failed) failed[result] += 1;
         left = left.slice(part.length);
         progress(items.length - left.length);
       }
     });
-    say(left.length ? `${many(items.length - left.length, "item")} tagged, ${count(left.length)} left as before.` : `${many(items.length, "item")} tagged.`);
+    const { not_found: gone, too_large: full } = failed;
+    say([
+      `${many(items.length - left.length - gone - full, "item")} tagged${left.length ? `, ${count(left.length)} left as before` : ""}.`,
+      gone && `${many(gone, "item is", "items are")} deleted.`,
+      full && `The tag does not fit into ${many(full, "item")}, left as before.`,
+    ].filter(Boolean).join(" "), gone || full ? "bad" : "");
   } catch (error) {
     say(`${many(left.length, "item is", "items are")} not tagged and still selected. ${sentenceOf(error)}`, "bad");
   }
@@ -298,18 +304,23 @@ async function deleteAll(desk, items) {
 
 const HELP = [
   ["j / k", "Next row, row before"], ["Enter", "Open the row"], ["a", "Approve the row or what is selected, and go on"],
-  ["x", "Reject the row or what is selected, and go on"], ["z", "Undo the last approval or rejection"], ["s", "Select the row"],
+  ["x", "Reject the row or what is selected, and go on"], ["z", "Undo the last approval or rejection, then the one before"], ["s", "Select the row"],
   ["n / p", "Next page, page before"], ["/", "Find on this page"], ["Esc", "Close"], ["?", "This help"],
 ];
+
+const MOVES = ["j", "k"];
+const ON_ROWS = [...MOVES, "a", "x", "s"];
+const areOn = () => localStorage.getItem("keys") !== "off"; // one may speak to a computer, or hit keys by accident
 
 /** Listen to the keys until the signal `stay` ends. */
 export function listenToKeys(desk, stay) {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.defaultPrevented) return;
-    if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]")) return;
+    if (event.target.closest("input:not([type=checkbox]), textarea, select, [contenteditable]") || !areOn()) return;
+    if (event.repeat && !MOVES.includes(event.key)) return; // a key that is held decides nothing
     const open = [...document.querySelectorAll("dialog[open]")].at(-1);
     const action = open === undefined ? inTable(desk)[event.key] : open === desk.parts.dialog && inDialog(desk)[event.key];
-    if (!action) return;
+    if (!action || (!open && !desk.loaded && ON_ROWS.includes(event.key))) return; // the rows of another page are coming
     event.preventDefault();
     action();
   }, { signal: stay });
@@ -320,7 +331,7 @@ const inTable = (desk) => ({
   k: () => desk.move(-1),
   a: desk.approve,
   x: desk.reject,
-  z: () => desk.undo?.(),
+  z: () => undo(desk),
   s: () => visible(desk).some(({ output_id }) => output_id === desk.current) && desk.select(desk.current, !desk.selected.has(desk.current)),
   n: () => desk.turn("next"),
   p: () => desk.turn("previous"),
@@ -333,11 +344,13 @@ const inDialog = (desk) => ({
   k: () => moveItem(desk, -1),
   a: () => desk.parts.dialog.querySelector('[data-judge="a"]')?.click(),
   x: () => desk.parts.dialog.querySelector('[data-judge="x"]')?.click(),
-  z: () => desk.undo?.(),
+  z: () => undo(desk),
 });
 
 export function showHelp() {
-  const dialog = askInDialog("small", "Keys", el("dl", { class: "facts keys" }, HELP.map(([keys, what]) =>
+  const on = el("input", { type: "checkbox", id: "keys-on", checked: areOn(), onchange: () => localStorage.setItem("keys", on.checked ? "on" : "off") });
+  const dialog = askInDialog("small", "Keys", [el("dl", { class: "facts keys" }, HELP.map(([keys, what]) =>
     el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
+  el("div", { class: "check" }, on, el("label", { for: "keys-on" }, "Use these keys on this computer"))],
   el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
 }

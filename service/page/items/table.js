@@ -31,7 +31,7 @@ function sortable(head, path, desk, isNumber) {
 
 function one(item, desk, pictures) {
   const { output_id } = item;
-  const listed = item.listed ?? item.id; // where it stood when the page was read: a judged row does not jump
+  const listed = desk.listed.get(output_id) ?? item.id;
   const check = el("input", {
     type: "checkbox", "aria-label": `Select item ${listed}`, checked: desk.selected.has(output_id), onchange: () => desk.select(output_id, check.checked),
   });
@@ -56,6 +56,12 @@ export function updateRow(place, item, desk) {
   if (focused) made.querySelector(focused.matches("input") ? "input" : "a[data-open]").focus();
 }
 
+/** Return the items whose rows the search leaves. */
+export function visible(desk) {
+  const shown = new Set([...desk.parts.table.querySelectorAll("tr[data-item]:not([hidden])")].map(({ dataset }) => dataset.item));
+  return desk.items.filter(({ output_id }) => shown.has(output_id));
+}
+
 export const rowOf = (place, outputId) => place.querySelector(`tr[data-item="${CSS.escape(outputId)}"]`);
 
 /** Let a click anywhere in a row open it, unless it was on a control or selects text. */
@@ -78,8 +84,8 @@ const texts = new WeakMap(); // made once per item, not at every key
 
 function textOf(item) {
   if (!texts.has(item)) {
-    const parts = [item.id, item.source_url, item.root_job_id, item.data, item.tags];
-    texts.set(item, JSON.stringify(parts, (_, value) => (typeof value === "bigint" ? String(value) : value)).toLowerCase());
+    const values = (value) => (value !== null && typeof value === "object" ? Object.values(value).flatMap(values) : [String(value)]);
+    texts.set(item, values([item.id, item.source_url, item.root_job_id, item.data, item.tags]).join("\n").toLowerCase());
   }
   return texts.get(item);
 }

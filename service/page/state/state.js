@@ -109,7 +109,11 @@ async function showDomains(main, params, signal) {
   const found = [...sites.values()].sort(params.sort === "expires" ? (a, b) => (a.next ?? Infinity) - (b.next ?? Infinity) : (a, b) => a.site.localeCompare(b.site));
   const lead = `${many(found.length, "domain")}, ${many(stored[0].length, "cookie")}, ${many(stored[1].length, "entry", "entries")}`;
   const search = el("input", { type: "search", id: "domain-name", value: params.name ?? "", placeholder: "Part of a domain", "aria-label": "Find a domain", oninput: () => replace(["state"], { ...params, name: search.value }) });
-  const sort = (name, text) => el("a", { href: link(["state"], { ...params, sort: params.sort === name ? "" : name }), title: "Sort" }, text, params.sort === name && el("span", { "aria-hidden": "true" }, " ↑"));
+  const sort = (name, text) => {
+    const target = () => link(["state"], { ...params, name: search.value, sort: params.sort === name ? "" : name });
+    const keepSearch = ({ currentTarget }) => (currentTarget.href = target());
+    return el("a", { href: target(), title: "Sort", onclick: keepSearch }, text, params.sort === name && el("span", { "aria-hidden": "true" }, " ↑"));
+  };
   frame(main, null, lead, [found.length > 1 && search, ...tools(null, found.some(({ expired }) => expired), !found.length)],
     found.length
       ? el("div", { class: "panel" }, table("state-domains", ["Domain", ["Cookies"], ["Local storage"], sort("expires", "Next expiry"), "Expired"], found.map(domainRow)),
