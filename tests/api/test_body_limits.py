@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import gc
 import gzip
+import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from service.handlers import outputs
 from service.runtime.tuning import tune_collector
 from service.settings import Settings
 from tests.support.api import Api, make_cookie, make_entry, make_file, make_output
@@ -129,6 +132,54 @@ async def test_64_kb_of_wrong_records_do_not_stall_the_loop(api: Api) -> None:
     assert response.status == 422
 
 
+async def test_16_mib_of_empty_lines_are_refused_without_a_stall(api: Api) -> None:
+    """They were read to the end in one go, for 1.1 seconds: 16 KB compressed."""
+    body = gzip.compress(b"\n" * (16 * MIB))
+    headers = {"Content_Type": "application/x-ndjson", "Content_Encoding": "gzip"}
+    response = await without_stall(lambda: send(api, "/v1/outputs/g", body, **headers))
+    assert (response.status, response.problems()) == (422, [(["body"], "too_many")])
+
+
+async def test_empty_lines_between_records_are_skipped(api: Api) -> None:
+    lines = [json.dumps(make_output(n)).encode() for n in range(100)]
+    response = await send(api, "/v1/outputs/g", b"\n \n\n".join(lines), Content_Type="application/x-ndjson")
+    assert (response.status, len(response.json["items"])) == (200, 100)
+
+
+@pytest.mark.parametrize("size", [1000, 60_000])
+async def test_marshmallow_takes_small_records_only_on_the_event_loop(
+    api: Api, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    """3 KB of empty files took 26 ms."""
+    threads, load = [], outputs.INPUT.one_with_marshmallow
+
+    def watched(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return load(*args)
+
+    monkeypatch.setattr(outputs.INPUT, "one_with_marshmallow", watched)
+    files = b",".join([b'{"x":1}'] * ((size - 100) // 8))
+    body = b'[{"source_url":"u","root_job_id":"j","data":{},"files":[%b]}]' % files
+    response = await send(api, "/v1/outputs/g", body)
+    assert response.status == 422
+    assert [thread is threading.main_thread() for thread in threads] == [size == 1000]
+
+
+SETTINGS = {"/v1/groups/g": "PUT", "/v1/groups/g/jobs/j": "PUT", "/v1/webhooks": "POST"}
+
+
+@pytest.mark.parametrize("path", SETTINGS)
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+async def test_settings_of_more_than_256_kib_are_413(api: Api, path: str, encoding: str) -> None:
+    statuses = []
+    for size in (256 * 1024, 256 * 1024 + 1):
+        body = b"{%b}" % (b" " * (size - 2))
+        headers = {"Content-Type": "application/json", "Content-Encoding": encoding}
+        sent = gzip.compress(body) if encoding == "gzip" else body
+        statuses.append((await api.request(SETTINGS[path], path, data=sent, headers=headers)).status)
+    assert statuses == [200 if path == "/v1/groups/g" else 422, 413]
+
+
 # -- settings --------------------------------------------------------------------------------------------
 
 
@@ -172,6 +223,19 @@ class TestSmallLimits:
         assert (await api.post("/v1/outputs/h", [item])).status == 200
         item["data"] = {"a": [1] * 30}
         await refused(api, "/v1/outputs/g", bodies([item]), (["body"], "too_many"))
+
+    async def test_the_values_of_a_storage_state(self, api: Api) -> None:
+        # The state, its origins, one of them, its name and an array of one number: a third of 20.
+        state: dict[str, Any] = {"origins": [{"origin": "https://a.example", "x": [1]}]}
+        assert (await api.post("/v1/storage-state", state)).status == 200
+        state["origins"][0]["x"] = [1, 2]
+        assert (await api.post("/v1/storage-state", state)).problems() == [(["body"], "too_many")]
+
+    async def test_the_lines(self, api: Api) -> None:
+        record = json.dumps({"source_url": "u", "root_job_id": "j", "data": {}}).encode()
+        ndjson = {"Content_Type": "application/x-ndjson"}
+        assert (await send(api, "/v1/outputs/h", b"\n" * 19 + record, **ndjson)).status == 200
+        assert (await send(api, "/v1/outputs/h", b"\n" * 20 + record, **ndjson)).problems() == [(["body"], "too_many")]
 
 
 @pytest.mark.parametrize("text", [b'{"a": [%b]}', b'{"a": [%b'])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from service.handlers import cookies, local_storage, outputs, reviews
 from service.http.errors import ApiError
-from service.http.input.fast_decoder import FastPathRejected
-from service.http.input.json_input import is_plainly_storable, is_storable
+from service.http.input.fast_decoder import MAX_KEYS, FastPathRejected
+from service.http.input.json_input import is_plainly_storable, is_storable, parse
 from service.http.input.records import Records
 from service.http.turns import Slice, Turns
 from service.settings import Settings
@@ -171,3 +171,17 @@ def test_text_of_a_value_that_cannot_be_stored_does_not_pass(value: Any) -> None
     assert not is_storable({"data": value}, _DEPTH + 1)
     assert not is_plainly_storable(json.dumps({"data": value}).encode(), _DEPTH)
     assert not is_plainly_storable(json.dumps({"data": value}, separators=(",", ":")).encode(), _DEPTH)
+
+
+@pytest.mark.parametrize("before_colon", [b"", b" ", b"\t\r\n "])
+def test_a_large_object_of_too_many_keys_is_refused_before_it_is_decoded(before_colon: bytes) -> None:
+    """One call holds the interpreter lock: a million keys took a second."""
+    keys = b",".join(b'"%x"%b:0' % (n, before_colon) for n in range(MAX_KEYS + 100))
+    with pytest.raises(ApiError) as refused:
+        parse(b"{%b}" % keys)
+    assert [entry["type"] for entry in refused.value.problems] == ["too_many"]
+
+
+def test_colons_in_the_strings_of_a_large_object_are_no_keys() -> None:
+    urls = [f"https://a.example:80/{n}: {n}" for n in range(MAX_KEYS + 1000)]
+    assert parse(json.dumps({"urls": urls}).encode()) == {"urls": urls}

@@ -14,7 +14,6 @@ from service.http.errors import ApiError, http_error, problem
 from service.http.keys import EXPECTS, SETTINGS
 from service.http.middleware.limits import ADMISSION, Admission
 from service.http.offload import in_thread
-from service.settings import Settings
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -28,21 +27,23 @@ _MAX_MEMBERS = 1024
 _INFLATE_SECONDS = 2.0
 
 
-async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> bytes:
+async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,), max_bytes: int | None = None) -> bytes:
     """Return the body, decompressed. Raises if its type is wrong, or if it is too large or arrives too slowly.
 
+    `max_bytes` is for a route with smaller bodies than `max_body_bytes`.
     In the limits, the request counts as being received until the body is complete, then as being worked on.
     """
     encoding = _encoding(request, types)
     settings, admission = request.app[SETTINGS], request[ADMISSION]
-    if (request.content_length or 0) > settings.max_body_bytes:
+    limit = settings.max_body_bytes if max_bytes is None else min(max_bytes, settings.max_body_bytes)
+    if (request.content_length or 0) > limit:
         raise http_error(413)
     # Only now: a request that is rejected by its head need not send its body. HTTP/1.0 does not know this response.
     if request.get(EXPECTS) and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no response has begun
     try:
-        body = await _receive(request, settings, admission)
+        body = await _receive(request, limit, settings.receive_timeout, admission)
     except TimeoutError:
         raise http_error(408) from None
     except (RequestPayloadError, HttpProcessingError):
@@ -50,26 +51,26 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,)) -> b
     admission.work()
     if not encoding or not body:
         return body
-    text = await in_thread(lambda: inflate(body, settings.max_body_bytes, encoding))
+    text = await in_thread(lambda: inflate(body, limit, encoding))
     admission.release(len(body))
     admission.hold(len(text))
     return text
 
 
-async def _receive(request: web.Request, settings: Settings, admission: Admission) -> bytes:
+async def _receive(request: web.Request, limit: int, seconds: float, admission: Admission) -> bytes:
     """Return the body as it was sent, once it is complete."""
     if request.content.is_eof():  # small bodies have arrived already
         whole = request.content.read_nowait()
         admission.hold(len(whole))
-        if len(whole) > settings.max_body_bytes:
+        if len(whole) > limit:
             raise http_error(413)
         return whole
     body = bytearray()
-    async with asyncio.timeout(settings.receive_timeout):
+    async with asyncio.timeout(seconds):
         while chunk := await request.content.readany():
             admission.hold(len(chunk))
             body += chunk
-            if len(body) > settings.max_body_bytes:
+            if len(body) > limit:
                 raise http_error(413)
     return bytes(body)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import io
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +14,7 @@ from marshmallow import Schema, ValidationError
 
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import JSON, NDJSON, read_body
-from service.http.input.fast_decoder import Decoder, FastPathRejected, lines_of, lists_of
+from service.http.input.fast_decoder import Decoder, FastPathRejected, lists_of
 from service.http.input.json_input import check_storable, check_values, is_plainly_storable, is_storable, parse
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION, LIMITS
@@ -23,6 +25,10 @@ from service.store import ItemTooLarge
 
 # A larger record is decoded in a thread: 64 KB take a few milliseconds.
 _LARGE = 64 * 1024
+# With Marshmallow, 3 KB can take 26 ms: an array of empty files.
+_LARGE_FOR_MARSHMALLOW = 1024
+# Lines for each record that is allowed: 16 million empty ones would take more than a second.
+_LINES = 10
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -72,10 +78,8 @@ class Records:
         if len(raw) > settings.max_values:  # a shorter text cannot have too many
             await slice.outside(in_thread(functools.partial(check_values, raw, settings)))
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
-            if len(piece) > _LARGE:
+            if len(piece) > _LARGE or not loading.add_quickly(index, name, piece):
                 await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
-            else:
-                loading.add(index, name, piece)
             if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
                 loading.count()
             if len(loading.problems) >= MAX_PROBLEMS:
@@ -87,11 +91,16 @@ class Records:
             raise ApiError(422, loading.problems[:MAX_PROBLEMS])
         return loading.loaded
 
-    def one(self, raw: bytes, index: int, settings: Settings, name: str) -> dict[str, Any]:
-        """Return one record; `name` is used in messages about its text. Raises with all its problems."""
+    def one(self, raw: bytes, index: int, settings: Settings, name: str, max_bytes: float = math.inf) -> dict[str, Any]:
+        """Return one record; `name` is used in messages about its text. Raises with all its problems.
+
+        Marshmallow takes records up to `max_bytes`; for others that need it, FastPathRejected is raised.
+        """
         try:
             return self.one_fast(raw, settings)
         except FastPathRejected:
+            if len(raw) > max_bytes:
+                raise
             return self.one_with_marshmallow(raw, index, settings, name)
 
     def one_fast(self, raw: bytes, settings: Settings) -> dict[str, Any]:
@@ -125,13 +134,21 @@ class _Loading:
         self.problems: list[Problem] = []
         self._nested = self.uncounted = 0
 
-    def add(self, index: int, name: str, raw: bytes) -> None:
-        """Load one record."""
+    def add_quickly(self, index: int, name: str, raw: bytes) -> bool:
+        """Load one record, and return True; return False if that would take long."""
+        try:
+            self.add(index, name, raw, _LARGE_FOR_MARSHMALLOW)
+        except FastPathRejected:
+            return False
+        return True
+
+    def add(self, index: int, name: str, raw: bytes, max_bytes: float = math.inf) -> None:
+        """Load one record; `max_bytes` as in `Records.one`."""
         try:
             sizes = self._records.item_sizes
             if sizes is not None and len(raw) > sizes * self._settings.max_item_bytes:
                 raise ItemTooLarge
-            record = self._records.one(raw, index, self._settings, name)
+            record = self._records.one(raw, index, self._settings, name, max_bytes)
             if self._records.lists:
                 self._count_nested(record)
             made = self._then(record)
@@ -163,8 +180,13 @@ class _Loading:
 def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
     """Yield the JSON text of each record, and its name in messages. Raises if it is no array or too long."""
     if lines:
-        count = 0
-        for count, (number, line) in enumerate(lines_of(raw), 1):
+        count, max_lines = 0, _LINES * settings.max_records
+        for number, line in enumerate(io.BytesIO(raw), 1):
+            if number > max_lines:
+                raise invalid("too_many", f"Must have at most {max_lines} lines, empty ones included", "body")
+            if line.isspace():
+                continue
+            count += 1
             if count > settings.max_records:
                 raise _too_many(settings)
             yield f"Line {number}", line
