@@ -28,7 +28,7 @@ from tests.conftest import Server
 from tests.support.api import Api, make_output
 from tests.support.groups import Group, open_batch
 from tests.support.processes import SECONDS, ServiceProcess
-from tests.support.raw import connect
+from tests.support.raw import connect, exchange
 from tests.support.receiver import receiving
 from tests.support.workers import pausing
 
@@ -136,6 +136,17 @@ async def test_openmetrics_is_given_to_clients_that_accept_it(api: Api) -> None:
     async with api.client.get("/metrics", headers=accept) as response:
         assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
         assert (await response.text()).endswith("# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept",
+    [b"text/plain; version=x", b"application/openmetrics-text; version=abc", b"text/plain; version=1.0.0.x\xff=\xff"],
+)
+async def test_an_unreadable_accept_header_gets_the_default_format(api: Api, accept: bytes) -> None:
+    response = await exchange(api, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: " + accept + b"\r\n\r\n")
+    assert response.status == 200
+    headers = {name.lower(): value for name, value in response.headers.items()}
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
 async def test_the_version_and_the_process_are_shown(api: Api) -> None:
