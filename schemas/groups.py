@@ -1,8 +1,10 @@
 """Groups, their jobs and the fields of their data."""
 
-from marshmallow import fields
+from typing import Any
 
-from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber
+from marshmallow import ValidationError, fields
+
+from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber, problem
 from schemas.paths import DataPaths
 from schemas.reviews import Review
 from schemas.rules import Rule
@@ -52,6 +54,15 @@ class GroupsQuery(Base, PageQuery):
     pass
 
 
+_MAX_RULES_LENGTH = 16 * 1024
+
+
+def _check_length(rules: list[dict[str, Any]]) -> None:
+    """Refuse rules whose paths are long together: broken rules are stored with each job."""
+    if sum(len(rule.get("path", "")) for rule in rules) > _MAX_RULES_LENGTH:
+        raise ValidationError([problem("too_large", f"The paths may have {_MAX_RULES_LENGTH} characters together")])
+
+
 class GroupSettings(Base):
     """The settings of a group; those that are left out stay unchanged."""
 
@@ -75,7 +86,14 @@ class GroupSettings(Base):
         max_length=50,
         metadata={"description": "Paths below data: items that differ only there are unchanged"},
     )
-    rules = ListOf(Rule, max_length=100, metadata={"description": "What a finished job is judged by"})
+    rules = ListOf(
+        Rule,
+        max_length=100,
+        validate=_check_length,
+        metadata={
+            "description": f"What a finished job is judged by; paths of {_MAX_RULES_LENGTH} characters together at most"
+        },
+    )
 
 
 class JobInput(Base):

@@ -15,7 +15,7 @@ from collections import Counter
 from aiohttp import web
 
 from service.http.outgoing import SECONDS, Sender
-from service.store import SECRET_PREFIX, TEST, Lane, Message, Outcome, StoreError, Webhook, Webhooks, new_message
+from service.store import SECRET_PREFIX, TEST, Lease, Message, Outcome, StoreError, Webhook, Webhooks, new_message
 
 log = logging.getLogger("service.webhooks")
 
@@ -100,17 +100,17 @@ class Courier:
             begun = False
             for organization_id, webhook_id in await self._deliveries.due(busy, places):
                 if held[organization_id] < _PER_ORGANIZATION:
-                    lane = await self._deliveries.lease(organization_id, webhook_id)
-                    if lane is not None:
+                    lease = await self._deliveries.lease(organization_id, webhook_id)
+                    if lease is not None:
                         held[organization_id] += 1
-                        self._begin(lane)
+                        self._begin(lease)
                         begun = True
             if not begun:
                 return
 
-    def _begin(self, lane: Lane) -> None:
-        turn = asyncio.create_task(self._turn(lane))
-        self._turns[turn] = lane.organization_id
+    def _begin(self, lease: Lease) -> None:
+        turn = asyncio.create_task(self._turn(lease))
+        self._turns[turn] = lease.organization_id
 
         def end(turn: asyncio.Task[None]) -> None:
             del self._turns[turn]
@@ -118,13 +118,13 @@ class Courier:
 
         turn.add_done_callback(end)
 
-    async def _turn(self, lane: Lane) -> None:
+    async def _turn(self, lease: Lease) -> None:
         """Send the due messages of one webhook, until one fails or its time is over."""
         try:
-            webhook = await self._webhooks.find(lane.organization_id, lane.webhook_id)
+            webhook = await self._webhooks.find(lease.organization_id, lease.webhook_id)
             if webhook is not None:
-                lane = await self._deliveries.add_changes(lane)
-                await self._send_due(lane, webhook)
+                lease = await self._deliveries.add_changes(lease)
+                await self._send_due(lease, webhook)
         except StoreError as error:
             log.warning("delivering to a webhook failed", extra={"error": str(error)})
             await asyncio.sleep(_FAILED_SECONDS)
@@ -132,18 +132,18 @@ class Courier:
             log.error("delivering to a webhook failed", extra={"error": type(error).__name__})
             await asyncio.sleep(_FAILED_SECONDS)
         try:
-            await self._deliveries.release(lane)
+            await self._deliveries.release(lease)
         except StoreError as error:
             log.warning("a webhook waits until its lease ends", extra={"error": str(error)})
 
-    async def _send_due(self, lane: Lane, webhook: Webhook) -> None:
+    async def _send_due(self, lease: Lease, webhook: Webhook) -> None:
         end = time.monotonic() + _TURN_SECONDS
         while time.monotonic() < end and not self._stopping:
-            message = await self._deliveries.next(lane)
+            message = await self._deliveries.next(lease)
             if message is None:
                 return
             outcome = await self._send(webhook, message)
-            await self._deliveries.record(lane, message, outcome)
+            await self._deliveries.record(lease, message, outcome)
             if not outcome.is_success:
                 return
 

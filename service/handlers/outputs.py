@@ -60,15 +60,20 @@ async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -
     return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group, loaded))
 
 
-async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]) -> dict[str, Any]:
-    """Return loaded filters with `change` in the store's terms: an item that a job did not see is another job's."""
+async def select_jobs(
+    request: web.Request, group: Group, loaded: dict[str, Any], *, named: bool = False
+) -> dict[str, Any]:
+    """Return loaded filters with `change` in the store's terms: an item that a job did not see is another job's.
+
+    Those jobs are `named` for a deletion: a job that begins meanwhile must not be one of them.
+    """
     if loaded["change"] is None:
         return loaded
     if loaded["job_id"] is None:
         raise invalid("missing", "change needs job_id", "query", "job_id")
     if loaded["change"] != "missing":
         return loaded
-    others = await request.app[STORE].crawls.unseen(group, loaded["job_id"])
+    others = await request.app[STORE].crawls.unseen(group, loaded["job_id"], named=named)
     held = {"not_of_job": loaded["job_id"]} if others is None else {"of_jobs": tuple(others)}
     return {**loaded, "job_id": None, "change": None, **held}
 
@@ -272,7 +277,9 @@ async def delete(request: web.Request) -> web.StreamResponse:
     everything = loaded.pop("all")
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    query = Query(**await select_jobs(request, group, loaded))
+    if (loaded["missing"] or "").startswith("data."):
+        raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
+    query = Query(**await select_jobs(request, group, loaded, named=True))
     deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id)
     return await json_response(request, {"deleted": deleted, "more": more})
 

@@ -17,7 +17,7 @@ from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
 from service.store.crawls import Crawls
-from service.store.deliveries import TEST, Lane, Message, Outcome, new_message
+from service.store.deliveries import TEST, Lease, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
@@ -64,8 +64,8 @@ __all__ = [
     "InFlight",
     "ItemTooLarge",
     "Key",
-    "Lane",
     "LayoutError",
+    "Lease",
     "Listing",
     "Message",
     "Misconfigured",

@@ -76,9 +76,12 @@ class Crawls:
         job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
         changes: Record = {"series": said["series"]} if "series" in said else {}
+        running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
         if said["state"] == "running":
-            running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
             await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)
+        elif said["state"] == "finished" and changes:
+            # In another series other items are missing: it must be judged again before they are deleted.
+            await self._jobs.update_one({**job, "state": "finished", "series": {"$ne": said["series"]}}, running)
         elif said["state"] == "failed":
             ended = {**changes, "state": "failed", "finish_date": now(), "untold": True}
             stock = {name: "" for name in _STOCK if name not in ended}
@@ -168,11 +171,14 @@ class Crawls:
     async def tell(self, group: Group, job: Record) -> None:
         """Tell the group and the webhooks that a job has ended, unless this was done before."""
         if job.get("untold"):
+            ended = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"], **EXISTS}
             if job["state"] == "finished":
                 await self._note_verdict(group.owner, job)
+            if await self._jobs.find_one(ended, ["_id"]) is None:  # it runs again, or its group was deleted
+                await self._forget_verdict(group.owner, job["job_id"])
+                return
             await self._webhooks.job_finished(group, served(job))
-            told = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"]}
-            await self._jobs.update_one(told, {"$unset": {"untold": ""}})
+            await self._jobs.update_one(ended, {"$unset": {"untold": ""}})
 
     @stored
     async def tell_late(self) -> None:
@@ -201,7 +207,8 @@ class Crawls:
         if await self._groups.find_one(shown, ["_id"]) is None:
             return
         fields = ["job_id", "verdict", "dropped", "finish_date"]
-        newest = self._jobs.find({**owner, "state": "finished"}, fields).sort("finish_date", -1).limit(1)
+        finished = self._jobs.find({**owner, "state": "finished"}, fields, hint="newest")
+        newest = finished.sort("finish_date", -1).limit(1)
         found = [_shown(job) for job in await newest.to_list(1)]
         change: Record = {"$set": {"verdict": found[0]}} if found else {"$unset": {"verdict": ""}}
         await self._groups.update_one(shown, change)
@@ -222,8 +229,8 @@ class Crawls:
         return found[0] if found else None
 
     @stored
-    async def unseen(self, group: Group, job_id: str) -> list[str] | None:
-        """Return the jobs that hold items which a job did not see; None means all other jobs of the group.
+    async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
+        """Return the jobs that hold items which a job did not see; None, unless `named`, if it is all other jobs.
 
         Leaves out jobs that began later, as the job may have seen their items. Of an unknown job, nothing is known.
         """
@@ -235,7 +242,7 @@ class Crawls:
             return []
         elsewhere = {"$or": [{"series": {"$ne": job.get("series")}}, _later(job)]}
         seen = {**owner, "items": {"$gt": 0}, "job_id": {"$ne": job_id}, **elsewhere}
-        if await self._jobs.find_one(seen, ["_id"]) is None:
+        if not named and await self._jobs.find_one(seen, ["_id"]) is None:
             return None
         found = self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
         return [other["job_id"] for other in await found.limit(_MAX_JOBS).to_list(None)]

@@ -59,14 +59,14 @@ class Outcome(NamedTuple):
         return self.error is None
 
 
-class Lane(NamedTuple):
+class Lease(NamedTuple):
     """A webhook that this process works on."""
 
     organization_id: int
     webhook_id: str
     token: str
+    taken: datetime  # by the clock of the database, before the lease was written
     until: datetime
-    events: tuple[str, ...]
     group_id: str | None
     since: datetime
     look: datetime | None  # when to look for changed groups
@@ -150,8 +150,9 @@ class Deliveries:
         return [(record["organization_id"], record["webhook_id"]) for record in await found.to_list(None)]
 
     @stored
-    async def lease(self, organization_id: int, webhook_id: str) -> Lane | None:
+    async def lease(self, organization_id: int, webhook_id: str) -> Lease | None:
         """Take a webhook that is due; None if another process has it."""
+        taken = await server_time(self._database)
         moment, token = now(), uuid.uuid4().hex
         until = moment + LEASE
         where = {
@@ -160,35 +161,34 @@ class Deliveries:
             "due": {"$lte": moment},
             "lease.until": {"$not": {"$gt": moment}},
         }
-        taken = {"$set": {"lease": {"token": token, "until": until}, "due": until}}
-        record = await self._webhooks.find_one_and_update(where, taken, return_document=ReturnDocument.AFTER)
+        lease = {"$set": {"lease": {"token": token, "until": until}, "due": until}}
+        record = await self._webhooks.find_one_and_update(where, lease, return_document=ReturnDocument.AFTER)
         if record is None:
             return None
         wants_changes = GROUP_CHANGED in record["events"]
         look = record.get("look", record["create_date"]) if wants_changes else None
-        events = tuple(record["events"])
-        return Lane(organization_id, webhook_id, token, until, events, record["group_id"], record["since"], look)
+        return Lease(organization_id, webhook_id, token, taken, until, record["group_id"], record["since"], look)
 
     @stored
-    async def add_changes(self, lane: Lane) -> Lane:
+    async def add_changes(self, lease: Lease) -> Lease:
         """Add a message for each group that has changed since the last look, if it is time to look again.
 
         A batch that is in flight now will be counted with its own, earlier date: the next look begins there.
         """
         moment = now()
-        if lane.look is None or lane.look > moment:
-            return lane
-        # Both before the groups are read: later writes are found by the next look.
-        present = await server_time(self._database)
-        since = min([present, *await self._in_flight_since(lane.organization_id)]) - _SKEW
-        where: Record = {"organization_id": lane.organization_id, "last_change": {"$gte": lane.since}}
-        if lane.group_id is not None:
-            where["group_id"] = lane.group_id
+        if lease.look is None or lease.look > moment:
+            return lease
+        # The lease is committed, so batches that were begun before it can be seen, in flight or finished. Those that
+        # begin later are found by the next look.
+        since = min([lease.taken, *await self._in_flight_since(lease.organization_id)]) - _SKEW
+        where: Record = {"organization_id": lease.organization_id, "last_change": {"$gte": lease.since}}
+        if lease.group_id is not None:
+            where["group_id"] = lease.group_id
         page = where
         while True:
             found = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
             groups = await found.limit(_GROUPS_AT_ONCE).to_list(None)
-            await self._add_changed(lane, {group["group_id"]: last for group in groups if (last := _readable(group))})
+            await self._add_changed(lease, {group["group_id"]: last for group in groups if (last := _readable(group))})
             if len(groups) < _GROUPS_AT_ONCE:
                 break
             place = (groups[-1]["last_change"], groups[-1]["group_id"])
@@ -196,7 +196,7 @@ class Deliveries:
                 since = min(since, place[0])
                 break
             page = {**where, **after(("last_change", "group_id"), place)}
-        return lane._replace(since=since, look=now() + CHANGED_EVERY)
+        return lease._replace(since=since, look=now() + CHANGED_EVERY)
 
     async def _in_flight_since(self, organization_id: int) -> list[datetime]:
         """Return the dates of the batches in flight of an organization."""
@@ -204,16 +204,16 @@ class Deliveries:
         found = self._groups.find(where, {"_id": 0, "open.date": 1}, hint="deadline")
         return [batch["date"] for group in await found.to_list(None) for batch in group["open"]]
 
-    async def _add_changed(self, lane: Lane, groups: dict[str, int]) -> None:
+    async def _add_changed(self, lease: Lease, groups: dict[str, int]) -> None:
         """Add messages about changed groups; each replaces the unsent message about the same group."""
-        names = {_change_name(lane.webhook_id, id, last): id for id, last in groups.items()}
-        known = {**lane.owner, "_id": {"$in": list(names)}}
+        names = {_change_name(lease.webhook_id, id, last): id for id, last in groups.items()}
+        known = {**lease.owner, "_id": {"$in": list(names)}}
         for record in await self._deliveries.find(known, ["_id"]).to_list(None):
             del names[record["_id"]]
         if not names:
             return
         # A new message takes over the attempts of the one it replaces; after a sent one it waits five seconds.
-        before = {**lane.owner, "group_id": {"$in": list(names.values())}, "type": GROUP_CHANGED}
+        before = {**lease.owner, "group_id": {"$in": list(names.values())}, "type": GROUP_CHANGED}
         waiting: dict[str, Record] = {}
         earliest: dict[str, datetime] = {}
         async for record in self._deliveries.find(before, ["group_id", "attempts", "due", "last_attempt", "last_id"]):
@@ -225,7 +225,7 @@ class Deliveries:
                 earliest[record["group_id"]] = max(next_one, earliest.get(record["group_id"], next_one))
         records = []
         for group_id in names.values():
-            record = _changed(lane.organization_id, lane.webhook_id, group_id, groups[group_id])
+            record = _changed(lease.organization_id, lease.webhook_id, group_id, groups[group_id])
             if group_id in waiting:
                 record |= {key: waiting[group_id][key] for key in ("attempts", "due", "last_attempt")}
             else:
@@ -234,37 +234,37 @@ class Deliveries:
         await self._insert(records)
         if waiting:
             await self._deliveries.delete_many(
-                {**lane.owner, "_id": {"$in": [record["_id"] for record in waiting.values()]}, "state": "pending"}
+                {**lease.owner, "_id": {"$in": [record["_id"] for record in waiting.values()]}, "state": "pending"}
             )
 
     @stored
-    async def next(self, lane: Lane) -> Message | None:
+    async def next(self, lease: Lease) -> Message | None:
         """Return the message that has waited longest for its attempt."""
-        where = {**lane.owner, "due": {"$lte": now()}}
+        where = {**lease.owner, "due": {"$lte": now()}}
         found = await self._deliveries.find(where, hint="due").sort("due", 1).limit(1).to_list(1)
         return Message(*(found[0][key] for key in ("_id", "type", "body", "attempts"))) if found else None
 
     @stored
-    async def record(self, lane: Lane, message: Message, outcome: Outcome) -> None:
+    async def record(self, lease: Lease, message: Message, outcome: Outcome) -> None:
         """Store the outcome of an attempt; after the last one the webhook is switched off."""
         moment = now()
         change: Record = {"$set": _attempt(message, outcome, moment), "$unset": {"due": ""}}
         last = not outcome.is_success and message.attempts == len(RETRIES)
         if not outcome.is_success and not last:
             change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
-        await self._deliveries.update_one({**lane.owner, "_id": message.id}, change)
+        await self._deliveries.update_one({**lease.owner, "_id": message.id}, change)
         result = {"last_result": _result(message, outcome, moment)}
         if last:
             await self._webhooks.update_one(
-                lane.owner, {"$set": {**result, "switched_off": moment}, "$unset": {"due": "", "lease": ""}}
+                lease.owner, {"$set": {**result, "switched_off": moment}, "$unset": {"due": "", "lease": ""}}
             )
             dropped = {"state": "failed", "error": "The webhook was switched off before this was sent"}
-            waiting = {**lane.owner, "due": {"$exists": True}}
+            waiting = {**lease.owner, "due": {"$exists": True}}
             await self._deliveries.update_many(waiting, {"$set": dropped, "$unset": {"due": ""}})
         else:
-            await self._webhooks.update_one(lane.owner, {"$set": result})
-        before = None if lane.look is None else lane.since - _MARGIN
-        await self._trim({**lane.owner, "state": {"$ne": "pending"}}, before)
+            await self._webhooks.update_one(lease.owner, {"$set": result})
+        before = None if lease.look is None else lease.since - _MARGIN
+        await self._trim(lease.owner, before)
 
     @stored
     async def record_test(self, organization_id: int, webhook_id: str, message: Message, outcome: Outcome) -> Record:
@@ -275,6 +275,8 @@ class Deliveries:
         del record["due"]
         await self._deliveries.insert_one(record)
         await self._trim({**owner, "type": TEST})
+        if await self._webhooks.find_one(owner, ["_id"]) is None:  # it was deleted meanwhile
+            await self.remove(owner)
         await self._webhooks.update_one(owner, {"$set": {"last_result": _result(message, outcome, moment)}})
         if outcome.is_success:
             switched_on = {"switched_off": None, "since": moment, "due": moment}
@@ -282,31 +284,32 @@ class Deliveries:
         return _served(record)
 
     @stored
-    async def release(self, lane: Lane) -> None:
+    async def release(self, lease: Lease) -> None:
         """Release a webhook, and set when it must be looked at next."""
         moment = now()
-        waiting = self._deliveries.find({**lane.owner, "due": {"$exists": True}}, ["due"], hint="due")
+        waiting = self._deliveries.find({**lease.owner, "due": {"$exists": True}}, ["due"], hint="due")
         found = await waiting.sort("due", 1).limit(1).to_list(1)
-        times = [moment + _IDLE, *(record["due"] for record in found), *([lane.look] if lane.look else [])]
+        times = [moment + _IDLE, *(record["due"] for record in found), *([lease.look] if lease.look else [])]
         # Behind the others that are due now. A message added meanwhile has set `due` to before the end of the lease.
         due = max(moment, min(times))
         update: list[Record] = [
             {
                 "$set": {
-                    "due": {"$cond": [{"$lt": ["$due", lane.until]}, "$due", due]},
-                    "since": lane.since,
-                    **({"look": lane.look} if lane.look else {}),
+                    "due": {"$cond": [{"$lt": ["$due", lease.until]}, "$due", due]},
+                    "since": lease.since,
+                    **({"look": lease.look} if lease.look else {}),
                 }
             },
             {"$unset": "lease"},
         ]
-        done = await self._webhooks.update_one({**lane.owner, "lease.token": lane.token}, update)
-        if not done.matched_count and await self._webhooks.find_one(lane.owner, ["_id"]) is None:
-            await self.remove(lane.owner)  # it was deleted meanwhile
+        done = await self._webhooks.update_one({**lease.owner, "lease.token": lease.token}, update)
+        if not done.matched_count and await self._webhooks.find_one(lease.owner, ["_id"]) is None:
+            await self.remove(lease.owner)  # it was deleted meanwhile
 
-    async def _trim(self, ended: Record, before: datetime | None = None) -> None:
+    async def _trim(self, some: Record, before: datetime | None = None) -> None:
         """Remove old ones of some messages that are finished, and none from after `before`."""
-        newest = self._deliveries.find(ended, ["create_date"]).sort("create_date", -1)
+        ended = {**some, "state": {"$in": ["delivered", "failed"]}}
+        newest = self._deliveries.find(ended, ["create_date"], hint="ended").sort("create_date", -1)
         for oldest in await newest.skip(KEPT).limit(1).to_list(1):
             end = min(oldest["create_date"], before or oldest["create_date"])
             await self._deliveries.delete_many({**ended, "create_date": {"$lte": end}})

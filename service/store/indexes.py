@@ -63,6 +63,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         # Finds the few jobs of a series that still hold items, and the job of a series that finished last.
         _index("held", *_GROUP, "series", "items", partialFilterExpression={"items": {"$gt": 0}}),
         _index("finished", *_GROUP, "series", "-finish_date", partialFilterExpression={"state": "finished"}),
+        _index("newest", *_GROUP, "-finish_date", partialFilterExpression={"state": "finished"}),
         _index("untold", "finish_date", partialFilterExpression={"untold": True}),
     ],
     "days": [_index("day", *_GROUP, "date", unique=True)],
@@ -81,6 +82,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("due", *_WEBHOOK, "due", **_present("due")),
         _index("recent", *_WEBHOOK, "-create_date", "-_id"),
         _index("group", *_WEBHOOK, "group_id"),
+        _index("ended", *_WEBHOOK, "state", "-create_date"),
     ],
 }
 

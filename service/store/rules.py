@@ -50,7 +50,7 @@ _MAX_DROPPED = 5
 def dropped(facts: Facts) -> list[str]:
     """Return fields filled clearly less than in the job before, largest drop first; of an object, those inside it."""
     before = facts.fill_before or {}
-    drops = {path: drop for path, fill in before.items() if (drop := fill - _fill(path, facts)) > _DROP}
+    drops = {path: drop for path, fill in before.items() if (drop := round(fill - _fill(path, facts), 4)) > _DROP}
     inner = [path for path in drops if not any(other.startswith(f"{path}.") for other in drops)]
     return sorted(inner, key=lambda path: -drops[path])[:_MAX_DROPPED]
 

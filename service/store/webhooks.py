@@ -76,6 +76,9 @@ class Webhooks(SealedRecords):
             "due": moment,
         }
         await self._records.insert_one({**record, **self._sealed(record)})
+        if await self._records.count_documents({"organization_id": organization_id}) > MAX_WEBHOOKS:  # made at once
+            await self.delete(organization_id, record["webhook_id"])
+            raise TooManyWebhooks
         return {**_served(record), "secret": secret}
 
     @stored
@@ -136,7 +139,7 @@ class Webhooks(SealedRecords):
             "switched_off": None,
             "group_id": {"$in": [None, group.group_id]},
         }
-        return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(MAX_WEBHOOKS)]
+        return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(None)]
 
 
 def _served(record: Record) -> Record:

@@ -84,6 +84,7 @@ async def test_a_group_has_settings_that_are_changed_one_by_one(admin: Api) -> N
         ({"ignore": ["a", 1]}, ["ignore", "1"]),
         ({"rules": [{"min_items": 1}] * 101}, ["rules"]),
         ({"rules": {}}, ["rules"]),
+        ({"rules": [{"path": "x" * 1000, "min_fill": 1}] * 17}, ["rules"]),
         ({"rules": [{"min_items": 1}, {"unknown": 1}]}, ["rules", "1", "unknown"]),
         ({"rules": [{"path": "a", "min_fill": 2}]}, ["rules", "0", "min_fill"]),
         ({"rules": [{"path": "a"}]}, ["rules", "0"]),
@@ -390,6 +391,27 @@ async def test_a_crawl_of_one_part_never_counts_or_deletes_the_items_of_another(
     assert await keys(admin) == [0, 10, 11, *range(20, 25)]
 
 
+async def test_a_finished_job_that_gets_another_series_is_judged_again_before_anything_is_deleted(admin: Api) -> None:
+    await rules(admin, {"max_missing": 0.2})
+    await crawl(admin, "a", range(20))
+    await put(admin, "a", series="lamps")
+    await crawl(admin, "b", [0])
+    assert (await put(admin, "b"))["verdict"] == "passed"
+    done = await put(admin, "b", series="lamps", missing="delete")
+    assert (done["verdict"], done["missing"], done["deleted"]) == ("failed", 19, 0)
+    assert await keys(admin) == [*range(20)]
+    assert await put(admin, "b", series="lamps", missing="delete") == done
+
+
+async def test_an_item_sent_without_a_date_belongs_to_the_job_that_saw_it_last(admin: Api) -> None:
+    await admin.ok(
+        "/v1/outputs/shop", [item(number, "a") | {"last_scraped_date": "2999-01-01T00:00:00"} for number in range(3)]
+    )
+    await crawl(admin, "b", range(3))
+    done = await put(admin, "b", missing="delete")
+    assert (done["items"], done["missing"], done["deleted"]) == (3, 0, 0)
+
+
 async def test_the_missing_are_the_sum_of_what_the_other_jobs_hold(admin: Api) -> None:
     for number in range(5):
         await crawl(admin, f"job-{number}", range(number, number + 3))
@@ -584,6 +606,29 @@ async def test_what_a_job_did_not_see_is_listed_exported_and_deleted(admin: Api)
     assert len(export.json) == 2
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 2
     assert await keys(admin) == [0, 1, 2, 3, 10, 11]
+
+
+async def test_what_a_crawl_writes_during_the_deletion_of_the_missing_stays(
+    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await crawl(admin, "a", range(4))
+    await crawl(admin, "b", range(2))
+    delete_matching = store.outputs.delete_matching
+
+    async def late(*args: Any) -> tuple[int, bool]:
+        await crawl(admin, "c", [0, 2, 10])
+        return await delete_matching(*args)
+
+    monkeypatch.setattr(store.outputs, "delete_matching", late)
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 1
+    assert await keys(admin) == [0, 1, 2, 10]
+
+
+async def test_a_deletion_refuses_a_path_that_begins_with_data(admin: Api) -> None:
+    await crawl(admin, "a", range(2))
+    response = await admin.delete("/v1/outputs/shop?missing=data.title")
+    assert (response.status, response.problems()) == (422, [(["query", "missing"], "value_error")])
+    assert await keys(admin) == [0, 1]
 
 
 async def test_of_an_older_job_the_missing_are_those_that_later_crawls_have_left(admin: Api) -> None:

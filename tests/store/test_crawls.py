@@ -57,6 +57,20 @@ async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str,
     return await store.crawls.finish(group.key, job, described())
 
 
+async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store: Store, group: Group) -> None:
+    await store.groups.set(group.key, {"rules": [{"min_items": 5}]})
+    await group.write(store, make_output(root_job_id="job"))
+    job = await finish(store, group, "job")
+    await store.crawls.declare(group.key, "job", {"state": "running"})
+    await store.crawls.tell(group.key, job)
+    found = await store.database["groups"].find_one(group.key.owner)
+    assert found is not None and "verdict" not in found
+    job = await finish(store, group, "job")
+    await store.crawls.tell(group.key, job)
+    found = await store.database["groups"].find_one(group.key.owner)
+    assert found is not None and found["verdict"]["verdict"] == "failed"
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_counts_and_missing_items_are_those_of_a_model(
     store: Store, other: Store, group: Group, seed: int

@@ -171,6 +171,12 @@ def test_every_broken_rule_is_reported() -> None:
     assert (verdict, [problem["rule"] for problem in problems]) == ("failed", rules)
 
 
+def test_a_drop_of_exactly_a_tenth_is_not_named() -> None:
+    now = facts(*({"price": 1} for _ in range(7)), *({} for _ in range(3)))
+    assert dropped(now._replace(fill_before={"price": 0.8})) == []
+    assert dropped(now._replace(fill_before={"price": 0.81})) == ["price"]
+
+
 def test_fields_that_dropped_are_named_largest_first_without_the_object_around_them() -> None:
     before = {"title": 1.0, "colour": 1.0, "size": 0.1, "price": 1.0, "price.amount": 1.0}
     now = facts({"title": "a", "colour": "red"}, {"title": "b"})

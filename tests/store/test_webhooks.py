@@ -15,10 +15,12 @@ from service.http.outgoing import Sender
 from service.settings import Settings
 from service.store import Outcome, Store, StoreError, Vault, Webhook, deliveries, webhooks
 from service.store.deliveries import CHANGED_EVERY, LEASE, RETRIES
+from service.store.outputs.counts import Change
+from service.store.outputs.ids import Finished
 from service.webhooks import Courier, sign
 from tests.support.api import make_output
 from tests.support.commands import Commands
-from tests.support.groups import DATABASE, Group
+from tests.support.groups import DATABASE, Group, open_batch
 from tests.support.receiver import Receiver, receiving
 
 FAILED, DONE = Outcome(503, "", "The status is not 2xx"), Outcome(204)
@@ -67,14 +69,14 @@ def job(name: str = "crawl-1") -> dict[str, Any]:
 
 async def attempt(store: Store, organization: int, webhook_id: str, outcome: Outcome) -> bool:
     """Make the attempt that is due, if there is one; return whether there was."""
-    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
-    if lane is None:
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    if lease is None:
         return False
-    lane = await store.webhooks.deliveries.add_changes(lane)
-    message = await store.webhooks.deliveries.next(lane)
+    lease = await store.webhooks.deliveries.add_changes(lease)
+    message = await store.webhooks.deliveries.next(lease)
     if message is not None:
-        await store.webhooks.deliveries.record(lane, message, outcome)
-    await store.webhooks.deliveries.release(lane)
+        await store.webhooks.deliveries.record(lease, message, outcome)
+    await store.webhooks.deliveries.release(lease)
     return message is not None
 
 
@@ -194,6 +196,33 @@ async def test_the_last_50_tests_are_kept_too(store: Store, organization: int, c
     assert await store.database["deliveries"].count_documents(where) == 51
 
 
+async def test_a_test_of_a_webhook_that_was_deleted_meanwhile_leaves_nothing_behind(
+    store: Store, organization: int
+) -> None:
+    webhook_id = await make(store, organization)
+    assert await store.webhooks.delete(organization, webhook_id)
+    message = deliveries.new_message("webhook.test", {})
+    await store.webhooks.deliveries.record_test(organization, webhook_id, message, DONE)
+    assert await store.database["deliveries"].count_documents({"organization_id": organization}) == 0
+
+
+async def test_the_oldest_messages_are_found_without_reading_those_that_wait(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    for number in range(30):
+        await store.webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
+    where = {"organization_id": organization, "webhook_id": webhook_id, "state": {"$in": ["delivered", "failed"]}}
+    plan = await store.database["deliveries"].find(where).sort("create_date", -1).hint("ended").explain()
+    assert plan["executionStats"]["totalDocsExamined"] == 0
+
+
+async def test_webhooks_made_at_once_are_no_more_than_allowed(store: Store, organization: int) -> None:
+    made = await asyncio.gather(*(make(store, organization) for _ in range(70)), return_exceptions=True)
+    assert await store.database["webhooks"].count_documents({"organization_id": organization}) <= webhooks.MAX_WEBHOOKS
+    assert {type(one) for one in made} <= {str, webhooks.TooManyWebhooks}
+
+
 # -- leases ---------------------------------------------------------------------------------------
 
 
@@ -201,8 +230,8 @@ async def test_a_webhook_is_leased_by_one_of_two_processes(store: Store, other: 
     webhook_id = await make(store, organization)
     await store.webhooks.job_finished(Group(organization).key, job())
     stores = [store, other] * 5
-    lanes = await asyncio.gather(*(one.webhooks.deliveries.lease(organization, webhook_id) for one in stores))
-    assert sum(lane is not None for lane in lanes) == 1
+    leases = await asyncio.gather(*(one.webhooks.deliveries.lease(organization, webhook_id) for one in stores))
+    assert sum(lease is not None for lease in leases) == 1
     await store.webhooks.job_finished(Group(organization).key, job("crawl-2"))  # which makes it due again
     assert await mine(other, organization) == []
     assert await other.webhooks.deliveries.lease(organization, webhook_id) is None
@@ -212,10 +241,10 @@ async def test_what_is_added_during_a_lease_is_looked_at_as_soon_as_it_ends(
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
-    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
-    assert lane is not None
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
     await store.webhooks.job_finished(Group(organization).key, job())
-    await store.webhooks.deliveries.release(lane)
+    await store.webhooks.deliveries.release(lease)
     assert await mine(store, organization) == [webhook_id]
 
 
@@ -248,16 +277,39 @@ async def test_a_webhook_deleted_during_its_lease_leaves_nothing_behind(
 ) -> None:
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     await group.write(store, make_output())
-    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
-    assert lane is not None
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
     assert await store.webhooks.delete(organization, webhook_id)
-    lane = await store.webhooks.deliveries.add_changes(lane)
+    lease = await store.webhooks.deliveries.add_changes(lease)
     assert await told(store, organization, webhook_id)
-    await store.webhooks.deliveries.release(lane)
+    await store.webhooks.deliveries.release(lease)
     assert await told(store, organization, webhook_id) == []
 
 
 # -- changed groups -------------------------------------------------------------------------------
+
+
+async def test_a_batch_that_the_snapshot_does_not_show_yet_is_told_later(
+    store: Store, organization: int, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deliveries, "_SKEW", timedelta())
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    clock.advance(timedelta(seconds=1))
+    sender = store.webhooks.deliveries
+    lease = await sender.lease(organization, webhook_id)
+    assert lease is not None
+    batch = await open_batch(store, group, 1)
+    await asyncio.sleep(0.01)
+
+    async def nothing(_: int) -> list[datetime]:
+        return []
+
+    with monkeypatch.context() as stale:
+        stale.setattr(sender, "_in_flight_since", nothing)
+        await sender.release(await sender.add_changes(lease))
+    await store.outputs.ids.turn(group.key, Finished(batch, Change(last_id=batch.first, items=1)), 0)
+    clock.advance(timedelta(minutes=2))
+    assert await attempt(store, organization, webhook_id, DONE)
 
 
 async def test_two_processes_that_look_at_once_tell_a_change_once(
@@ -265,9 +317,9 @@ async def test_two_processes_that_look_at_once_tell_a_change_once(
 ) -> None:
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     await group.write(store, make_output())
-    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
-    assert lane is not None
-    await asyncio.gather(*(one.webhooks.deliveries.add_changes(lane) for one in [store, other] * 4))
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
+    await asyncio.gather(*(one.webhooks.deliveries.add_changes(lease) for one in [store, other] * 4))
     assert await told(store, organization, webhook_id) == [("lamps", 1)]
 
 
@@ -318,9 +370,9 @@ async def test_more_changed_groups_than_one_look_reads_are_all_reported(
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     for number in range(10):
         await Group(organization, f"group-{number}").write(store, make_output())
-    lane = await store.webhooks.deliveries.lease(organization, webhook_id)
-    assert lane is not None
-    await store.webhooks.deliveries.add_changes(lane)
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
+    await store.webhooks.deliveries.add_changes(lease)
     assert sorted(await told(store, organization, webhook_id)) == [(f"group-{n}", 1) for n in range(10)]
 
 

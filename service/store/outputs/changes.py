@@ -230,7 +230,7 @@ class Plan:
 
     def _touch(self, output_id: str, put: Put, known: Known) -> None:
         scraped = put.scraped or self.batch.date
-        newest = scraped >= known["last_scraped_date"]
+        newest = put.scraped is None or scraped >= known["last_scraped_date"]
         job = put.root_job_id if newest else known["root_job_id"]
         self.touches[output_id] = Touch(known, job, put.root_job_id, scraped, known.get("rehashed"))
 
