@@ -307,6 +307,25 @@ async def test_parts_of_items_say_nothing_about_the_size_of_whole_ones(store: St
     assert store.outputs.expected_bytes(group.key, 10) == expected > 100_000
 
 
+@pytest.mark.parametrize("change", [{}, {"is_approved": False}, {"newest_first": True}])
+async def test_a_page_of_items_larger_than_those_before_is_cut_and_nothing_is_passed(
+    store: Store, group: Group, change: dict[str, Any]
+) -> None:
+    """A thousand items of 100 bytes were taken for as many of a megabyte: 92 MB of JSON in one piece."""
+    for first in range(0, 16, 4):
+        await group.write(store, *(make_output(n, data={"text": "x" * 200_000}) for n in range(first, first + 4)))
+    await group.write(store, *(make_output(n) for n in range(16, 21)))
+    await group.write(store, *(make_output(n, data={"new": 1}) for n in (2, 1)))
+    await store.outputs.page(group.key, Query(cursor=20, limit=2))  # small ones only
+    assert store.outputs.fitting(group.key) > 100
+    sizes, ids = [], []
+    async for page in store.outputs.pages(group.key, Query(**change)):
+        sizes.append(page.size)
+        ids += [item["id"] for item in page.items()]
+    assert max(sizes) < 1_600_000
+    assert ids == sorted(set(ids), reverse=bool(change.get("newest_first"))) and len(ids) == 21
+
+
 async def test_an_export_does_not_wait_for_what_came_after_it_began(store: Store, other: Store, group: Group) -> None:
     await group.write(store, make_output(1))
     slow: list[asyncio.Task[Any]] = []

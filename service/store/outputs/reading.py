@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import AsyncGenerator
+from itertools import accumulate
 from typing import Any
 
 from pymongo import DESCENDING
@@ -27,6 +29,8 @@ from service.store.watch import Watch
 
 # A streamed page is about this many bytes, in memory a few times over.
 _STREAMED_BYTES = 1024 * 1024
+# Documents beyond these bytes are dropped and read again: there were more than the estimate said.
+_MAX_PAGE = 3 * _STREAMED_BYTES // 2
 _FIRST_STREAMED = 2  # of a group whose items may be 1 MiB each
 _MAX_STREAMED = 1000
 # The assumed bytes of an item in a group that was not read yet.
@@ -139,7 +143,7 @@ class Reading:
             key = group, hash(query.fields)
             self._averages.pop(key, None)
             self._averages[key] = max(1, found.size // len(found.documents))
-        return found
+        return _cut(found) if found.size > _MAX_PAGE else found
 
     @patient
     async def _wait(self, group: Group, cursor: int, seconds: float) -> None:
@@ -232,6 +236,20 @@ class Reading:
         watermark = (await self._ids.watermark(group))._replace(end=INT64_MAX)
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
+
+
+def _cut(found: Found) -> Found:
+    """Return the documents up to about a megabyte, at least one, as if no more had been asked for.
+
+    The estimate comes from other items than those read now, and a megabyte of control characters is 6 MB of JSON.
+    """
+    average = found.size // len(found.documents)
+    sizes = (len(document) if isinstance(document, bytes) else average for document in found.documents)
+    ends = list(accumulate(sizes))
+    count = max(1, bisect_right(ends, _STREAMED_BYTES))
+    if count == len(ends):
+        return found
+    return Found(found.documents[:count], ends[count - 1], documents.id_of(found.documents[count - 1]))
 
 
 def _check_expired(query: Query, latest: Watermark) -> None:
