@@ -23,7 +23,6 @@ from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import Store, new_secret
 from service.store.outputs.counts import Change
-from service.store.outputs.ids import Finished
 from tests.conftest import Server
 from tests.support.api import Api, make_output
 from tests.support.groups import Group, open_batch
@@ -206,7 +205,7 @@ class TestBatches:
         assert found["sds_batches_in_flight"] == 2
         assert found["sds_oldest_batch_seconds"] >= 0.25
         for batch in batches:
-            await store.outputs.ids.turn(batch.group, Finished(batch, Change()), 0)
+            await store.outputs.ids.turn(batch.group, (batch, Change()), 0)
         assert (await metrics(api))["sds_batches_in_flight"] == 0
         await store.client.drop_database(store.database.name)
 

@@ -119,7 +119,7 @@ async def test_a_slow_writer_and_a_slow_reaper_count_a_batch_once(store: Store, 
     await group.write(store, make_output(2))
     await group.write(store, make_output(3))
     await other.outputs.recovery.fence(batch)
-    await other.outputs.recovery.end(batch)
+    await other.outputs.recovery.end(batch.group, batch.token)
     await group.assert_counts_are_exact(store)
 
 

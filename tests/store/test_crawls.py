@@ -13,7 +13,6 @@ import pytest
 
 from service.store import Query, Store, StoreUnavailable
 from service.store.outputs.counts import Change
-from service.store.outputs.ids import Finished
 from tests.support.api import make_output
 from tests.support.groups import Group, killed_at, look_after, open_batch, reap
 
@@ -256,7 +255,7 @@ async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
     await store.crawls.declare(group.key, "a", {"state": "finished"})
     with pytest.raises(StoreUnavailable):
         await store.crawls.finish(group.key, "a", describe)
-    await other.outputs.ids.turn(group.key, Finished(batch, Change()), 0)
+    await other.outputs.ids.turn(group.key, (batch, Change()), 0)
     await store.crawls.finish(group.key, "a", describe)
     assert seen == [5]
 

@@ -244,7 +244,7 @@ async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store
     (batch,) = [b for b in await store.outputs.recovery._expired() if b.group == group.key]
     await asyncio.gather(store.outputs.recovery.reap(), other.outputs.recovery.reap())
     await store.outputs.recovery.fence(batch)
-    await store.outputs.recovery.end(batch)
+    await store.outputs.recovery.end(batch.group, batch.token)
     assert [item["key_hash"] for item in await group.read(store)] == ["key-1", "key-2"]
     assert len(await group.stored(store)) == 2
     await group.assert_counts_are_exact(store)
@@ -396,6 +396,6 @@ async def test_tombstones_are_dated_by_when_they_are_placed(store: Store, group:
     """A database clock that was days ahead must not let them go early, nor one behind."""
     batch = await open_batch(store, group, 1)
     ahead = batch._replace(date=datetime(2030, 1, 1))
-    await store.outputs.recovery.end(ahead)
+    await store.outputs.recovery.end(ahead.group, ahead.token)
     (tombstone,) = await group.stored(store)
     assert abs(tombstone["tombstone"] - datetime.now(UTC)) < timedelta(minutes=1)

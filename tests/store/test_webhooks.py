@@ -16,7 +16,6 @@ from service.settings import Settings
 from service.store import Outcome, Store, StoreError, Vault, Webhook, deliveries, webhooks
 from service.store.deliveries import CHANGED_EVERY, LEASE, RETRIES
 from service.store.outputs.counts import Change
-from service.store.outputs.ids import Finished
 from service.webhooks import Courier, sign
 from tests.support.api import make_output
 from tests.support.commands import Commands
@@ -307,7 +306,7 @@ async def test_a_batch_that_the_snapshot_does_not_show_yet_is_told_later(
     with monkeypatch.context() as stale:
         stale.setattr(sender, "_in_flight_since", nothing)
         await sender.release(await sender.add_changes(lease))
-    await store.outputs.ids.turn(group.key, Finished(batch, Change(last_id=batch.first, items=1)), 0)
+    await store.outputs.ids.turn(group.key, (batch, Change(last_id=batch.first, items=1)), 0)
     clock.advance(timedelta(minutes=2))
     assert await attempt(store, organization, webhook_id, DONE)
 

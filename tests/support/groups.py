@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ from schemas.outputs import OutputInput
 from service.store import Group as StoredGroup
 from service.store import Patch, Query, Store, StoreUnavailable
 from service.store.connection import server_time
-from service.store.outputs.ids import Batch, new_token
+from service.store.outputs.ids import Batch
 from tests.support.api import make_output
 
 DATABASE = f"store_{os.getpid()}"
@@ -164,7 +165,7 @@ async def killed_at(store: Store, step: str, work: Awaitable[Any]) -> None:
 
 async def open_batch(store: Store, group: Group, size: int) -> Batch:
     """Take ids that nobody will use, as a writer does that dies at once."""
-    batch = (await store.outputs.ids.turn(group.key, None, size, new_token())).batch
+    batch, _ = await store.outputs.ids.turn(group.key, None, size, uuid.uuid4().hex)
     assert batch is not None
     return batch
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
+from service.store.errors import StoreError
 from service.store.outputs import documents
 from service.store.outputs.counts import Change
 from service.store.outputs.door import (
@@ -135,6 +136,8 @@ class Plan:
     results: dict[str, Result] = field(default_factory=dict)
     meant: dict[str, Result] = field(default_factory=dict)  # of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
+    lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
+    errors: dict[str, StoreError] = field(default_factory=dict)  # of rows that the database refused
 
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)

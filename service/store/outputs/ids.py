@@ -1,29 +1,14 @@
-"""Ids, and reading without gaps.
+"""Ids, and reading without gaps; docs/architecture.md has the steps of a write.
 
-The invariant: *once the watermark is above an id, no document with that id can appear any more.*
+The invariant: *once the watermark is above an id, no document with that id can appear any more.* Otherwise a reader
+that meets id 11 before id 10 exists would move its cursor past 10 and never see it.
 
-The failure it excludes: ids are handed out before the documents that carry them can be seen. A
-reader that meets id 11 before id 10 exists moves its cursor past 10 and never sees it.
-
-The document of a group in `groups` holds `next`, the next free id; `now`, the date of the newest
-batch, which never decreases; `open`, the batches in flight; `last_id`, the newest change; and the
-counts.
-
-1. `turn` takes n ids and enters the batch in `open`, in one atomic step.
-2. The lane of the group (`lane.py`) writes the batch, durably. Ids that it does not need are never used.
-3. The next `turn` takes the batch out of `open` and adds what it changed to the counts, and allocates the ids of the
-   following batch, all in one atomic step. Only then do the writers get their responses. A batch is counted once,
-   whoever finishes it.
-4. `watermark` is the lower of the lowest id in flight and the id after the newest change. Every page ends
-   below it. It is read *before* the page, and the page is read from a snapshot no older than the
-   one the watermark came from: after a failover a new primary may have an older one for a moment.
-   A watermark that is remembered from earlier may be too low, never too high.
-5. `recovery.py` ends batches whose writer has failed: it puts tombstones on their ids and then
-   finishes them. A late write of the dead batch meets a tombstone in the unique index on
-   (group, id) and fails, instead of landing behind readers. A wrong clock
-   can only make this earlier or later; no item is lost.
-
-Every step is a majority write, so no failover takes back what a reader or writer has built on.
+The document of a group in `groups` holds `next`, the next free id; `now`, the date of the newest batch, which never
+decreases; `open`, the batches in flight; `last_id`, the newest change; and the counts. `turn` finishes a batch and
+takes the ids of the next one in one atomic step: a batch is counted once, whoever finishes it. Every page ends below
+the watermark, which is read before the page, and the page's snapshot is no older: after a failover a new primary may
+have an older one for a moment. `recovery.py` ends batches whose writer has failed. Every step is a majority write, so
+no failover takes back what a reader or writer has built on.
 """
 
 from __future__ import annotations
@@ -31,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import uuid
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
@@ -67,18 +51,7 @@ class Batch(NamedTuple):
     date: datetime
 
 
-class Finished(NamedTuple):
-    """A batch that is written, and what it changed."""
-
-    batch: Batch
-    change: Change
-
-
-class Turn(NamedTuple):
-    """The result of a turn: the new batch, and the fields of the group's document that a lane needs."""
-
-    batch: Batch | None
-    document: dict[str, Any]
+Finished = tuple[Batch, Change]  # a batch that is written, and what it changed
 
 
 class Watermark(NamedTuple):
@@ -100,14 +73,6 @@ class Watermark(NamedTuple):
     allocated: int = 0
 
 
-START = Watermark()
-
-
-def new_token() -> str:
-    """Return a token that no other batch has."""
-    return uuid.uuid4().hex
-
-
 async def _no_step(name: str) -> None:
     """Do nothing; the checker in `scripts/` puts its delays and crashes here."""
 
@@ -127,17 +92,20 @@ class Ids:
         self.first = 1  # the first id of a new group
 
     @stored
-    async def turn(self, group: Group, finished: Finished | None, size: int, token: str = "") -> Turn:
+    async def turn(
+        self, group: Group, finished: Finished | None, size: int, token: str = ""
+    ) -> tuple[Batch | None, dict[str, Any]]:
         """Finish a batch, count what it changed, and take `size` ids for the next one, in one atomic step.
 
-        A batch that is no longer in flight was finished before, and is not counted again.
+        Return the next batch, and the fields of the group's document that a lane needs. A batch that is no longer in
+        flight was finished before, and is not counted again.
         """
         document = None
         if finished is not None:
             await self.step("before finish")
             document = await self._update(group, finished, size, token)
         if not size:
-            return Turn(None, document or {})
+            return None, document or {}
         while document is None or not document.get("open"):
             if document is not None:
                 if "paused" not in document:
@@ -150,8 +118,7 @@ class Ids:
             document = await self._update(group, None, size, token)
         await self.step("allocated")
         (entry,) = document["open"]
-        batch = Batch(group, token, entry["first"], size, entry["date"])
-        return Turn(batch, document)
+        return Batch(group, token, entry["first"], size, entry["date"]), document
 
     async def _update(self, group: Group, finished: Finished | None, size: int, token: str) -> dict[str, Any] | None:
         """Send one turn; return the group's document, reduced for a lane, or None if the batch is not in flight."""
@@ -166,14 +133,8 @@ class Ids:
         if size:
             update += self._allocation(size, token)
         fields = {"_id": 0, "open": {"$elemMatch": {"token": token}}, "paused": 1, "waiting": _WAITING, **FIELDS}
-        command = {
-            "findAndModify": "groups",
-            "query": where,
-            "update": update,
-            "fields": fields,
-            "upsert": finished is None,
-            "new": True,
-        }
+        command = {"findAndModify": "groups", "query": where, "update": update, "fields": fields, "new": True}
+        command["upsert"] = finished is None
         return (await upsert(lambda: durably(self._database, command)))["value"]  # type: ignore[no-any-return]
 
     def _allocation(self, size: int, token: str) -> list[dict[str, Any]]:
@@ -232,15 +193,8 @@ class Ids:
 
     @stored
     async def _read(self, group: Group) -> Watermark:
-        reply = await self.command(
-            {
-                "find": "groups",
-                "filter": group.owner,
-                "projection": _WATERMARK_FIELDS,
-                "limit": 1,
-                "singleBatch": True,
-            }
-        )
+        wanted = {"find": "groups", "filter": group.owner, "projection": _WATERMARK_FIELDS}
+        reply = await self.command({**wanted, "limit": 1, "singleBatch": True})
         found = reply["cursor"]["firstBatch"]
         if not found:
             return Watermark(time=reply.get("operationTime"))
@@ -282,7 +236,7 @@ class Ids:
 
     def remembered(self, group: Group) -> Watermark:
         """Return a watermark read earlier. It may be too low, so that a page ends early; it is never too high."""
-        return self._remembered.get(group, START)
+        return self._remembered.get(group, Watermark())
 
 
 # Bytes of the counts that wait in the group's document.

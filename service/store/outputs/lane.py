@@ -10,17 +10,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import uuid
 from collections import deque
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from service.settings import Settings
 from service.store.connection import Database
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
-from service.store.outputs.changes import Known, Pending, Result
+from service.store.outputs.changes import Known, Pending, Plan, Result
 from service.store.outputs.comparing import Comparings
-from service.store.outputs.ids import Finished, Ids, Turn, new_token
+from service.store.outputs.ids import Batch, Finished, Ids
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
 from service.store.time_budget import result_in_time, time_budget
@@ -46,16 +47,9 @@ class Lanes:
     """The lanes of this process: one per group that is being written."""
 
     def __init__(
-        self,
-        database: Database,
-        ids: Ids,
-        recovery: Recovery,
-        jobs: Jobs,
-        comparings: Comparings,
-        settings: Settings,
+        self, database: Database, ids: Ids, recovery: Recovery, jobs: Jobs, comparings: Comparings, settings: Settings
     ) -> None:
-        self.database, self.ids, self.recovery, self.jobs = database, ids, recovery, jobs
-        self.comparings = comparings
+        self.database, self.ids, self.recovery, self.jobs, self.comparings = database, ids, recovery, jobs, comparings
         self.seconds, self.max_item_bytes = settings.mongo_timeout, settings.max_item_bytes
         self._lanes: dict[Group, Lane] = {}
         self.rounds = 0  # so far
@@ -73,7 +67,6 @@ class Lanes:
             lane = self._lanes[group] = Lane(self, group)
             # In a context of its own: a lane must not end with the time of the request that began it.
             lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
-            lane.task.add_done_callback(lambda _: self.end(lane))
         lane.waiting.append(write)
         try:
             return await result_in_time(write.done)
@@ -121,26 +114,26 @@ class Lane:
 
     async def run(self) -> None:
         """Write rounds until the queue is empty."""
-        while True:
-            writes = self._taken = self._take()
-            if not writes and self._written is None:
-                # No await since the queue was seen empty: a write that comes now starts another lane.
-                self._lanes.end(self)
-                return
-            token, batch = new_token(), None
-            try:
+        try:
+            # No await after the queue was seen empty: a write that comes then starts another lane.
+            while self._take() or self._written is not None:
+                await self._round(self._taken)
+        finally:
+            self._lanes.end(self)
+
+    async def _round(self, writes: list[Write]) -> None:
+        token, batch = uuid.uuid4().hex, None
+        try:
+            with time_budget(self._lanes.seconds):
+                batch, document, known = await self._begin(writes, token)
+            if batch is not None:
+                comparing = self._lanes.comparings.saw(self.group, document)
                 with time_budget(self._lanes.seconds):
-                    turn, known = await self._begin(writes, token)
-                    batch = turn.batch
-                if batch is not None:
-                    comparing = self._lanes.comparings.saw(self.group, turn.document)
-                    with time_budget(self._lanes.seconds):
-                        self._lanes.rounds += 1
-                        done = await self._rounds.write(batch, writes, known, comparing)
-                    complete = self._settle(writes, done.results, done.errors)
-                    self._written = _Written(Finished(batch, done.change), complete)
-            except Exception as error:
-                await self._fail(writes, error, token, batch is not None)
+                    self._lanes.rounds += 1
+                    plan, change = await self._rounds.write(batch, writes, known, comparing)
+                self._written = _Written((batch, change), self._settle(writes, plan))
+        except Exception as error:
+            await self._fail(writes, error, token, batch is not None)
 
     def _take(self) -> list[Write]:
         """Take the writes of one round from the queue; drop those whose client has gone.
@@ -165,6 +158,7 @@ class Lane:
             if write.alone:
                 break
         self.waiting.extendleft(reversed(later))
+        self._taken = taken
         return taken
 
     async def _fail(self, writes: list[Write], error: Exception, token: str, begun: bool) -> None:
@@ -180,12 +174,13 @@ class Lane:
                 write.alone = True
         self.waiting.extendleft(reversed(writes))
 
-    async def _begin(self, writes: list[Write], token: str) -> tuple[Turn, dict[str, Known]]:
+    async def _begin(self, writes: list[Write], token: str) -> tuple[Batch | None, dict[str, Any], dict[str, Known]]:
         """Finish the written batch and allocate ids for the next; look its items up at the same time."""
         changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
         looking = asyncio.ensure_future(self._rounds.look_up(changes))
         try:
-            turn = await self._ids.turn(self.group, self._written and self._written.finished, len(changes), token)
+            finished = self._written and self._written.finished
+            batch, document = await self._ids.turn(self.group, finished, len(changes), token)
         except BaseException:
             looking.cancel()
             with contextlib.suppress(BaseException):
@@ -195,20 +190,20 @@ class Lane:
             for write in self._written.writes:
                 write.succeed()
             self._written = None
-        if turn.document.get("waiting", 0) > _MAX_WAITING_BYTES:
+        if document.get("waiting", 0) > _MAX_WAITING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
                 await self._lanes.jobs.gather(self.group)
-        return turn, await looking
+        return batch, document, await looking
 
-    def _settle(self, writes: list[Write], results: dict[str, Result], errors: dict[str, StoreError]) -> list[Write]:
+    def _settle(self, writes: list[Write], plan: Plan) -> list[Write]:
         """Give each write its results; return those that only wait for the batch to be finished.
 
         A write that lost an item to another process goes back to the head of the queue.
         """
         complete = []
         for write in reversed(writes):
-            write.results |= {key: results[key] for key in write.changes if key in results}
-            refused = next((errors[key] for key in write.changes if key in errors), None)
+            write.results |= {key: plan.results[key] for key in write.changes if key in plan.results}
+            refused = next((plan.errors[key] for key in write.changes if key in plan.errors), None)
             write.losses += 1
             if refused is not None:
                 write.fail(refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +16,7 @@ from service.store.errors import StoreError, duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs.counts import Change
-from service.store.outputs.ids import Batch, Finished, Ids
+from service.store.outputs.ids import Batch, Ids
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -44,14 +45,8 @@ class Recovery:
         """
         for pause in _PAUSES if begun else _PAUSES[:1]:
             await asyncio.sleep(pause)
-            try:
-                with time_budget(self._timeout):
-                    batch = await self._open(group, token)
-                    if batch is not None:
-                        await self.end(batch)
-                return
-            except StoreError:
-                continue
+            with contextlib.suppress(StoreError), time_budget(self._timeout):
+                return await self.end(group, token)
 
     async def reap(self) -> int:
         """End the batches whose lease is over, a few at once; return how many.
@@ -64,7 +59,7 @@ class Recovery:
     async def _reap_one(self, batch: Batch, places: asyncio.Semaphore) -> bool:
         async with places:
             try:
-                await self.end(batch)
+                await self.end(batch.group, batch.token)
                 return True
             except StoreError as error:
                 log.warning("a batch of a dead writer could not be ended yet", extra={"error": str(error)})
@@ -85,15 +80,16 @@ class Recovery:
             if entry["deadline"] < now
         ]
 
-    async def end(self, batch: Batch) -> None:
+    async def end(self, group: Group, token: str) -> None:
         """Finish a batch that may be written in part, once no more of its writes can succeed."""
         self._indexes.require("outputs")  # without the unique index a fence stops no write
-        if await self._open(batch.group, batch.token) is None:
+        batch = await self._open(group, token)
+        if batch is None:
             return
         tombstones = await self.fence(batch)
         change = await self._written(batch)
         change.tombstones = tombstones
-        await self._ids.turn(batch.group, Finished(batch, change), 0)
+        await self._ids.turn(group, (batch, change), 0)
 
     @stored
     async def _open(self, group: Group, token: str) -> Batch | None:

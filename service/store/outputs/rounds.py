@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from service.store.connection import Database, durably
 from service.store.contract import stored
@@ -75,14 +75,6 @@ class Write:
             self.done.set_result(self.results)
 
 
-class Outcome(NamedTuple):
-    """The result of a round: changed counts, the outcome of each item, and the items that the database refused."""
-
-    change: Change
-    results: dict[str, Result]
-    errors: dict[str, StoreError]
-
-
 class Rounds:
     """Writes the items of one group, a round at a time."""
 
@@ -118,13 +110,8 @@ class Rounds:
         return known
 
     async def _find(self, keys: list[str], fields: dict[str, Any], **options: Any) -> list[Any]:
-        command = {
-            "find": "outputs",
-            "filter": {**self.group.owner, "_id": {"$in": keys}},
-            "projection": fields,
-            "hint": "_id_",
-            "batchSize": len(keys) + 1,
-        }
+        where = {**self.group.owner, "_id": {"$in": keys}}
+        command = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_", "batchSize": len(keys) + 1}
         reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
         found: list[Any] = list(reply["cursor"]["firstBatch"])
         if cursor := reply["cursor"]["id"]:  # one message of 16 MB holds no more
@@ -134,23 +121,23 @@ class Rounds:
         return found
 
     @stored
-    async def write(self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> Outcome:
-        """Write a round durably; return its result, to be finished by the next turn."""
+    async def write(
+        self, batch: Batch, writes: list[Write], known: dict[str, Known], comparing: Comparing
+    ) -> tuple[Plan, Change]:
+        """Write a round durably; return what became of it, and the changed counts for the next turn."""
         writes = await self._compare(writes, known, comparing)
         plan = await self._plan(batch, writes, known)
         await self._ids.step("before write")
         if comparing.history_days:
             await self._keep_versions(plan)
-        lost: set[str] = set()
-        errors: dict[str, StoreError] = {}
-        commands = [self._send(plan, part, lost, errors) for part in _commands(plan.rows)]
-        await _together([*commands, self._touch(plan)])
+        await _together([*(self._send(plan, part) for part in _commands(plan.rows)), self._touch(plan)])
         await self._ids.step("written")
         # Behind `mongos` a refused write may still succeed later: the fence prevents that.
-        tombstones = await self._recovery.fence(batch) if errors else 0
-        made = [row for row in plan.rows if row.output_id not in lost and row.output_id not in errors]
+        tombstones = await self._recovery.fence(batch) if plan.errors else 0
+        failed = plan.lost | plan.errors.keys()
+        made = [row for row in plan.rows if row.output_id not in failed]
         plan.results |= {row.output_id: plan.meant[row.output_id] for row in made}
-        return Outcome(plan.count(made, tombstones), plan.results, errors)
+        return plan, plan.count(made, tombstones)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
         """Hash again the new and stored items that were hashed before the settings of the group changed.
@@ -203,7 +190,7 @@ class Rounds:
                 if tried is not None and there is not None and there["id"] == tried["id"]:
                     plan.results[key] = tried  # the failed attempt had written it
                 elif key not in write.results and (there is None or there["id"] < batch.first):
-                    # Else it was changed since this batch took its ids; its id must not decrease: in the next round.
+                    # Otherwise it has a newer id than this batch can give: the next round writes it with a higher one.
                     if isinstance(change, Patch) and change.tags is not None:
                         await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
                     else:
@@ -218,38 +205,37 @@ class Rounds:
                 write.tried = plan.meant
         return plan
 
-    async def _send(self, plan: Plan, part: list[Row], lost: set[str], errors: dict[str, StoreError]) -> None:
+    async def _send(self, plan: Plan, part: list[Row]) -> None:
         """Send inserts or updates as one command. Raises when the outcome is unknown."""
-        inserts = part[0].known is None
         stored = [row.stored for row in part]
         try:
-            reply = await durably(self._database, _inserts(stored) if inserts else _updates(stored))
+            reply = await durably(self._database, _inserts(stored) if part[0].known is None else _updates(stored))
         except Exception as error:
             if not is_refusal(error):
                 raise
             if len(part) > 1:  # find the row that does not fit: only its client gets the error
-                await self._send(plan, part[: len(part) // 2], lost, errors)
-                await self._send(plan, part[len(part) // 2 :], lost, errors)
+                await self._send(plan, part[: len(part) // 2])
+                await self._send(plan, part[len(part) // 2 :])
                 return
             log.error("an item cannot be sent to the database", extra={"error": type(error).__name__})
-            errors[part[0].output_id] = StoreError(type(error).__name__)
+            plan.errors[part[0].output_id] = StoreError(type(error).__name__)
             return
         failed = {part[error["index"]].output_id: error["code"] for error in reply.get("writeErrors", ())}
         for output_id, code in failed.items():
             if code == DUPLICATE_KEY:
-                lost.add(output_id)
+                plan.lost.add(output_id)
             else:
                 log.error("the database refused an item", extra={"code": code})
-                errors[output_id] = StoreError(f"write error {code}")
+                plan.errors[output_id] = StoreError(f"write error {code}")
         missing = len(part) - len(failed) - reply["n"]
         if missing:
-            lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
+            plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
 
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
         """Return which of `count` updates found another version than the one looked up."""
         now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
         lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
-        # Changed again since, by a writer that saw this row or by one that was faster.
+        # These have a newer id: either this update was made and then replaced, or another writer was faster.
         unsure = {row.output_id for row in rows if now.get(row.output_id, 0) > row.id}
         if len(lost) < count:
             plan.recount |= len(lost) + len(unsure) > count
