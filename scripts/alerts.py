@@ -10,7 +10,6 @@ Needs `prometheus` on the PATH (Debian's package); takes seven minutes.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -35,8 +34,7 @@ from pymongo import MongoClient
 
 from scripts.processes import die_with_parent, free_port
 from scripts.replica_set import ReplicaSet
-from service.settings import Settings
-from service.store import Store
+from tests.support.processes import make_token
 
 RULES = Path(__file__).resolve().parents[1] / "docker/monitoring/rules.yaml"
 DATABASE = "alerts"
@@ -111,7 +109,7 @@ class Lab:
     def __init__(self, stack: ExitStack) -> None:
         self.mongo = stack.enter_context(ReplicaSet(1))
         self.mongod = self.mongo.members[0]
-        self.tokens = [asyncio.run(_make_token(self.mongo.url, organization)) for organization in (1, 2)]
+        self.tokens = [make_token(self.mongo.url, organization, database=DATABASE) for organization in (1, 2)]
         self.one, self.two = Service(self.mongo.url, 1), Service(self.mongo.url, 2)
         for service in (self.one, self.two):
             stack.callback(service.stop)
@@ -347,14 +345,6 @@ def repeating(work: Callable[[], None], threads: int) -> Iterator[None]:
         stop.set()
         for thread in running:
             thread.join(30)
-
-
-async def _make_token(mongo_url: str, organization: int) -> str:
-    store = Store.connect(Settings(mongo_database=DATABASE), mongo_url)
-    try:
-        return await store.tokens.create(organization, ["read", "write", "state"])
-    finally:
-        await store.close()
 
 
 def _item(number: int) -> dict[str, Any]:

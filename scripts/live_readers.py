@@ -22,8 +22,7 @@ import aiohttp
 from scripts.attack.attacks import Caller, output
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, engine, service
-from service.settings import Settings
-from service.store import Store
+from tests.support.processes import make_token
 
 _CONNECTED_AT_ONCE = 50
 # For the service to notice that the readers of the turn before have left.
@@ -96,14 +95,6 @@ async def _measure(url: str, token: str, options: argparse.Namespace) -> None:
             await asyncio.sleep(_LEFT_SECONDS)
 
 
-async def _token(mongo_url: str) -> str:
-    store = Store.connect(Settings(mongo_database=DATABASE), mongo_url)
-    try:
-        return await store.tokens.create(1, ["read", "write"])
-    finally:
-        await store.close()
-
-
 def main() -> int:
     """Read the command line and measure."""
     if sys.argv[1:2] == ["--read"]:
@@ -118,7 +109,7 @@ def main() -> int:
     with engine() as mongo:
         server = service(mongo.url, ALL_CPUS, workers=options.workers)
         try:
-            asyncio.run(_measure(server.url, asyncio.run(_token(mongo.url)), options))
+            asyncio.run(_measure(server.url, make_token(mongo.url, 1, database=DATABASE), options))
         finally:
             server.stop()
     return 0

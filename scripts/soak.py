@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from scripts.processes import free_port
 from service.runtime.local_mongo import local_mongo
 from service.settings import Settings
 from service.store import Store
@@ -146,9 +146,8 @@ class Soak:
         return await self._ask(session, method, path, **options)
 
     async def _export(self, session: aiohttp.ClientSession) -> int:
-        accept = random.choice(("application/x-ndjson", "text/csv"))
-        path = f"/v1/outputs/soak-{random.randrange(GROUPS)}"
-        return await self._ask(session, "GET", path, headers={"Accept": accept})
+        path = f"/v1/outputs/soak-{random.randrange(GROUPS)}/export?format={random.choice(('ndjson', 'csv'))}"
+        return await self._ask(session, "GET", path)
 
     async def _leave(self, session: aiohttp.ClientSession) -> str:
         """Disconnect in the middle of the head, of the body or of the response, or before the response."""
@@ -164,8 +163,7 @@ class Soak:
                 f"Content-Length: {len(body)}\r\n\r\n",
             )
         ).encode()
-        export = head.replace(b"POST", b"GET").replace(b"application/json", b"text/plain")
-        export = export.replace(b"Host: x", b"Host: x\r\nAccept: application/x-ndjson").split(b"Content-Length")[0]
+        export = head.replace(b"POST /v1/outputs/soak-0", b"GET /v1/outputs/soak-0/export").split(b"Content-Type")[0]
         sent = random.choice((head[:40], head + body[:20], head + body, export + b"\r\n"))
         writer.write(sent)
         await writer.drain()
@@ -190,9 +188,7 @@ async def soak(minutes: float, rate: float, folder: Path) -> bool:
         store = Store.connect(Settings(), mongo.url)
         token = await store.tokens.create(1, ["read", "write", "state"])
         await store.close()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         log = stack.enter_context((folder / "service.log").open("ab"))
         environ = {**os.environ, "MONGO_URL": mongo.url, "PORT": str(port), "LOG_LEVEL": "WARNING"}
         key = subprocess.run([sys.executable, "-m", "service", "secrets", "new-key"], capture_output=True, text=True)

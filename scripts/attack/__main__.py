@@ -26,10 +26,10 @@ from scripts.attack.catalogue import ATTACKS
 from scripts.attack.tenant import Tenant, Times
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, Engine, engine, service
-from service.settings import Settings
-from service.store import Store
+from tests.support.processes import make_token
 
 GROUPS = 200_000
+SCOPES = ("read", "write", "delete", "state")
 # Of the other tenant, without attacks.
 _UNDISTURBED_SECONDS = 30.0
 
@@ -102,20 +102,12 @@ def _started(options: argparse.Namespace) -> Iterator[None]:
         server = service(mongo.url, ALL_CPUS)
         try:
             options.url, options.pid = server.url, server.tree.pid
-            options.token, options.other_token = asyncio.run(_tokens(mongo))
+            tokens = (make_token(mongo.url, organization, *SCOPES, database=DATABASE) for organization in (1, 2))
+            options.token, options.other_token = tokens
             _make_groups(mongo, int(GROUPS * options.scale))
             yield
         finally:
             server.stop()
-
-
-async def _tokens(mongo: Engine) -> tuple[str, str]:
-    store = Store.connect(Settings(mongo_database=DATABASE), mongo.url)
-    try:
-        scopes = ["read", "write", "delete", "state"]
-        return await store.tokens.create(1, scopes), await store.tokens.create(2, scopes)
-    finally:
-        await store.close()
 
 
 def _make_groups(mongo: Engine, count: int) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit, urlunsplit
 
 from scripts.bench import data, load
-from scripts.bench.machine import ALL_CPUS, PATIENT, Engine, describe, engine, free_port, service
+from scripts.bench.machine import ALL_CPUS, PATIENT, Engine, describe, engine, service
+from scripts.processes import free_port
 
 ONE_WAY_SECONDS = 0.005
 ROUND_TRIP_MS = 2000 * ONE_WAY_SECONDS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any
 
 import pymongo
 
+from scripts.processes import free_port
 from service.runtime.local_mongo import local_mongo
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,13 +44,6 @@ def describe() -> str:
     memory = os.sysconf("SC_PHYS_PAGES") * _PAGE / 2**30
     version = ".".join(map(str, sys.version_info[:3]))
     return f"{len(_CPUS)} x {model}, {memory:.0f} GiB, Linux {os.uname().release}, Python {version}"
-
-
-def free_port() -> int:
-    """Return a port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Tree:
