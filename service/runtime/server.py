@@ -1,8 +1,8 @@
 """The HTTP server: aiohttp's, with the one error shape, and with limits for what a client sends and how fast.
 
 The only module that uses private parts of aiohttp: `AppRunner._make_server`, and of its connections `_messages`, the
-requests that are parsed but not begun, `_pause_reading_for_buffer` and `_buffer_paused`. `tests/runtime/test_server.py`
-checks them.
+requests that are parsed but not begun, `_pause_reading_for_buffer`, `_resume_reading_for_buffer` and `_buffer_paused`.
+`tests/runtime/test_server.py` checks them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import logging
 import re
 import socket
 import ssl
+import sys
 from itertools import islice
 from typing import Any
 
@@ -32,6 +33,7 @@ from service.settings import Settings
 log = logging.getLogger("service")
 
 # A request's head, its first line included. All parameters at their longest are 19,000 characters, more if encoded.
+# Also: after as many bytes that follow a request, reading pauses until its response is sent.
 MAX_HEAD = 64 * 1024
 # How long, and for how many bytes, a rejected body is still drained so that the client can read the error.
 _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
@@ -40,10 +42,9 @@ _DROP_SECONDS = 0.01
 # A chunk takes 2 µs, however small it is. A body may have this many small chunks, and one more per KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
-_FIRST_BYTES = 4096
-_LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,18})\r\n", re.IGNORECASE)
-# A complete request begins in the next turn of the event loop.
-_BEGIN_SECONDS = 0.1
+# Only the parser finds the end of a chunked body: it gets this many bytes at a time, and so few of the next request.
+_PIECE = 4096
+_BLANK_LINE = b"\r\n\r\n"
 _LOG_SECONDS = 10.0
 # For TLS; until then a connection counts in no limit.
 _HANDSHAKE_SECONDS = 5.0
@@ -63,12 +64,17 @@ class Protocol(web.RequestHandler):
     """One connection. Reports broken HTTP in the one error shape, and ends slow requests."""
 
     __slots__ = (
+        "_ahead",
         "_body",
+        "_body_left",
         "_chunked",
+        "_counted",
         "_drained",
         "_dropped",
         "_head",
+        "_head_end",
         "_head_timer",
+        "_in_progress",
         "_ledger",
         "_min_send_rate",
         "_receive_timeout",
@@ -86,14 +92,18 @@ class Protocol(web.RequestHandler):
     ) -> None:
         super().__init__(server, **kwargs)
         self._server = server
-        self.handling = False
+        self.handling = False  # the handler runs
+        self._in_progress = False  # from the end of a request's head until its response is sent
         self._ledger = ledger
-        self._head = 0  # bytes of a head that is incomplete or pipelined
+        self._counted = 0  # bytes taken from it
+        self._head, self._head_end = 0, b""  # size and last bytes of an incomplete head
+        self._ahead = b""  # received after the request in progress
+        self._body: StreamReader | None = None  # of the request in progress
+        self._body_left = 0  # bytes that aiohttp does not have yet
         self._chunked = False
         self._received = self._small_chunks = 0  # of a chunked body
         self._drained: asyncio.Future[None] | None = None  # set while incoming bytes are dropped
         self._dropped = 0
-        self._body: StreamReader | None = None  # of the request, until it is complete
         self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._head_timer: asyncio.TimerHandle | None = None
         self._slow_reader: SlowReader | None = None
@@ -103,87 +113,133 @@ class Protocol(web.RequestHandler):
     @property
     def busy(self) -> bool:
         """Return whether a request is being received, handled or responded to."""
-        return self.handling or self.has_unread_body or self._head_timer is not None
+        return self._in_progress or self._head_timer is not None
 
     @property
     def has_unread_body(self) -> bool:
         return self._body is not None and not self._body.is_eof()
 
     def begin(self, request: web.BaseRequest) -> None:
-        """Note that a request's head is complete and its handler runs."""
-        self._request, self._body, self.handling = request, request.content, True
-        self._chunked = "Transfer-Encoding" in request.headers
-        self._keep(-self._head)
-        self._stop_head_timer()
+        """Note that a request's handler runs."""
+        self._request, self.handling = request, True
 
     def end(self, response: web.StreamResponse | None) -> None:
         """Note that the handler is done, and its response is sent now."""
-        self._request, self.handling, self._chunked = None, False, False
-        self._received = self._small_chunks = 0
-        if not self.has_unread_body:
-            self._body = None
-        too_far_ahead = self._buffer_paused and not self._messages
-        is_last = self.half_closed and not self._messages
-        if response is not None and (is_last or too_far_ahead):
+        self._request, self.handling = None, False
+        if response is not None and self.half_closed and not (self._ahead or self._messages):
             response.force_close()
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        """Send a response, then continue with what the client has sent meanwhile."""
+        resp, reset = await super().finish_response(request, resp, start_time)
+        if resp.keep_alive and not reset:
+            self._in_progress, self._body, self._chunked = False, None, False
+            if self._messages:
+                self._accept()
+            if self._ahead:
+                self._receive(b"")
+            if self.half_closed and not self._in_progress:
+                self.close()
+            elif self._buffer_paused:
+                self._resume_reading_for_buffer()
+        return resp, reset
 
     def data_received(self, data: bytes) -> None:
         if self._drained is not None:
             self._drop(len(data))
-            return
-        is_body = self.has_unread_body
-        if is_body and self._chunked:
-            self._receive_chunks(data)
-            if self._drained is not None:
-                return
-        # If a body in tiny chunks may follow its head, parse only a first part: parsing all takes up to 100 ms.
-        first = len(data) if is_body or not _has_many_small_chunks(data) else _FIRST_BYTES
-        super().data_received(data[:first])
-        if not data or self.transport is None:  # bytes that aiohttp held back, or the request was refused
-            return
-        if self._messages and not self.handling:
-            message, body = self._messages[-1]
-            if isinstance(body, StreamReader):
-                self._body, self._chunked = body, bool(getattr(message, "chunked", False))
-            if self._chunked and self.has_unread_body:
-                self._receive_chunks(data)
-        elif not is_body:
-            self._receive_head(len(data))
-        if first < len(data) and self._drained is None and self.transport is not None:
-            super().data_received(data[first:])
-        # A head has begun: bodies are limited where they are read.
-        if not self.busy and self._drained is None:
+        elif not data:  # aiohttp continues with bytes that it held back
+            self._parse(data)
+        else:
+            self._receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        """Parse one request; what follows it is counted and waits until the response is sent."""
+        data, start = self._ahead + data, 0
+        while start < len(data) and self.transport is not None and (size := self._wanted(data, start)):
+            self._parse(data[start : start + size])
+            start += size
+        self._ahead = b"" if self._drained is not None else data[start:]
+        if self._head > MAX_HEAD:
+            self.refuse(431)
+        elif not self._count_heads():
+            self.refuse(503)
+        elif len(self._ahead) > MAX_HEAD:
+            self._pause_reading_for_buffer()
+        elif not self.busy:
             loop = asyncio.get_running_loop()
             self._head_timer = loop.call_later(self._receive_timeout, self.refuse, 408)
 
-    def _receive_head(self, size: int) -> None:
-        """Count bytes that belong to no request yet. Refuses a head that is too large or does not fit in memory."""
-        if self._head + size <= MAX_HEAD:
-            if not self._keep(size):
-                self.refuse(503)
-        elif self.handling:  # pipelined: aiohttp continues with it at the next request
-            self._pause_reading_for_buffer()
-        else:
-            self.refuse(431)
+    def _parse(self, data: bytes) -> None:
+        """Let aiohttp parse bytes of the next head, or of the body of the request in progress."""
+        if not self._in_progress:
+            super().data_received(data)
+            if self._messages:
+                self._accept()
+            else:
+                self._head += len(data)
+                if self._head_end or data.strip(b"\r\n"):
+                    self._head_end = (self._head_end + data)[-3:]
+        elif not self._chunked or self._count_chunks(data):
+            super().data_received(data)
+            self._body_left -= len(data)
+            # Nothing but an error follows an incomplete body.
+            if self.has_unread_body and self._messages and self._messages[-1][1] is not self._body:
+                self._reject_body("the chunks are malformed")
 
-    def _keep(self, size: int) -> bool:
-        """Take bytes of heads from the ledger, or return them."""
-        if size > 0 and not self._ledger.take(HEADS, size, self._ledger.total // 8):
+    def _wanted(self, data: bytes, start: int) -> int:
+        """Return how many bytes belong to the next head, or to the body of the request in progress."""
+        left = len(data) - start
+        if self._in_progress:
+            if not self.has_unread_body or self._drained is not None:
+                return 0
+            return min(left, _PIECE if self._chunked else self._body_left)
+        text = self._head_end + data[start:]
+        blank_lines = 0 if self._head_end else len(text) - len(text.lstrip(b"\r\n"))
+        end = text.find(_BLANK_LINE, blank_lines)
+        return left if end < 0 else end + len(_BLANK_LINE) - len(self._head_end)
+
+    def _accept(self) -> None:
+        """Note that the head of the next request is complete."""
+        message, body = self._messages[0]
+        self._in_progress, self._head, self._head_end = True, 0, b""
+        self._received = self._small_chunks = 0
+        self._stop_head_timer()
+        if isinstance(body, StreamReader) and not body.is_eof():
+            headers = getattr(message, "headers", {})
+            self._body, self._chunked = body, bool(getattr(message, "chunked", False))
+            self._body_left = int(headers.get("Content-Length", sys.maxsize)) - body.total_bytes
+
+    def _count_heads(self) -> bool:
+        """Count the bytes that belong to no request in progress; return False if there is no room for them."""
+        more = self._head + len(self._ahead) - self._counted
+        if more > 0 and not self._ledger.take(HEADS, more, self._ledger.total // 8):
             return False
-        if size < 0:
-            self._ledger.put_back(HEADS, -size)
-        self._head += size
+        if more < 0:
+            self._ledger.put_back(HEADS, -more)
+        self._counted += more
         return True
 
-    def _receive_chunks(self, data: bytes) -> None:
-        """End a body that comes in chunks of a few bytes."""
+    def _resume_reading_for_buffer(self) -> None:
+        if len(self._ahead) <= MAX_HEAD:
+            super()._resume_reading_for_buffer()
+
+    def _count_chunks(self, data: bytes) -> bool:
+        """Return whether a body may go on; it ends if it comes in chunks of a few bytes."""
         self._received += len(data)
         allowed = _MAX_SMALL_CHUNKS + self._received // _BYTES_PER_SMALL_CHUNK - self._small_chunks
-        self._small_chunks += sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), allowed + 1))
-        if self._small_chunks > _MAX_SMALL_CHUNKS + self._received // _BYTES_PER_SMALL_CHUNK:
-            assert self._body is not None
-            self._body.set_exception(RequestPayloadError("chunks are too small"))
-            self._begin_to_drop()
+        small = sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), allowed + 1))
+        self._small_chunks += small
+        if small > allowed:
+            self._reject_body("the chunks are too small")
+        return small <= allowed
+
+    def _reject_body(self, reason: str) -> None:
+        """Let the handler respond with 400, and drop what still comes."""
+        assert self._body is not None
+        self._body.set_exception(RequestPayloadError(reason))
+        self._begin_to_drop()
 
     async def close_after(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
         """Send a response, then drop the rest of the body for a while: unread bytes would reset the connection."""
@@ -191,7 +247,7 @@ class Protocol(web.RequestHandler):
         with contextlib.suppress(ConnectionError):
             await response.prepare(request)
             await response.write_eof()
-        self.handling, self._body = False, None
+        self.handling, self._in_progress, self._body = False, False, None
         drained = self._begin_to_drop()
         with contextlib.suppress(RuntimeError):
             if self.transport is not None:
@@ -226,9 +282,7 @@ class Protocol(web.RequestHandler):
             self._drained.set_result(None)
         if self._staying is not None or self.ssl_context is not None:  # TLS cannot be open on one side only
             return False
-        if self._head_timer is not None:
-            asyncio.get_running_loop().call_later(_BEGIN_SECONDS, self._close_unless_begun)
-        elif self.has_unread_body or not (self.handling or self._messages):
+        if self.has_unread_body or not self._in_progress:
             return False
         self.half_closed = True
         return True
@@ -253,7 +307,8 @@ class Protocol(web.RequestHandler):
         if self._staying is not None:
             self._staying()
         self._stop_head_timer()
-        self._keep(-self._head)
+        self._head, self._ahead = 0, b""
+        self._count_heads()
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         if self._slow_reader is not None:
@@ -279,7 +334,7 @@ class Protocol(web.RequestHandler):
         self._stop_head_timer()
         if self.transport is None:
             return
-        if self.handling:  # a response may have begun
+        if self._in_progress:  # a response may have begun
             self.transport.abort()
             return
         error = unavailable("connections") if status == 503 else http_error(status)
@@ -299,10 +354,6 @@ class Protocol(web.RequestHandler):
         else:
             self._begin_to_drop()
             asyncio.get_running_loop().call_later(_REFUSED_SECONDS, self.force_close)
-
-    def _close_unless_begun(self) -> None:
-        if self._head_timer is not None:
-            self.force_close()
 
     def _stop_head_timer(self) -> None:
         if self._head_timer is not None:
@@ -426,16 +477,6 @@ class Runner(web.AppRunner):
             max_connections=self._max_connections,
             options=self._options,
         )
-
-
-def _has_many_small_chunks(data: bytes) -> bool:
-    if len(data) <= _FIRST_BYTES:
-        return False
-    head = data.find(b"\r\n\r\n", 0, MAX_HEAD)
-    length = _LENGTH.search(data, 0, head + 2) if head > 0 else None
-    if length is not None and head + 4 + int(length[1]) >= len(data):  # all the rest is one body without chunks
-        return False
-    return sum(1 for _ in islice(_SMALL_CHUNK.finditer(data), _MAX_SMALL_CHUNKS + 1)) > _MAX_SMALL_CHUNKS
 
 
 def _head_bytes(request: web.BaseRequest) -> int:

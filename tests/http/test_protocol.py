@@ -101,6 +101,16 @@ async def test_a_malformed_request_gets_400(api: Api, case: str) -> None:
     assert await api.ok("/v1/cookies") == []
 
 
+async def test_a_malformed_chunk_after_a_good_one_gets_400_and_not_408(api: Api) -> None:
+    async with connect(api) as connection:
+        head = COOKIES + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
+        await connection.send(head.replace(b"{token}", api.token.encode()))
+        await until(lambda: api.client.app[LIMITS].receiving.used == 1)
+        await connection.send(b"zz\r\n]\r\n")
+        assert (await connection.read_response()).status == 400
+        assert await connection.closed()
+
+
 @pytest.mark.parametrize(
     ("path", "allowed"),
     [

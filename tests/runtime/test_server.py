@@ -23,7 +23,13 @@ from tests.support.processes import SECONDS, ServiceProcess, make_token
 from tests.support.tls import make_certificate
 
 # Private parts of aiohttp that `service/runtime/server.py` uses, and what it needs of each.
-PRIVATE = ("_make_server", "_messages", "_pause_reading_for_buffer", "_buffer_paused")
+PRIVATE = (
+    "_make_server",
+    "_messages",
+    "_pause_reading_for_buffer",
+    "_resume_reading_for_buffer",
+    "_buffer_paused",
+)
 
 
 def test_the_private_parts_of_aiohttp_are_there() -> None:
@@ -31,6 +37,7 @@ def test_the_private_parts_of_aiohttp_are_there() -> None:
     slots = {name for kind in web.RequestHandler.__mro__ for name in getattr(kind, "__slots__", ())}
     assert {"_messages", "_buffer_paused"} <= slots
     assert callable(web.RequestHandler._pause_reading_for_buffer)
+    assert callable(web.RequestHandler._resume_reading_for_buffer)
 
 
 async def test_the_runner_makes_our_server_with_the_handler_of_the_application() -> None:
