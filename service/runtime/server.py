@@ -451,10 +451,10 @@ class Runner(web.AppRunner):
             connection = request.protocol
             assert isinstance(connection, Protocol)
             response: web.StreamResponse | None = None
-            connection.begin(request)
+            expect = request.headers.get("Expect")
+            known = request if expect is None else _without_expect(request)
+            connection.begin(known)
             try:
-                expect = request.headers.get("Expect")
-                known = request if expect is None else _without_expect(request)
                 if _head_bytes(request) > MAX_HEAD:
                     response = _bare_error(http_error(431))
                 elif expect is not None and expect.lower() != "100-continue":

@@ -195,7 +195,7 @@ async def test_an_incomplete_head_after_the_last_request_does_not_keep_a_half_cl
     writer.close()
 
 
-@pytest.mark.parametrize("headers", [b""], ids=["plain"])
+@pytest.mark.parametrize("headers", [b"", b"Expect: 100-continue\r\n"], ids=["plain", "Expect"])
 async def test_a_request_that_waits_ends_with_its_client(served: Served, headers: bytes) -> None:
     _, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(get(b"/stay", headers))
