@@ -64,10 +64,11 @@ async def export(transport: Transport, group: str, cursor: int, options: Mapping
             async with transport.open("GET", path, query=query, wait=wait) as response:
                 rest = b""
                 async for chunk in response.content.iter_any():
-                    lines, end, rest = (rest + chunk).rpartition(b"\n")
-                    if end:
-                        cursor = json.loads(lines[lines.rfind(b"\n") + 1 :])["id"]
-                        yield lines + end
+                    received, _, rest = (rest + chunk).rpartition(b"\n")
+                    lines = [line for line in received.split(b"\n") if line]  # an empty line is a heartbeat
+                    if lines:
+                        cursor = json.loads(lines[-1])["id"]
+                        yield b"\n".join(lines) + b"\n"
                         retry.progress()  # the consumer's own time is not the service's
             return
         except (ClientError, *LOST) as error:

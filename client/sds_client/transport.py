@@ -17,11 +17,16 @@ import aiohttp
 
 from sds_client.errors import ClientError, CursorExpired, VersionConflict
 
-# The statuses of a busy or restarting service and of the proxies before it.
-BUSY = frozenset({429, 502, 503, 504})
+# The statuses of a busy or restarting service and of the proxies before it; 408: the body did not arrive in time.
+BUSY = frozenset({408, 429, 502, 503, 504})
+# A request rejected with one of these stored nothing; the others may have stored something.
+_NOT_STORED = frozenset({408, 429})
 _MIN_PAUSE, _MAX_PAUSE = 0.2, 15.0
 # From this size on, gzip saves more time than it takes: 1000 items of 2 KB are 2 MB.
 _COMPRESS_FROM = 32 * 1024
+_CONNECT_SECONDS = 10.0
+# Bytes per second: a slower upload counts as a lost connection.
+_MIN_SEND_RATE = 20_000
 _KINDS = {410: CursorExpired, 412: VersionConflict}
 LOST = (
     aiohttp.ClientConnectionError,
@@ -73,9 +78,8 @@ class Transport:
 
     async def close(self) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        session, self._session = self._session, None
+        await _close(session, self._loop)
 
     async def call(
         self,
@@ -99,7 +103,7 @@ class Transport:
         if body is not None:
             headers["Content-Type"] = "application/json"
             if len(body) >= _COMPRESS_FROM:
-                body = await asyncio.to_thread(gzip.compress, body, 1)
+                body = await _compressed(body)
                 headers["Content-Encoding"] = "gzip"
         retry = self.retry()
         while True:
@@ -121,20 +125,40 @@ class Transport:
         wait: float = 0.0,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Send a request once and give its response, unread. Raises ClientError for any but a success."""
-        if self._session is None:
-            self._session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"})
+        session = await self._current_session()
         # For each read, not for the whole: an export may take hours.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=self._timeout + wait)
+        silence = self._timeout + wait
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=silence)
+        # aiohttp has no limit for sending: with the network gone, it waits until the system gives up, 15 minutes.
+        limit = None if body is None else _CONNECT_SECONDS + silence + len(body) / _MIN_SEND_RATE
         # As a file, so that aiohttp sends it in pieces: as bytes it would warn of the size.
         data = None if body is None else io.BytesIO(body)
         # No redirects: the token is for this address only.
-        async with self._session.request(
-            method, self.url + path, params=query, data=data, headers=headers, timeout=timeout, allow_redirects=False
-        ) as response:
+        async with asyncio.timeout(limit):
+            response = await session.request(
+                method,
+                self.url + path,
+                params=query,
+                data=data,
+                headers=headers,
+                timeout=timeout,
+                allow_redirects=False,
+            )
+        async with response:
             self._has_responded = True
             if response.status != 200:
                 raise await _refusal(response)
             yield response
+
+    async def _current_session(self) -> aiohttp.ClientSession:
+        """Return the session of the running loop; one of another loop, such as an earlier `asyncio.run`, is closed."""
+        loop, session = asyncio.get_running_loop(), self._session
+        if session is None or self._loop is not loop:
+            old, old_loop = session, self._loop
+            session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"})
+            self._session, self._loop = session, loop
+            await _close(old, old_loop)
+        return session
 
 
 class Retry:
@@ -152,8 +176,7 @@ class Retry:
         """Wait before the next attempt, or raise the error if there must be none."""
         asked = 0.0
         if isinstance(error, ClientError):
-            # A request rejected with 429 stored nothing; the others may have stored something.
-            if error.status not in BUSY or not (repeatable or error.status == 429):
+            if error.status not in BUSY or not (repeatable or error.status in _NOT_STORED):
                 raise error
             asked = error.retry_after
         elif not repeatable and not isinstance(error, aiohttp.ClientConnectorError):
@@ -166,6 +189,23 @@ class Retry:
         self._report(reason, left)
         self._ceiling = min(self._ceiling * 2, _MAX_PAUSE)
         await asyncio.sleep(wait)
+
+
+async def _close(session: aiohttp.ClientSession | None, loop: asyncio.AbstractEventLoop | None) -> None:
+    """Close a session from any loop."""
+    if session is None or loop is None:
+        return
+    if loop is asyncio.get_running_loop() or loop.is_closed():
+        await session.close()
+    else:
+        asyncio.run_coroutine_threadsafe(session.close(), loop)
+
+
+async def _compressed(body: bytes) -> bytes:
+    try:
+        return await asyncio.to_thread(gzip.compress, body, 1)
+    except RuntimeError:  # after the main thread has ended, an executor takes no more work
+        return gzip.compress(body, 1)
 
 
 def _lost(error: Exception) -> ClientError:

@@ -57,10 +57,14 @@ class Batcher:
         self._batch = Batch(0)
 
     def add(self, item: Mapping[str, Any]) -> Batch | None:
-        """Take an item; return the batch that had no room for it."""
-        encoded = dump(item)
+        """Take an item; return the batch that had no room for it. Raises ValueError for an item without a JSON form."""
         full = None
         batch = self._batch
+        try:
+            encoded = dump(item)
+        except (TypeError, ValueError) as error:
+            index = batch.first + len(batch.items)
+            raise ValueError(f"the item at index {index} cannot be sent as JSON: {error}") from error
         if batch.items and (len(batch.items) >= self._max_items or batch.size + len(encoded) + 1 > self._max_bytes):
             full = self.rest()
             batch = self._batch
@@ -116,12 +120,12 @@ class Sender:
                 self._on_batch(len(response["items"]), response)
 
     async def _post(self, batch: Batch) -> list[Item]:
-        """Return the responses: several when the service accepts less in one body than was sent."""
+        """Return the responses: several when the service accepts less in one body, or in time, than was sent."""
         try:
             return [(await self._transport.call("POST", self._path, body=batch.body)).json]
         except ClientError as error:
             first, items, half = batch.first, batch.items, len(batch.items) // 2
-            if (error.status == 413 or error.has_type("too_many")) and half:
+            if (error.status in (408, 413) or error.has_type("too_many")) and half:
                 return [
                     *await self._post(Batch(first, items[:half])),
                     *await self._post(Batch(first + half, items[half:])),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -33,7 +34,7 @@ async def raw_peer(response: bytes, tls: ssl.SSLContext | None = None) -> AsyncI
         yield server.sockets[0].getsockname()[1]
 
 
-@pytest.mark.parametrize("fault", ["lost", "silent", 503, 429, 502, 504])
+@pytest.mark.parametrize("fault", ["lost", "silent", 408, 429, 502, 503, 504])
 async def test_a_push_is_sent_again_unchanged_after_a_failure(fault: Any) -> None:
     first = failure(fault) if isinstance(fault, int) else fault
     async with peer(first, written(2)) as service, AsyncClient(service.url, "t", timeout=1.5) as client:
@@ -106,8 +107,12 @@ async def test_reviews_are_not_sent_again_when_they_may_be_stored(fault: Any) ->
     assert len(service.requests) == 1
 
 
-async def test_reviews_are_sent_again_when_they_were_refused_for_their_number() -> None:
-    async with peer(failure(429), {"items": [{"review_id": "1"}]}) as service, AsyncClient(service.url, "t") as client:
+@pytest.mark.parametrize("status", [408, 429])
+async def test_reviews_are_sent_again_when_they_were_surely_not_stored(status: int) -> None:
+    async with (
+        peer(failure(status), {"items": [{"review_id": "1"}]}) as service,
+        AsyncClient(service.url, "t") as client,
+    ):
         (review,) = await client.add_reviews("group", [make_review()])
     assert review["review_id"] == "1"
 
@@ -127,6 +132,36 @@ async def test_a_batch_that_is_too_large_for_this_service_is_halved() -> None:
         assert (await client.push("group", make_outputs(5))).created == 5
     sizes = [len(json.loads(body)) for body in service.bodies]
     assert sizes == [5, 2, 3, 1, 2]
+
+
+async def test_a_batch_that_never_arrives_in_time_is_halved() -> None:
+    responses = [failure(408), written(2), written(2)]
+    async with peer(*responses) as service, AsyncClient(service.url, "t", patience=0) as client:
+        assert (await client.push("group", make_outputs(4))).created == 4
+    assert [len(json.loads(body)) for body in service.bodies] == [4, 2, 2]
+
+
+async def test_an_upload_that_stalls_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sds_client.transport._CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr("sds_client.transport._MIN_SEND_RATE", 10**9)
+    connections = 0
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        if connections > 1:
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
+            body = json.dumps(written(1)).encode()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        # The first one is not read from: what the system buffers is far less than the body.
+
+    item = make_output(1, data={"text": os.urandom(8_000_000).hex()})
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server, asyncio.timeout(60):
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with AsyncClient(url, "t", timeout=1) as client:
+            assert (await client.push("group", [item])).created == 1
+    assert connections >= 2
 
 
 async def test_an_item_that_is_too_large_for_any_body_is_named() -> None:
@@ -151,18 +186,50 @@ async def test_the_batches_in_flight_are_stored_when_the_items_end_with_an_error
     stored: list[int] = []
 
     async def slow() -> web.Response:
+        count = len(json.loads(service.bodies[-1]))
         await asyncio.sleep(0.2)
-        stored.append(10)
-        return web.json_response(written(10))
+        stored.append(count)
+        return web.json_response(written(count))
 
     def items() -> Iterator[dict[str, Any]]:
         yield from make_outputs(21)
         raise LookupError
 
-    async with peer(slow, slow) as service, AsyncClient(service.url, "t") as client:
+    async with peer(slow, slow, slow) as service, AsyncClient(service.url, "t") as client:
         with pytest.raises(LookupError):
-            await client.push("group", items(), batch_items=10, concurrency=3)
-        assert stored == [10, 10]
+            await client.push("group", items(), batch_items=10, concurrency=4)
+        assert sorted(stored) == [1, 10, 10]
+
+
+async def test_items_before_an_error_of_their_source_are_stored_and_reported() -> None:
+    def items() -> Iterator[dict[str, Any]]:
+        yield from make_outputs(499)
+        raise LookupError
+
+    sent: list[int] = []
+    async with peer(written(499)) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(LookupError):
+            await client.push("group", items(), on_batch=lambda count, _: sent.append(count))
+    assert sent == [499]
+
+
+@pytest.mark.parametrize("value", [float("nan"), b"bytes", "\ud800"], ids=["NaN", "bytes", "lone surrogate"])
+async def test_an_item_without_a_json_form_is_named_and_those_before_it_are_stored(value: Any) -> None:
+    items = [*make_outputs(12), make_output(12, data={"title": value}), make_output(13)]
+    async with peer(written(10), written(2)) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ValueError, match="the item at index 12 cannot be sent as JSON"):
+            await client.push("group", items, batch_items=10)
+    assert [len(json.loads(body)) for body in service.bodies] == [10, 2]
+
+
+@pytest.mark.parametrize(
+    ("body", "lines"),
+    [(b"\n", b""), (b'\n{"id": 1}\n\n\n{"id": 2}\n\n', b'{"id": 1}\n{"id": 2}\n')],
+    ids=["nothing else", "between lines"],
+)
+async def test_empty_lines_of_an_export_are_heartbeats(body: bytes, lines: bytes) -> None:
+    async with peer(body) as service, AsyncClient(service.url, "t", patience=0) as client:
+        assert b"".join([block async for block in client.ndjson("group")]) == lines
 
 
 async def test_the_token_does_not_follow_a_redirect() -> None:

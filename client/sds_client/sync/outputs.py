@@ -24,7 +24,7 @@ from sds_client.types import (
     PatchResult,
     ReadOptions,
 )
-from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batcher, Pushed, Sender
+from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batch, Batcher, Pushed, Sender
 
 
 class Outputs(Base):
@@ -42,19 +42,17 @@ class Outputs(Base):
 
         Items are sent as they come, in batches, so any number of them needs little memory. All are durable
         when this returns. On `ClientError` the batches before the rejected one are stored; `loc` in its
-        problems counts from the first item of all. More than one request at once (`concurrency`) is faster
-        over a distance, but of two items with one key in different batches either may win.
+        problems counts from the first item of all. When `items` raises, or an item has no JSON form, the items
+        before it are stored first. More than one request at once (`concurrency`) is faster over a distance, but
+        of two items with one key in different batches either may win.
         `on_batch` is called with the number of items and the response of each request, in order.
 
         A request that was stored but whose response was lost is sent again and counts as unchanged.
         """
-        batcher = Batcher(batch_items, batch_bytes)
         sender = Sender(self._transport, group, concurrency, on_batch)
         try:
-            for item in each(items):
-                if (full := batcher.add(item)) is not None:
-                    self._wait(sender.send(full))
-            self._wait(sender.send(batcher.rest()))
+            for batch in _batched(items, Batcher(batch_items, batch_bytes)):
+                self._wait(sender.send(batch))
             return self._wait(sender.finish())
         except BaseException as error:
             self._wait(sender.stop(error))
@@ -232,3 +230,15 @@ class Outputs(Base):
         one fails for good, what was deleted stays deleted, and the same call continues.
         """
         return self._wait(delete_all(self._transport, outputs_path(group), delete_query(filters), on_progress))
+
+
+def _batched(items: Items, batcher: Batcher) -> Iterator[Batch | None]:
+    """Yield the items in batches; when they end with an error, those before it first."""
+    try:
+        for item in each(items):
+            if (full := batcher.add(item)) is not None:
+                yield full
+    except Exception:
+        yield batcher.rest()
+        raise
+    yield batcher.rest()
