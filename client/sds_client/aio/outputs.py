@@ -159,7 +159,7 @@ class Outputs(Base):
             while block := await anext(blocks, b""):
                 yield block
         finally:
-            with suppress(RuntimeError):  # after an interrupt it may still be ending by itself
+            with suppress(RuntimeError, ClientError):  # after an interrupt or `close` it may still be ending by itself
                 await blocks.aclose()
 
     async def get(self, group: str, output_id: str) -> Output | None:

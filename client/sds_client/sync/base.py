@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import Any, Self, TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from typing import Any, ParamSpec, Self, TypeVar
 
+from sds_client.errors import ClientError
 from sds_client.transport import Transport, Waiting
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Items = Iterable[Mapping[str, Any]]
 each = iter
@@ -26,7 +30,9 @@ class Base:
     ) -> None:
         self.url = url
         self._transport = Transport(url, token, timeout, patience, on_wait)
+        self._process, self._lock, self._is_closed = os.getpid(), threading.Lock(), False
         self._loop = asyncio.new_event_loop()
+        self._loop.set_default_executor(_Executor())
         self._thread = threading.Thread(target=self._loop.run_forever, name="sds_client", daemon=True)
         self._thread.start()
 
@@ -37,27 +43,76 @@ class Base:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; the client cannot be used afterwards."""
-        if self._loop.is_closed():
+        """Close the connections; the client cannot be used afterwards. Calls in other threads raise ClientError."""
+        if os.getpid() != self._process:  # after a fork, the connections are the parent's
             return
-        self._wait(self._transport.close())
+        self._check_thread()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        asyncio.run_coroutine_threadsafe(_end(self._transport), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def _wait(self, work: Awaitable[T]) -> T:
         """Return the result of asynchronous work, done in the loop; an interrupt here cancels it there."""
-        if threading.current_thread() is self._thread:
+        try:
+            future = self._start(work)
+        except BaseException:
             if isinstance(work, Coroutine):
                 work.close()
-            raise RuntimeError("on_batch, on_progress and on_wait must not call the client: it waits for them")
-        future = asyncio.run_coroutine_threadsafe(_result(work), self._loop)
+            raise
         try:
             return future.result()
+        except CancelledError:
+            raise _closed() from None
         except BaseException:
             future.cancel()
             raise
 
+    def _start(self, work: Awaitable[T]) -> Future[T]:
+        if os.getpid() != self._process:
+            raise RuntimeError("this client was made before a fork: make a Client in each process")
+        self._check_thread()
+        with self._lock:  # not between the last look of `close` for tasks and the end of the loop
+            if self._is_closed:
+                raise _closed()
+            return asyncio.run_coroutine_threadsafe(_result(work), self._loop)
+
+    def _check_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("on_batch, on_progress and on_wait must not call the client: it waits for them")
+
+
+class _Executor(ThreadPoolExecutor):
+    """Looks up hosts and compresses bodies in threads; after the main thread has ended, in the loop itself."""
+
+    def submit(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        try:
+            return super().submit(work, *args, **kwargs)
+        except RuntimeError:  # an executor takes no more work then
+            future: Future[T] = Future()
+            try:
+                future.set_result(work(*args, **kwargs))
+            except Exception as error:
+                future.set_exception(error)
+            return future
+
 
 async def _result(work: Awaitable[T]) -> T:
     return await work
+
+
+async def _end(transport: Transport) -> None:
+    """Cancel what other threads wait for, and close the connections."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await transport.close()
+
+
+def _closed() -> ClientError:
+    return ClientError(0, message="the client was closed")

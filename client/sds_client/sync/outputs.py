@@ -160,7 +160,7 @@ class Outputs(Base):
             while block := self._wait(anext(blocks, b"")):
                 yield block
         finally:
-            with suppress(RuntimeError):  # after an interrupt it may still be ending by itself
+            with suppress(RuntimeError, ClientError):  # after an interrupt or `close` it may still be ending by itself
                 self._wait(blocks.aclose())
 
     def get(self, group: str, output_id: str) -> Output | None:
