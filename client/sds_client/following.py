@@ -35,6 +35,7 @@ class Follower:
         transport: Transport,
         group: str,
         cursor_file: str | os.PathLike[str] | None,
+        owner: int | None,
         live: bool,
         position: Mapping[str, Any],
         page_size: int,
@@ -43,7 +44,8 @@ class Follower:
     ) -> None:
         self._transport, self._path, self._live = transport, outputs_path(group), live
         self._query = read_query(options) | ({"deleted": "true"} if deleted else {})
-        about = {"group": group, "filters": {k: v for k, v in self._query.items() if k != "fields"}}
+        filters = {name: value for name, value in self._query.items() if name != "fields"}
+        about = {"url": transport.url, "organization_id": owner, "group": group, "filters": filters}
         self._query["limit"] = str(page_size)
         self._file = None if cursor_file is None else CursorFile(Path(cursor_file), about)
         self._saved = position if self._file is None else self._file.load(position)
@@ -112,7 +114,7 @@ class Follower:
 
 
 class CursorFile:
-    """A position in a file, with the group and filters that it belongs to; replaced atomically."""
+    """A position in a file, with the service, organization, group and filters it belongs to; replaced atomically."""
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path, self._about = path, about
@@ -121,7 +123,7 @@ class CursorFile:
         return str(self._path)
 
     def load(self, default: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the saved position. Raises ValueError for a file of another group or other filters."""
+        """Return the saved position. Raises ValueError for a file that belongs to something else."""
         try:
             kept = json.loads(self._path.read_text())
             position = {"cursor": kept.pop("cursor")} | ({"walk": kept.pop("walk")} if "walk" in kept else {})
@@ -129,8 +131,13 @@ class CursorFile:
             return default
         except (ValueError, KeyError, AttributeError):
             raise ValueError(f"{self._path} is not a cursor file") from None
+        # Earlier files do not name the service and the organization.
+        kept = {name: self._about[name] for name in ("url", "organization_id")} | kept
+        if kept["url"] != self._about["url"]:
+            message = f'{self._path} is a cursor of {kept["url"]}: name another file, or change "url" in this one'
+            raise ValueError(f"{message} if both are the same service")
         if kept != self._about or type(position["cursor"]) is not int:
-            raise ValueError(f"{self._path} is the cursor of another group or of other filters")
+            raise ValueError(f"{self._path} is the cursor of another organization, another group or other filters")
         return position
 
     def save(self, position: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import hashlib
 import io
 import json
 import random
@@ -66,7 +67,13 @@ class Transport:
         self.url = url.rstrip("/")
         self._token, self._timeout, self._patience = token, timeout, patience
         self._session: aiohttp.ClientSession | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one of the session
         self._on_wait, self._has_responded = on_wait, False
+
+    @property
+    def token_digest(self) -> str:
+        """Return a digest of the token: the same for the same token, and no way back to it."""
+        return hashlib.sha256(self._token.encode()).hexdigest()
 
     def retry(self) -> Retry:
         """Return the pauses for one request."""

@@ -24,6 +24,12 @@ def token(mongo_url: str, organization: int, running: ServiceProcess) -> str:
 
 
 @pytest.fixture
+def other_token(mongo_url: str, organization: int) -> str:
+    """A token of a second organization."""
+    return make_token(mongo_url, organization + 5000)
+
+
+@pytest.fixture
 def client(running: ServiceProcess, token: str) -> Iterator[Client]:
     with Client(running.url, token, patience=10) as client:
         yield client

@@ -67,6 +67,14 @@ class Breaking:
                 near.shutdown(socket.SHUT_RDWR)
 
 
+def interrupted(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
+    """Run an export to a CSV that ends when everything is read."""
+    with monkeypatch.context() as patch:
+        patch.setattr("sds_client.cli.tables._cell", lambda value: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(command)
+
+
 @pytest.mark.parametrize("name", ["x.ndjson", "x.ndjson.gz", "x.jsonl"])
 def test_an_export_holds_every_item_as_the_api_gives_it(client: Client, tmp_path: Path, name: str, capsys: Any) -> None:
     client.push("group", [make_output(n) for n in range(30)])
@@ -147,10 +155,7 @@ def test_a_table_that_cannot_be_written_leaves_what_was_read_for_the_next_try(
 ) -> None:
     client.push("group", [make_output(1)])
     command = ["outputs", "export", "group", "--out", str(tmp_path / "x.csv")]
-    with monkeypatch.context() as patch:
-        patch.setattr("sds_client.cli.tables._cell", lambda value: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            main(command)
+    interrupted(monkeypatch, command)
     assert left(tmp_path) == ["x.csv.part", "x.csv.part.json"]
     assert main(command) == 0
     assert left(tmp_path) == ["x.csv"]
@@ -230,6 +235,43 @@ def test_a_part_of_another_export_is_discarded(client: Client, tmp_path: Path) -
     assert main(["outputs", "export", "group", "--out", str(tmp_path / "x.ndjson")]) == 0
     assert lines(tmp_path / "x.ndjson") == list(client.outputs("group"))
     assert left(tmp_path) == ["x.ndjson"]
+
+
+def test_a_part_of_another_organization_is_discarded(
+    client: Client, running: ServiceProcess, other_token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.push("group", [make_output(n) for n in range(3)])
+    command = ["outputs", "export", "group", "--out", str(tmp_path / "x.csv"), "--fields", "key_hash"]
+    interrupted(monkeypatch, command)
+    monkeypatch.setenv("SDS_TOKEN", other_token)
+    with Client(running.url, other_token) as other:
+        other.push("group", [make_output(n) for n in range(3, 8)])
+    assert main(command) == 0
+    with (tmp_path / "x.csv").open(newline="") as file:
+        assert [row["key_hash"] for row in csv.DictReader(file)] == [f"key-{n}" for n in range(3, 8)]
+
+
+def test_an_export_that_continues_says_so(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    client.push("group", [make_output(n) for n in range(3)])
+    command = ["outputs", "export", "group", "--out", str(tmp_path / "x.csv")]
+    interrupted(monkeypatch, command)
+    os.utime(tmp_path / "x.csv.part", (1769860800, 1769860800))
+    assert main(command) == 0
+    assert "continuing x.csv.part of 2026-01-31T12:00:00Z, 3 items\n" in capsys.readouterr().err
+
+
+def test_the_export_of_a_job_begins_again_because_an_unchanged_item_may_have_joined_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.push("group", [make_output(1), make_output(2, root_job_id="job-2")])
+    command = ["outputs", "export", "group", "--out", str(tmp_path / "x.csv"), "--job-id", "job-2"]
+    interrupted(monkeypatch, command)
+    client.push("group", [make_output(1, root_job_id="job-2")])
+    assert main(command) == 0
+    with (tmp_path / "x.csv").open(newline="") as file:
+        assert [row["key_hash"] for row in csv.DictReader(file)] == ["key-1", "key-2"]
 
 
 def test_a_consumer_that_takes_longer_than_the_patience_continues_after_a_lost_connection(

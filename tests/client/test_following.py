@@ -81,6 +81,22 @@ def test_a_cursor_file_of_another_group_or_filter_is_refused(client: Client, tmp
         list(client.follow("group", cursor_file=file, live=False))
 
 
+def test_a_cursor_file_of_another_organization_or_service_is_refused(
+    client: Client, running: ServiceProcess, other_token: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "cursor"
+    client.push("group", make_outputs(1))
+    list(client.follow("group", cursor_file=file, live=False))
+    kept = file.read_text()
+    with Client(running.url, other_token) as other, pytest.raises(ValueError, match="another organization"):
+        list(other.follow("group", cursor_file=file, live=False))
+    file.write_text(kept.replace(running.url, "https://staging.example"))
+    with pytest.raises(ValueError, match=r"a cursor of https://staging\.example: .* change \"url\""):
+        list(client.follow("group", cursor_file=file, live=False))
+    file.write_text(kept)
+    assert list(client.follow("group", cursor_file=file, live=False)) == []
+
+
 @pytest.mark.slow
 def test_a_follower_outlives_a_restart_of_the_service(mongo_url: str, token: str) -> None:
     with ServiceProcess(mongo_url) as first, Client(first.wait_until_ready().url, token) as client:
@@ -99,6 +115,8 @@ def test_a_follower_outlives_a_restart_of_the_service(mongo_url: str, token: str
 
 
 # What is asked, and what is made of the response
+
+OWNER = {"organization_id": 1}
 
 
 def item(id: int, **changes: Any) -> dict[str, Any]:
@@ -130,12 +148,14 @@ async def test_waiting_longer_than_the_timeout_is_no_failure() -> None:
 async def test_empty_pages_before_the_end_are_passed_and_not_read_again(tmp_path: Path) -> None:
     file = tmp_path / "cursor"
     responses = [page([], 100), page([], 200), page([item(250)], 300), page([], 400), page([])]
-    async with peer(*responses, page([])) as service, AsyncClient(service.url, "t") as client:
+    responses = [OWNER, *responses, OWNER, page([])]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
         found = [i["id"] async for i in client.follow("group", cursor_file=file, live=False, is_approved=True)]
         assert found == [250]
         assert [i async for i in client.follow("group", cursor_file=file, live=False, is_approved=True)] == []
-    assert [request.query["cursor"] for request in service.requests] == ["0", "100", "200", "300", "400", "400"]
-    assert {request.query["is_approved"] for request in service.requests} == {"true"}
+    asked = [request.query for request in service.requests if "/outputs/" in request.path]
+    assert [query["cursor"] for query in asked] == ["0", "100", "200", "300", "400", "400"]
+    assert {query["is_approved"] for query in asked} == {"true"}
 
 
 async def test_empty_pages_before_the_end_are_passed_by_a_plain_read() -> None:
@@ -147,14 +167,14 @@ async def test_empty_pages_before_the_end_are_passed_by_a_plain_read() -> None:
 
 async def test_a_cursor_that_expired_says_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "cursor"
-    file.write_text('{"group": "group", "filters": {"deleted": "true"}, "cursor": 7}')
-    async with peer(failure(410, "cursor_expired")) as service, AsyncClient(service.url, "t") as client:
+    file.write_text('{"group": "group", "filters": {"deleted": "true"}, "cursor": 7}')  # an earlier file
+    async with peer(OWNER, failure(410, "cursor_expired")) as service, AsyncClient(service.url, "t") as client:
         with pytest.raises(CursorExpired) as caught:
             await anext(client.follow("group", cursor_file=file, deleted=True))
     assert caught.value.status == 410
     told = "410: the cursor 7 is too old to learn of every deletion since: remove "
     assert str(caught.value) == f"{told}{file}, empty the copy and follow again from cursor 0"
-    assert service.requests[0].query["deleted"] == "true"
+    assert service.requests[1].query["deleted"] == "true"
 
 
 async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_pause() -> None:

@@ -19,6 +19,7 @@ from sds_client.cli import csv_input
 from sds_client.writing import key_hash
 from tests.support.api import make_output
 from tests.support.files import left
+from tests.support.processes import ServiceProcess, make_token
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -58,6 +59,35 @@ def test_an_import_goes_on_where_it_broke_off(client: Client, tmp_path: Path, ca
     assert main(["outputs", "import", "group", str(file)]) == 0
     assert "200 created, 0 updated, 0 unchanged" in capsys.readouterr().err
     assert left(tmp_path) == ["x.ndjson"]
+
+
+def test_an_import_does_not_continue_that_of_another_organization(
+    client: Client, running: ServiceProcess, other_token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.ndjson"
+    items = [make_output(n) for n in range(3)]
+    file.write_text("\n".join([*map(json.dumps, items), "{broken"]))
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert len(list(client.outputs("group"))) == 3
+    monkeypatch.setenv("SDS_TOKEN", other_token)
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    with Client(running.url, other_token) as other:
+        assert len(list(other.outputs("group"))) == 3
+
+
+def test_an_import_needs_only_the_scope_write_and_says_that_it_continues(
+    client: Client, mongo_url: str, organization: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("SDS_TOKEN", make_token(mongo_url, organization, "write"))
+    file = tmp_path / "x.ndjson"
+    file.write_text("\n".join([*(json.dumps(make_output(n)) for n in range(3)), "{broken"]))
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert len(list(client.outputs("group"))) == 3
+    [kept] = tmp_path.glob("*.import")
+    os.utime(kept, (1769860800, 1769860800))
+    capsys.readouterr()
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert "continuing the import of 2026-01-31T12:00:00Z after 3 items\n" in capsys.readouterr().err
 
 
 def test_a_line_that_is_not_json_is_named(client: Client, tmp_path: Path, capsys: Any) -> None:
@@ -130,6 +160,15 @@ def test_a_table_of_any_columns_can_be_imported(client: Client, tmp_path: Path) 
     assert ash["data"] == {"sku": "200", "title": "Ash"}
     assert (oak["root_job_id"], oak["tags"], ash["tags"]) == ("table", {"country": "Peru"}, {})
     assert oak["key_hash"] == key_hash({"sku": "100"}, ["sku"])
+
+
+@pytest.mark.parametrize("column", ["sku", "data.sku"])
+def test_the_key_of_a_text_column_does_not_depend_on_other_rows(client: Client, tmp_path: Path, column: str) -> None:
+    monday = f"source_url,{column}\nhttps://a.example/1,100\n"
+    tuesday = f"{monday}https://a.example/2,007\n"
+    for text in (monday, tuesday):
+        assert load(tmp_path / "x.csv", text, "--job-id", "j", "--key-fields", "sku", "--text", column) == 0
+    assert [item["data"]["sku"] for item in client.outputs("group")] == ["100", "007"]
 
 
 def test_the_id_in_an_export_of_some_fields_is_not_data(client: Client, tmp_path: Path) -> None:

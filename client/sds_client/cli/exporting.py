@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sds_client.cli import tables
+from sds_client.cli import printing, tables
 from sds_client.cli.progress import Progress
 from sds_client.paths import read_query
 from sds_client.sync import Client
@@ -27,16 +27,20 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
     """Write a group to a file and return the number of items. Raises NothingFoundError when there are none.
 
     Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
-    interruption, with the same group and filters, it continues after the last complete line there. A part of
-    another export is discarded.
+    interruption, with the same organization, group and filters, it continues after the last complete line there. A
+    part of another export is discarded, and so is one of a job: an unchanged item can join the job behind the cursor.
     """
     _check_name(out)
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
-    asked = json.dumps({"url": client.url, "group": group, "query": read_query(options)})
+    query, organization = read_query(options), client.token()["organization_id"]
+    asked = json.dumps({"url": client.url, "organization_id": organization, "group": group, "query": query})
     cursor, count = 0, 0
-    if part.exists() and about.exists() and about.read_text() == asked:
+    if not {"job_id", "change"} & query.keys() and part.exists() and about.exists() and about.read_text() == asked:
+        written = printing.modified(part)
         cursor, count = _resume(part)
-    total = None if read_query(options) else client.group(group)["items"]
+        if cursor:
+            printing.tell(f"continuing {part.name} of {written}, {printing.count(count, 'item')}\n")
+    total = None if query else client.group(group)["items"]
     progress = Progress(f"export of {group}", count)
     try:
         with part.open("ab" if cursor else "wb") as file:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from sds_client.cli import csv_input
+from sds_client.cli.printing import count, modified, tell
 from sds_client.cli.progress import Progress
 from sds_client.errors import ClientError
 from sds_client.sync import Client
@@ -51,15 +52,18 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
     The number of items stored is kept in `FILE.….import` until all are. Items written twice do no harm.
     """
     status = file.stat()
-    identity = f"{client.url}\0{group}\0{status.st_size}\0{status.st_mtime_ns}\0{completion}\0{text_columns}"
+    target = f"{client.url}\0{_owner(client)}\0{group}"
+    identity = f"{target}\0{status.st_size}\0{status.st_mtime_ns}\0{completion}\0{text_columns}"
     kept = file.with_name(f"{file.name}.{hashlib.sha256(identity.encode()).hexdigest()[:12]}.import")
     done = int(kept.read_text()) if kept.exists() else 0
+    if done:
+        tell(f"continuing the import of {modified(kept)} after {count(done, 'item')}\n")
     source = _Source(file, done, completion, text_columns)
     progress = Progress(f"import into {group}", done)
 
-    def stored(count: int, _: Any) -> None:
+    def stored(number: int, _: Any) -> None:
         nonlocal done
-        done += count
+        done += number
         with suppress(OSError):  # in a folder that cannot be written the import works, but cannot be continued
             beside = kept.with_name(f"{kept.name}.tmp")
             beside.write_text(str(done))
@@ -75,6 +79,16 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
     kept.unlink(missing_ok=True)
     progress.finish(f"{pushed.created:,} created, {pushed.updated:,} updated, {pushed.unchanged:,} unchanged")
     return pushed
+
+
+def _owner(client: Client) -> int | str:
+    """Return the organization of the client's token; of a token without the scope `read`, a digest of it."""
+    try:
+        return client.token()["organization_id"]
+    except ClientError as error:
+        if error.status != 403:
+            raise
+        return client._transport.token_digest
 
 
 class _Source:

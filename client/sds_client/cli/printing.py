@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
 
 _MIN_WIDTH = 8
 
@@ -26,6 +30,27 @@ def show(result: Result, as_json: bool) -> None:
     text = json.dumps(result.value, ensure_ascii=False, indent=2) if as_json else result.text
     if text:
         print(text)
+
+
+def tell(text: str, stream: TextIO | None = None) -> None:
+    """Write to standard error. A reader that has left, or a full disk, does not end the work."""
+    stream = stream or sys.stderr
+    try:
+        stream.write(text)
+        stream.flush()
+    except OSError:
+        discard(stream)
+
+
+def discard(stream: TextIO) -> None:
+    """Lead a stream nowhere; what it still holds would fail at the exit, with a code of its own."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def modified(file: Path) -> str:
+    """Return when a file was last changed."""
+    return datetime.fromtimestamp(file.stat().st_mtime, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def count(number: int, noun: str) -> str:

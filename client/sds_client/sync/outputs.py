@@ -124,8 +124,10 @@ class Outputs(Base):
         item is seen *at least once*: after a kill, those of the last second or of the last page are yielded again.
         `cursor` is where to begin without a file.
         """
-        start = {"cursor": cursor}
-        with Follower(self._transport, group, cursor_file, live, start, page_size, deleted, options) as follower:
+        start, owner = {"cursor": cursor}, None
+        if cursor_file is not None:
+            owner = (self._wait(self._transport.call("GET", "/v1/token"))).json["organization_id"]
+        with Follower(self._transport, group, cursor_file, owner, live, start, page_size, deleted, options) as follower:
             while (page := self._wait(follower.page())) is not None:
                 for item in page:
                     yield item
@@ -145,7 +147,7 @@ class Outputs(Base):
         page is empty; its position is beyond all to which the filters were applied.
         """
         start = position or {"cursor": 0}
-        follower = Follower(self._transport, group, None, False, start, page_size, True, options)
+        follower = Follower(self._transport, group, None, None, False, start, page_size, True, options)
         while (page := self._wait(follower.page())) is not None:
             yield page, follower.position
         yield [], follower.position
