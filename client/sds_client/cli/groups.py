@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, count, table
 from sds_client.cli.progress import Progress
-from sds_client.cli.running import VERDICT_FAILED, command
+from sds_client.cli.running import VERDICT_FAILED, command, storing_command
 from sds_client.sync import Client
 from sds_client.types import Job
 
@@ -107,14 +107,14 @@ def groups_list(client: Client) -> Result:
     return Result(groups, table(groups, columns, "no groups"))
 
 
-@command
+@storing_command
 def groups_retention(client: Client, group: str, days: int | None) -> Result:
     client.set_retention(group, days)
     kept = "for ever" if days is None else f"for {count(days, 'day')} after they were last scraped"
     return Result({"group_id": group, "retention_days": days}, f"items of {group} are kept {kept}")
 
 
-@command
+@storing_command
 def groups_delete(client: Client, group: str, yes: bool) -> Result:
     confirm(f"Delete the group {group} with all outputs, reviews and jobs?", yes)
     total, progress = client.group(group)["items"], Progress(f"deletion of {group}")
@@ -146,7 +146,7 @@ def jobs_show(client: Client, group: str, job_id: str) -> Result:
     return _judged(client.job(group, job_id))
 
 
-@command
+@storing_command
 def jobs_finish(
     client: Client, group: str, job_id: str, failed: bool, series: str | None, delete_missing: bool
 ) -> Result:
@@ -170,7 +170,7 @@ def rules_show(client: Client, group: str) -> Result:
     return Result(rules, "\n".join(map(json.dumps, rules)) or f"no rules in group {group!r}")
 
 
-@command
+@storing_command
 def rules_set(client: Client, group: str, file: str) -> Result:
     text = sys.stdin.read() if file == "-" else Path(file).read_text()
     try:
@@ -188,7 +188,7 @@ def reviews_list(client: Client, group: str) -> Result:
     return Result(reviews, table(reviews, columns, f"no reviews in group {group!r}"))
 
 
-@command
+@storing_command
 def reviews_add(client: Client, group: str, job_id: str, status: str, comment: str) -> Result:
     [review] = client.add_reviews(group, [{"job_id": job_id, "status": status, "comment": comment}])
     return Result(review, f"{job_id}: {status}")

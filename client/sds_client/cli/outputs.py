@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from sds_client.cli import exporting, importing
-from sds_client.cli.printing import Result
+from sds_client.cli.printing import Result, discard
 from sds_client.cli.progress import Progress
-from sds_client.cli.running import command
+from sds_client.cli.running import command, storing_command
 from sds_client.patching import Patched
 from sds_client.paths import check_filled, delete_query, read_query
 from sds_client.state import chunks
 from sds_client.sync import Client
+from sds_client.types import Deletion, Output
 
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
@@ -55,7 +59,8 @@ def _add_import(actions: argparse._SubParsersAction[Any], common: argparse.Argum
         help="write a file to a group; run it again to continue after an interruption",
         description="A CSV has the columns that `outputs export` writes, or any others: a column that is not a field "
         "of an output goes into its data. A column that holds nothing but numbers is read as numbers, likewise true "
-        "and false, and JSON; --text keeps the text.",
+        "and false, and JSON; --text keeps the text. Name the key fields of a CSV in --text too: the key of 100 as a "
+        "number is another than that of 100 in a column that is text because of a 007 in another row.",
     )
     import_.add_argument("group")
     import_.add_argument("file", type=Path, help="NDJSON or CSV, compressed with gzip or not")
@@ -101,7 +106,12 @@ def _add_follow(commands: argparse._SubParsersAction[Any], common: argparse.Argu
         "follow", parents=[common], help="print what is new or changed in a group as NDJSON, and wait for more"
     )
     follow.add_argument("group")
-    follow.add_argument("--cursor-file", type=Path, help="where to remember how far it came, for the next run")
+    follow.add_argument(
+        "--cursor-file",
+        type=Path,
+        help="where to remember how far it came, for the next run; when the reader of the output leaves, "
+        "the exit code is 1 and the next run begins where this one began",
+    )
     follow.add_argument("--deleted", action="store_true", help="print deletions too")
     follow.add_argument("--once", action="store_true", help="stop at the present end instead of waiting")
     _add_filters(follow)
@@ -141,14 +151,14 @@ def outputs_export(client: Client, group: str, out: Path, source_url: str | None
     return Result({"items": exporting.export(client, group, out, selected), "file": str(out)}, "")
 
 
-@command
+@storing_command
 def outputs_import(
     client: Client, group: str, file: Path, job_id: str | None, key_fields: tuple[str, ...], text: tuple[str, ...]
 ) -> Result:
     return Result(vars(importing.load(client, group, file, importing.Completion(job_id, key_fields), text)), "")
 
 
-@command
+@storing_command
 def outputs_approve(
     client: Client, group: str, output_id: list[str], all: bool, withdraw: bool, source_url: str | None, **given: Any
 ) -> Result:
@@ -198,7 +208,7 @@ def _approve_matching(client: Client, group: str, filters: dict[str, Any], appro
     return patched
 
 
-@command
+@storing_command
 def outputs_delete(client: Client, group: str, source_url: str | None, all: bool, yes: bool, **given: Any) -> Result:
     filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
     if all:
@@ -230,9 +240,30 @@ def follow_group(
     selected = {"url": source_url, **filters}
     read_query(selected)  # a mistake is an error before the first wait
     options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
-    for item in client.follow(group, **options):
-        sys.stdout.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
-        sys.stdout.flush()
+    before = cursor_file.read_bytes() if cursor_file is not None and cursor_file.exists() else None
+    following = cast(Generator[Output | Deletion], client.follow(group, **options))
+    try:
+        with closing(following):
+            for item in following:
+                sys.stdout.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
+                sys.stdout.flush()
+    except BrokenPipeError:
+        if cursor_file is None:
+            raise
+        discard(sys.stdout)
+        _restore(cursor_file, before)
+        reason = "the reader of standard output has left, perhaps before it read everything"
+        raise ValueError(f"{reason}: the cursor is again where this run began") from None
+
+
+def _restore(file: Path, content: bytes | None) -> None:
+    """Give a file its earlier content again, or remove it if there was none."""
+    if content is None:
+        file.unlink(missing_ok=True)
+        return
+    beside = file.with_name(f".{file.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(file)
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TextIO
 
-from sds_client.cli.printing import count
+from sds_client.cli.printing import count, tell
 
 _REDRAW, _LINE = 0.1, 10.0
 _BAR = 16
@@ -37,8 +37,7 @@ class Progress:
     def finish(self, word: str) -> None:
         """Show the result, with the number of items and the rate."""
         text = f"{self._what}: {word}, {count(self._items, 'item')}{self._rate()}"
-        self._stream.write(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n")
-        self._stream.flush()
+        tell(f"\r\x1b[K{text}\n" if self._terminal else f"{text}\n", self._stream)
 
     def _show(self) -> None:
         self._shown = time.monotonic()
@@ -49,10 +48,9 @@ class Progress:
             parts = [f"{bar}{self._fraction:.0%}", *parts, *self._left(self._fraction)]
         text = f"{self._what}: {', '.join(parts)}"
         if self._terminal:
-            self._stream.write("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1])
+            tell("\r\x1b[K" + text[: shutil.get_terminal_size().columns - 1], self._stream)
         else:
-            self._stream.write(text + "\n")
-        self._stream.flush()
+            tell(text + "\n", self._stream)
 
     def _rate(self) -> str:
         seconds = time.monotonic() - self._started

@@ -7,12 +7,11 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from sds_client.cli import printing, settings
 from sds_client.cli.exporting import NothingFoundError
-from sds_client.cli.printing import Result
+from sds_client.cli.printing import Result, discard, tell
 from sds_client.errors import ClientError
 from sds_client.sync import Client
 from sds_client.transport import Waiting
@@ -34,7 +33,15 @@ def options() -> argparse.ArgumentParser:
 
 def command(work: Callable[..., Result | None]) -> Callable[..., int]:
     """Make a command of a function: give it a client, show its result, and turn an exception into an exit code."""
+    return _command(work, stores=False)
 
+
+def storing_command(work: Callable[..., Result | None]) -> Callable[..., int]:
+    """Make a command that stores or deletes something: it fails when its result cannot be shown."""
+    return _command(work, stores=True)
+
+
+def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., int]:
     @functools.wraps(work)
     def run(url: str | None = None, token: str | None = None, as_json: bool = False, **given: Any) -> int:
         umask = os.umask(0o077)  # files for the owner only: cookies are as good as passwords
@@ -46,21 +53,22 @@ def command(work: Callable[..., Result | None]) -> Callable[..., int]:
             sys.stdout.flush()
             return result.code if result else 0
         except NothingFoundError as error:
-            print(f"error: {error}", file=sys.stderr)
+            tell(f"error: {error}\n")
             return NOTHING_FOUND
         except (ClientError, ValueError) as error:
-            print(f"error: {error}", file=sys.stderr)
+            tell(f"error: {error}\n")
             return 1
         except BrokenPipeError:  # the reader of standard output, such as `head`, has enough
-            with suppress(OSError, ValueError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
+            discard(sys.stdout)
+            if stores:
+                tell("error: nobody reads the result of the command\n")
+            return 1 if stores else 0
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
-            print(f"error: {place}{error.strerror}", file=sys.stderr)
+            tell(f"error: {place}{error.strerror}\n")
             return 1
         except KeyboardInterrupt:
-            print("\nstopped; run the same command again to continue", file=sys.stderr)
+            tell("\nstopped; run the same command again to continue\n")
             return 130
         finally:
             os.umask(umask)
@@ -72,7 +80,4 @@ def _report_wait(waiting: Waiting) -> None:
     """Print what a command waits for; a service that was never reached is an error at once."""
     if waiting.error.status == 0 and not waiting.has_responded:
         raise waiting.error
-    print(
-        f"waiting for the service ({waiting.error}); giving up in {waiting.seconds:.0f} s, Ctrl-C stops",
-        file=sys.stderr,
-    )
+    tell(f"waiting for the service ({waiting.error}); giving up in {waiting.seconds:.0f} s, Ctrl-C stops\n")

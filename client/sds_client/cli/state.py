@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sds_client import formats
-from sds_client.cli.printing import Result, count, table
-from sds_client.cli.running import command
+from sds_client.cli.printing import Result, count, table, tell
+from sds_client.cli.running import command, storing_command
 from sds_client.sync import Client
 
 
@@ -60,7 +60,7 @@ def _add_records(
     delete.set_defaults(command=actions[1])
 
 
-@command
+@storing_command
 def state_import(client: Client, file: Path) -> Result:
     counts = client.set_storage_state(formats.read(file.read_bytes()))
     kinds = {"cookies": counts.cookies, "local storage": counts.local_storage}
@@ -75,10 +75,8 @@ def state_export(client: Client, domain: str | None, format: str, out: Path | No
     state = client.storage_state(domain)
     text = formats.write(state, format)
     if format != "playwright" and state["origins"]:
-        print(
-            f"local storage of {count(len(state['origins']), 'origin')} left out: the format {format} cannot hold it",
-            file=sys.stderr,
-        )
+        origins = count(len(state["origins"]), "origin")
+        tell(f"local storage of {origins} left out: the format {format} cannot hold it\n")
     if out is None:
         sys.stdout.write(text)
         return None
@@ -97,7 +95,7 @@ def cookies_list(client: Client, domain: str | None, active: bool) -> Result:
     return Result(cookies, table(shown, columns, "no cookies"))
 
 
-@command
+@storing_command
 def cookies_delete(client: Client, **filters: Any) -> Result:
     deleted = client.delete_cookies(**filters)
     return Result({"deleted": deleted}, f"deleted {count(deleted, 'cookie')}")
@@ -111,7 +109,7 @@ def storage_list(client: Client, domain: str | None, active: bool) -> Result:
     return Result(entries, table(shown, columns, "no local storage"))
 
 
-@command
+@storing_command
 def storage_delete(client: Client, **filters: Any) -> Result:
     deleted = client.delete_local_storage(**filters)
     return Result({"deleted": deleted}, "deleted 1 entry" if deleted == 1 else f"deleted {deleted:,} entries")

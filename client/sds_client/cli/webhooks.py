@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from sds_client.cli.printing import Result, table
-from sds_client.cli.running import command
+from sds_client.cli.running import command, storing_command
 from sds_client.sync import Client
 
 _EVENTS = ("job.finished", "group.changed")
@@ -49,19 +49,19 @@ def webhooks_list(client: Client) -> Result:
     return Result(webhooks, table(webhooks, columns, "no webhooks"))
 
 
-@command
+@storing_command
 def webhooks_add(client: Client, address: str, events: list[str] | None, group: str | None, label: str) -> Result:
     webhook = client.add_webhook(address, events or _EVENTS, group=group, label=label)
     return Result(webhook, f"webhook {webhook['webhook_id']}\nsecret, shown only this once: {webhook['secret']}")
 
 
-@command
+@storing_command
 def webhooks_delete(client: Client, webhook_id: str) -> Result:
     client.delete_webhook(webhook_id)
     return Result({"deleted": 1}, "deleted")
 
 
-@command
+@storing_command
 def webhooks_test(client: Client, webhook_id: str) -> Result:
     delivery = client.test_webhook(webhook_id)
     outcome = delivery["error"] or f"status {delivery['status']}"
