@@ -114,7 +114,7 @@ class Metrics:
         self.add_resource("connections", lambda: limits.requests.used, lambda: limits.requests.total)
         self.add_resource("readers", lambda: limits.waiting.used, lambda: limits.waiting.total)
         self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
-        self.add_resource("lanes", lambda: store.outputs.lanes)
+        self.add_resource("lanes", lambda: store.outputs.lanes.busy)
         store.pool.on_command = self._observe_command
         self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
         self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)

@@ -94,7 +94,7 @@ async def _write(store: Store) -> None:
         await _write_shop(store, dice, today)
         await _write_offers(store, dice, today)
     finally:
-        store.outputs.set_clock(None)
+        store.outputs.ids.clock = None
     await store.cookies.set(
         ORGANIZATION,
         [
@@ -165,7 +165,7 @@ async def _crawl(
     store: Store, group: Group, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
 ) -> None:
     """Write the items of a crawl, and finish it."""
-    store.outputs.set_clock(date)
+    store.outputs.ids.clock = date
     items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
     encode = await store.outputs.door(group)
     await store.outputs.write(group, list(map(encode, items)))

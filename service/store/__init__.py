@@ -220,7 +220,7 @@ class Store:
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
         await self.watch.close()
-        await self.outputs.close()
+        await self.outputs.lanes.close()
         await close(self.client)
 
     def _look_after_groups(self) -> None:

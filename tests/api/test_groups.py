@@ -79,9 +79,9 @@ async def test_the_list_shows_thirty_days_and_the_stats_all(api: Api, store: Sto
 
 
 async def test_every_day_keeps_its_counts(api: Api, store: Store) -> None:
-    store.outputs.set_clock(datetime(2026, 1, 31, tzinfo=UTC))
+    store.outputs.ids.clock = datetime(2026, 1, 31, tzinfo=UTC)
     await api.ok("/v1/outputs/shop", [make_output(n) for n in range(3)])
-    store.outputs.set_clock(None)
+    store.outputs.ids.clock = None
     await api.ok("/v1/outputs/shop", [make_output(3), make_output(0, data={"title": "New"})])
     assert (await stats(api))["days"] == [
         {"date": "2026-01-31", "created": 3, "changed": 0, "net": 3},
@@ -90,9 +90,9 @@ async def test_every_day_keeps_its_counts(api: Api, store: Store) -> None:
 
 
 async def test_deletions_take_from_the_items_and_from_the_net_of_their_day(admin: Api, store: Store) -> None:
-    store.outputs.set_clock(datetime(2026, 1, 31, tzinfo=UTC))
+    store.outputs.ids.clock = datetime(2026, 1, 31, tzinfo=UTC)
     await admin.ok("/v1/outputs/shop", [make_output(n, is_approved=True) for n in range(3)])
-    store.outputs.set_clock(None)
+    store.outputs.ids.clock = None
     await admin.delete("/v1/outputs/shop?url=https://shop.example/p/1")
     found = await stats(admin)
     assert (found["items"], found["approved"], found["jobs"]) == (2, 2, 1)

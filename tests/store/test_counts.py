@@ -408,19 +408,19 @@ async def days(group: Group, store: Store) -> list[tuple[str, int, int]]:
 
 async def test_a_batch_counts_for_the_day_of_its_date(store: Store, other: Store, group: Group) -> None:
     """Not for that on which it is finished: this one is ended after midnight, by another process."""
-    store.outputs.set_clock(datetime(2020, 2, 2, 23, 59, 59, tzinfo=UTC))
+    store.outputs.ids.clock = datetime(2020, 2, 2, 23, 59, 59, tzinfo=UTC)
     await killed_at(store, "written", group.write(store, make_output(1), make_output(2)))
     await reap(other, group)
-    store.outputs.set_clock(None)
+    store.outputs.ids.clock = None
     await group.write(store, version(1), make_output(3))
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     assert await days(group, store) == [("2020-02-02", 2, 0), (today, 1, 1)]
 
 
 async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Group) -> None:
-    store.outputs.set_clock(datetime(2020, 2, 2, tzinfo=UTC))
+    store.outputs.ids.clock = datetime(2020, 2, 2, tzinfo=UTC)
     await group.write(store, make_output(1))
-    store.outputs.set_clock(None)
+    store.outputs.ids.clock = None
     today = datetime.now(UTC).strftime("%Y-%m-%d")
     other = Group(group.organization, "chairs")
     await other.write(store, make_output(1))

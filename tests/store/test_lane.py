@@ -42,7 +42,7 @@ async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
 async def test_patches_of_one_request_share_a_round_however_they_name_their_items(store: Store, group: Group) -> None:
     """With a slow database a round takes seconds: four of them, one after the other, would never end in time."""
     written = await group.write(store, *(make_output(n) for n in range(4)))
-    before = store.outputs._lanes.rounds
+    before = store.outputs.lanes.rounds
     done = await group.patch(
         store,
         Patch("output_id", written[0]["output_id"], is_approved=True),
@@ -51,14 +51,14 @@ async def test_patches_of_one_request_share_a_round_however_they_name_their_item
         Patch("key_hash", "key-3", tags={"note": "b"}),
     )
     assert [each["result"] for each in done] == ["updated"] * 4
-    assert store.outputs._lanes.rounds == before + 1
+    assert store.outputs.lanes.rounds == before + 1
 
 
 async def test_writes_that_come_together_share_rounds(store: Store, group: Group) -> None:
     await group.write(store, make_output(64))  # now the settings of the group are known
-    before = store.outputs._lanes.rounds
+    before = store.outputs.lanes.rounds
     results = await asyncio.gather(*(group.write(store, make_output(n)) for n in range(64)))
-    assert store.outputs._lanes.rounds <= before + 2
+    assert store.outputs.lanes.rounds <= before + 2
     assert [r["result"] for (r,) in results] == ["created"] * 64
     assert [r["key_hash"] for (r,) in results] == [f"key-{n}" for n in range(64)]
     assert {item["id"] for item in await group.read(store, cursor=1)} == {r["id"] for (r,) in results}
@@ -166,7 +166,7 @@ async def test_a_write_whose_caller_is_gone_before_it_begins_is_dropped(store: S
         for caller in (under_way, waiting):
             caller.cancel()
         await asyncio.wait([under_way, waiting])
-    await store.outputs.close()
+    await store.outputs.lanes.close()
     assert [item["data"] for item in await group.read(store)] == [{"version": 1}]
     assert not await group.in_flight(store)
 
@@ -185,12 +185,12 @@ async def test_a_cancelled_lane_leaves_nobody_waiting(store: Store, group: Group
     async with stopped_at(store, "before write", group.write(store, version(1))) as first:
         second = asyncio.ensure_future(group.write(store, version(2)))
         await asyncio.sleep(0)
-        (lane,) = store.outputs._lanes._lanes.values()
+        (lane,) = store.outputs.lanes._lanes.values()
         assert lane.task is not None
         lane.task.cancel()
         await asyncio.wait([first, second], timeout=60)
         assert first.cancelled() and second.cancelled()
-    assert not store.outputs._lanes._lanes
+    assert not store.outputs.lanes._lanes
     assert [r["result"] for r in await group.write(store, make_output(3))] == ["created"]
 
 
@@ -212,7 +212,7 @@ async def test_nothing_is_kept_of_a_write_that_is_done(
     try:
         for turn in range(3):
             await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
-        await store.outputs.close()
+        await store.outputs.lanes.close()
         await asyncio.sleep(0)
         assert len(made) == 15 and [each() for each in made] == [None] * 15
     finally:
@@ -284,7 +284,7 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
     first, failed, last = await joined(store, group, *[await group.encoded(store, make_output(n)) for n in (1, 2, 3)])
     assert isinstance(failed, AttributeError)
     assert [r["result"] for r in [*first, *last]] == ["created"] * 2
-    await store.outputs.close()
+    await store.outputs.lanes.close()
     assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-3"]
     assert not await group.in_flight(store)
 
@@ -432,7 +432,7 @@ async def test_a_write_that_ran_out_of_time_is_not_kept_in_memory(store: Store, 
         items = await group.encoded(store, make_output(2))
         with time_budget(0.01), pytest.raises(StoreUnavailable):
             await store.outputs.write(group.key, items)
-        assert not store.outputs._lanes._lanes[group.key].waiting
+        assert not store.outputs.lanes._lanes[group.key].waiting
 
 
 async def test_tags_of_more_bytes_than_one_reply_of_the_database_holds_are_all_patched(

@@ -43,7 +43,7 @@ async def patient(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
 
 def cut_commands(store: Store, monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool = False) -> list[str]:
     """Lose the connection at the first command of a kind that a lane sends, before or after it is done."""
-    real = store.outputs._lanes.database.command
+    real = store.outputs.lanes.database.command
     calls: list[str] = []
 
     async def command(command: dict[str, Any], **options: Any) -> Any:
@@ -54,7 +54,7 @@ def cut_commands(store: Store, monkeypatch: pytest.MonkeyPatch, name: str, *, be
             raise AutoReconnect("cut")
         return await real(command, **options)
 
-    monkeypatch.setattr(store.outputs._lanes, "database", Proxy(store.outputs._lanes.database, command))
+    monkeypatch.setattr(store.outputs.lanes, "database", Proxy(store.outputs.lanes.database, command))
     return calls
 
 
@@ -165,7 +165,7 @@ async def test_a_write_whose_client_has_its_503_does_not_come_back(
         with pytest.raises(StoreUnavailable):
             await late
         await group.write(other, version(3))
-    await store.outputs.close()
+    await store.outputs.lanes.close()
     items = {item["key_hash"]: item["data"] for item in await group.read(other)}
     assert items["key-1"] == {"version": 3}
     await look_after(other, group)
@@ -229,7 +229,7 @@ async def test_a_write_fenced_in_the_middle_is_completed(
             await reap(other, group)
         return await real(command, **options)
 
-    monkeypatch.setattr(store.outputs._lanes, "database", Proxy(store.database, in_two))
+    monkeypatch.setattr(store.outputs.lanes, "database", Proxy(store.database, in_two))
     results = await group.write(store, *(make_output(n) for n in range(5)))
     items = await group.read(other)
     assert {item["key_hash"] for item in items} == {f"key-{n}" for n in range(5)}

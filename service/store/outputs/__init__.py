@@ -53,13 +53,7 @@ class Outputs(Reading):
     """Reads and writes the outputs of a group."""
 
     def __init__(
-        self,
-        database: Database,
-        jobs: Jobs,
-        comparings: Comparings,
-        indexes: Indexes,
-        watch: Watch,
-        settings: Settings,
+        self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes, watch: Watch, settings: Settings
     ) -> None:
         self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
@@ -70,7 +64,7 @@ class Outputs(Reading):
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         super().__init__(self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
-        self._lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
+        self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
         self._comparings = comparings
         self._tails = Tails(self, watch, settings.mongo_timeout)
 
@@ -116,7 +110,7 @@ class Outputs(Reading):
 
     async def _apply(self, group: Group, changes: list[tuple[str, Any]]) -> list[Result]:
         self._indexes.require("outputs", "groups")
-        results = await self._lanes.apply(group, dict(changes))
+        results = await self.lanes.apply(group, dict(changes))
         return [results[output_id] for output_id, _ in changes]
 
     async def delete_matching(self, group: Group, query: Query, caller: str = "") -> tuple[int, bool]:
@@ -130,7 +124,7 @@ class Outputs(Reading):
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
-            rounds = self._lanes.rounds
+            rounds = self.lanes.rounds
             some = query._replace(cursor=cursor, limit=at_once)
             count, next_cursor = await self.delete_some(group, some)
             deleted, found = deleted + count, found or count > 0
@@ -139,7 +133,7 @@ class Outputs(Reading):
                     return deleted, False
                 next_cursor, found = 0, False
             cursor = next_cursor
-            others_write = self._lanes.rounds > rounds + 1  # this deletion made one of them
+            others_write = self.lanes.rounds > rounds + 1  # this deletion made one of them
             at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
@@ -153,19 +147,6 @@ class Outputs(Reading):
         deletes = [(output_id, Delete(frozenset([id]), query)) for output_id, id in selected]
         results = await self._apply(group, deletes)
         return sum(result["result"] == "updated" for result in results), next_cursor
-
-    def set_clock(self, moment: datetime | None) -> None:
-        """Set the clock for what this process writes, for demo data; None is the database's clock."""
-        self.ids.clock = moment
-
-    async def close(self) -> None:
-        """Wait for the writes under way."""
-        await self._lanes.close()
-
-    @property
-    def lanes(self) -> int:
-        """How many groups this process is writing."""
-        return self._lanes.busy
 
     @stored
     @without_time_limit
