@@ -19,8 +19,10 @@ from service.http.output.exports import OTHER, first_together
 from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
-# Raw bytes of items in a row group; may be exceeded by one page.
+# Raw bytes of items in the first row groups; may be exceeded by one page.
 _ROW_GROUP = 2 * 1024 * 1024
+# Memory that a column of a row group takes in the footer, which is kept until the end of the file.
+_FOOTER_BYTES = 900
 # Raw bytes of items that are Python objects at once: ten times as much memory.
 _SLICE = 128 * 1024
 _MAX_COLUMNS, _MAX_DEPTH = 2000, 16
@@ -45,7 +47,8 @@ async def rows(pages: AsyncIterator[Page], fields: tuple[str, ...], deletions: b
         while found:
             size += found[0].size
             await off_loop(found[0].size, partial(file.add, found.pop(0)))
-        if size >= _ROW_GROUP:
+        # As large as the footer so far: of both, memory then grows with the square root of the file.
+        if size >= max(_ROW_GROUP, file.footer_size):
             yield await off_loop(size, file.row_group)
             size = 0
         else:
@@ -170,11 +173,18 @@ class _File:
         self._schema: Any = None
         self._writer: Any = None
         self._batches: list[Any] = []
+        self._row_groups = 0
 
     @property
     def has_columns(self) -> bool:
         """Whether items were added, so that the columns are fixed."""
         return self._writer is not None
+
+    @property
+    def footer_size(self) -> int:
+        """About the memory of the footer of the row groups so far."""
+        columns = len(self._names) + _MAX_COLUMNS - self._room[0]
+        return self._row_groups * columns * _FOOTER_BYTES
 
     def see(self, pages: list[Page]) -> None:
         """Learn the columns from the first pages."""
@@ -199,6 +209,7 @@ class _File:
         if self._batches:
             table = pyarrow.Table.from_batches(self._batches, schema=self._schema)
             self._batches = []
+            self._row_groups += 1
             self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         return self._sink.take()
 
@@ -214,7 +225,11 @@ class _File:
             import pyarrow.parquet
 
             self._schema = pyarrow.schema([*self._columns(), (OTHER, pyarrow.string())])
-            self._writer = pyarrow.parquet.ParquetWriter(self._sink, self._schema, compression="zstd")
+            # The footer keeps the statistics of all row groups until the end: only those of short values.
+            statistics = [name for name in self._names if name in ("id", *_DATES)]
+            self._writer = pyarrow.parquet.ParquetWriter(
+                self._sink, self._schema, compression="zstd", write_statistics=statistics
+            )
 
     def _columns(self) -> Iterator[tuple[str, Any]]:
         import pyarrow
