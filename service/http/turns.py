@@ -1,12 +1,12 @@
-"""A fair queue: organizations take turns, each with its oldest waiter."""
+"""A fair queue: organizations take turns, and so do the tokens of one, each with its oldest waiter."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import time
-from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
@@ -25,40 +25,56 @@ TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
 
 
 class Waiting(Generic[T]):
-    """Waiters for something, by organization."""
+    """Waiters for something, by organization and holder."""
 
     def __init__(self) -> None:
-        self._queues: OrderedDict[int, deque[tuple[asyncio.Future[None], T]]] = OrderedDict()
+        self._lines: OrderedDict[int, OrderedDict[Hashable, OrderedDict[asyncio.Future[None], T]]] = OrderedDict()
 
     def __bool__(self) -> bool:
-        return bool(self._queues)
+        return bool(self._lines)
 
-    async def wait(self, wanted: T, give_back: Callable[[T], None]) -> None:
+    def has(self, holder: Hashable) -> bool:
+        """Return whether the holder has a waiter."""
+        return holder in self._lines.get(TENANT.get(), ())
+
+    async def wait(self, wanted: T, give_back: Callable[[T], None], holder: Hashable = None) -> None:
         """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment."""
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(TENANT.get(), deque()).append((turn, wanted))
+        tenant = TENANT.get()
+        line = self._lines.setdefault(tenant, OrderedDict()).setdefault(holder, OrderedDict())
+        line[turn] = wanted
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if not turn.cancelled():
                 give_back(wanted)
+            elif line.pop(turn, None) is not None and not line:
+                self._remove(tenant, holder)
             raise
 
     def let_in(self, may: Callable[[T], bool]) -> bool:
-        """Let in the next waiter that may enter, the oldest of its organization; return whether there was one."""
-        for tenant in list(self._queues):
-            queue = self._queues[tenant]
-            while queue and queue[0][0].done():  # it was cancelled
-                queue.popleft()
-            if queue and may(queue[0][1]):
-                queue.popleft()[0].set_result(None)
-                self._queues.move_to_end(tenant)
-                if not queue:
-                    del self._queues[tenant]
-                return True
-            if not queue:
-                del self._queues[tenant]
+        """Let in the next waiter that may enter, the oldest of its holder; return whether there was one."""
+        for tenant, lines in list(self._lines.items()):
+            for holder, line in list(lines.items()):
+                while line and (turn := next(iter(line))).done():  # it was cancelled
+                    del line[turn]
+                entered = bool(line) and may(line[turn])
+                if entered:
+                    del line[turn]
+                    turn.set_result(None)
+                    lines.move_to_end(holder)
+                    self._lines.move_to_end(tenant)
+                if not line:
+                    self._remove(tenant, holder)
+                if entered:
+                    return True
         return False
+
+    def _remove(self, tenant: int, holder: Hashable) -> None:
+        lines = self._lines[tenant]
+        del lines[holder]
+        if not lines:
+            del self._lines[tenant]
 
 
 class Turns:

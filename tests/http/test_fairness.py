@@ -75,6 +75,53 @@ async def test_a_returned_amount_goes_to_waiters_with_organizations_in_turn() ->
     assert order == ["b1", "a2", "b2", "a3"] and pool.used == 6
 
 
+class TestWaiting:
+    """Waiters of one organization whose first token has all of its share."""
+
+    @pytest.fixture
+    async def pool(self) -> Pool:
+        TENANT.set(1)
+        pool = Pool(256)
+        assert pool.take(Holder(1, "a"), 160) and pool.take(Holder(1, "b"), 30)
+        return pool
+
+    async def wait(self, pool: Pool, token_id: str, amount: int) -> asyncio.Task[None]:
+        task = asyncio.create_task(pool.take_in_turn(Holder(1, token_id), amount))
+        await asyncio.sleep(0)
+        return task
+
+    async def test_a_token_at_its_share_does_not_hold_up_another_one(self, pool: Pool) -> None:
+        TENANT.set(1)
+        first, second = await self.wait(pool, "a", 7), await self.wait(pool, "b", 7)
+        assert not first.done() and not second.done()
+        pool.put_back(Holder(1, "b"), 30)
+        await asyncio.wait_for(second, 10)
+        assert not first.done() and pool.used == 167
+        pool.put_back(Holder(1, "a"), 160)
+        await asyncio.wait_for(first, 10)
+        assert pool.used == 14
+
+    async def test_a_request_does_not_overtake_one_of_its_own_token(self, pool: Pool) -> None:
+        TENANT.set(1)
+        pool.put_back(Holder(1, "a"), 2)
+        large, small = await self.wait(pool, "a", 7), await self.wait(pool, "a", 1)
+        assert not large.done() and not small.done()
+        pool.put_back(Holder(1, "a"), 5)
+        await asyncio.wait_for(large, 10)
+        assert not small.done()
+        pool.put_back(Holder(1, "a"), 1)
+        await asyncio.wait_for(small, 10)
+
+    async def test_a_waiter_that_leaves_lets_a_smaller_one_in(self, pool: Pool) -> None:
+        TENANT.set(1)
+        pool.put_back(Holder(1, "a"), 2)
+        large, small = await self.wait(pool, "a", 7), await self.wait(pool, "a", 1)
+        large.cancel()
+        await asyncio.wait_for(small, 10)
+        assert not pool._waiting
+        assert (await self.wait(pool, "a", 1)).done()
+
+
 async def test_a_queue_lets_organizations_in_by_turns() -> None:
     turns, go = Turns(1), asyncio.Event()
     order: list[str] = []

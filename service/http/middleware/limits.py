@@ -62,13 +62,20 @@ class Pool:
         return True
 
     async def take_in_turn(self, holder: Holder, amount: int = 1) -> None:
-        """Take an amount as soon as there is enough; organizations take turns."""
-        if not self.take(holder, amount):
-            await self._waiting.wait((holder, amount), lambda wanted: self.put_back(*wanted))
+        """Take an amount as soon as there is enough; organizations take turns, and a holder's own keep their order."""
+        if self._waiting.has(holder) or not self.take(holder, amount):
+            try:
+                await self._waiting.wait((holder, amount), lambda wanted: self.put_back(*wanted), holder)
+            except asyncio.CancelledError:
+                self._let_in()  # the next one of this holder may want less
+                raise
 
     def put_back(self, holder: Holder, amount: int = 1) -> None:
         """Return an amount that was taken."""
         self._count(holder, -amount)
+        self._let_in()
+
+    def _let_in(self) -> None:
         while self._waiting and self._waiting.let_in(lambda wanted: self.take(*wanted)):
             pass
 
