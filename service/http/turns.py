@@ -48,8 +48,10 @@ class Waiting(Generic[T]):
         except asyncio.CancelledError:
             if not turn.cancelled():
                 give_back(wanted)
-            elif line.pop(turn, None) is not None and not line:
-                self._remove(tenant, holder)
+            elif turn in line:
+                del line[turn]
+                if not line:
+                    self._remove(tenant, holder)
             raise
 
     def let_in(self, may: Callable[[T], bool]) -> bool:
