@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import random
 import shlex
 import socket
 import ssl
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
 import service
+from service.http.output.responses import bytes_response
+from service.http.output.static import asset, serve
 from service.runtime import server
 from service.runtime.drain import stop_listening
 from service.runtime.server import Protocol, Runner, Server
@@ -190,6 +194,66 @@ class TestTls:
         with socket.create_connection(listeners[0].getsockname()), socket.create_connection(listeners[0].getsockname()):
             await asyncio.wait_for(stop_listening(runner, listeners, tls), 20)
         await runner.cleanup()
+
+
+class TestUnreadFile:
+    """A client without a token that does not read a large file."""
+
+    BODY = random.Random(1).randbytes(3 * 2**20)
+
+    @pytest.fixture
+    async def address(self) -> AsyncIterator[tuple[str, int]]:
+        file = asset("file.png", self.BODY)
+
+        async def static(request: web.Request) -> web.StreamResponse:
+            return serve(request, file, {})
+
+        async def document(request: web.Request) -> web.StreamResponse:
+            return await bytes_response(request, self.BODY)
+
+        app = web.Application()
+        app.add_routes([web.get("/static", static), web.get("/document", document)])
+        self.runner = Runner(app, Settings())
+        await self.runner.setup()
+        (listener,) = bind("127.0.0.1", 0)
+        await self.runner.listen([listener], None)
+        yield listener.getsockname()
+        self.runner.close_ports()
+        await self.runner.cleanup()
+
+    async def paused(self) -> Protocol:
+        """Wait until the connection waits for its client, and return it."""
+        assert self.runner.server is not None
+        async with asyncio.timeout(SECONDS):
+            while True:
+                for connection in self.runner.server.connections:
+                    if connection.writing_paused and isinstance(connection, Protocol):
+                        return connection
+                await asyncio.sleep(0.01)
+
+    @pytest.mark.parametrize("path", ["/static", "/document"])
+    async def test_holds_a_slice_of_it_and_gives_way_to_others(self, address: tuple[str, int], path: str) -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            await loop.sock_connect(client, address)
+            await loop.sock_sendall(client, f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            connection = await self.paused()
+            assert connection.transport is not None
+            assert connection.transport.get_write_buffer_size() < 256 * 1024
+            assert connection.busy and not connection.handling
+            received = b""
+            async with asyncio.timeout(SECONDS):
+                while not received.endswith(self.BODY[-100:]):
+                    received += await loop.sock_recv(client, 2**20)
+            head, _, body = received.partition(b"\r\n\r\n")
+            assert f"Content-Length: {len(self.BODY)}".encode() in head
+            assert body == self.BODY
+            await loop.sock_sendall(client, f"HEAD {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            async with asyncio.timeout(SECONDS):
+                head = await loop.sock_recv(client, 10_000)
+            assert f"Content-Length: {len(self.BODY)}".encode() in head and head.endswith(b"\r\n\r\n")
 
 
 def test_the_kernel_takes_little_for_a_client_that_does_not_read() -> None:

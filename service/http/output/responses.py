@@ -66,12 +66,42 @@ async def bytes_response(
             if admission is not None:
                 admission.release(max(0, text - len(body)))
     if len(body) <= WHOLE or admission is None:
-        return web.Response(body=body, content_type=content_type, headers=headers)
+        return public_response(request, body, headers, content_type)
     response = web.StreamResponse(headers=headers)
     response.content_type = content_type
     response.content_length = len(body)
     async with while_valid(request):
         await _send(request, response, _once(body))
+    return response
+
+
+class _Sliced(web.StreamResponse):
+    """Sends a body that many responses share: a connection holds a slice of it, not a copy."""
+
+    def __init__(self, body: bytes, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers)
+        self.content_length = len(body)
+        self._unsent = memoryview(body)
+
+    async def write_eof(self, data: bytes = b"") -> None:
+        unsent, self._unsent = self._unsent, memoryview(b"")
+        for start in range(0, len(unsent), _SLICE):
+            await self.write(unsent[start : start + _SLICE])
+        await super().write_eof(data)
+
+
+def public_response(
+    request: web.Request, body: bytes, headers: dict[str, str], content_type: str, charset: str | None = None
+) -> web.StreamResponse:
+    """Respond with a body that needs no token, or with a small one.
+
+    No limit counts it. It is sent after its handler has ended, so that a client that does not read gives up its
+    connection when there are too many.
+    """
+    if len(body) <= WHOLE or request.method == "HEAD":
+        return web.Response(body=body, content_type=content_type, charset=charset, headers=headers)
+    response = _Sliced(body, headers)
+    response.content_type, response.charset = content_type, charset
     return response
 
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from isal import igzip
 
 from service.http.errors import http_error
-from service.http.output.responses import accepts_gzip
+from service.http.output.responses import accepts_gzip, public_response
 
 TYPES = {
     "html": "text/html",
@@ -34,7 +34,7 @@ def asset(name: str, body: bytes) -> Asset:
     return Asset(body, igzip.compress(body, 3), TYPES[name.rpartition(".")[2]], etag)
 
 
-def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str]) -> web.Response:
+def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str]) -> web.StreamResponse:
     """Respond with a file, or with 404."""
     if found is None:
         raise http_error(404)
@@ -45,4 +45,4 @@ def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str])
     if accepts_gzip(request):
         body, headers["Content-Encoding"] = found.gzipped, "gzip"
     charset = None if found.content_type == "image/png" else "utf-8"
-    return web.Response(body=body, content_type=found.content_type, charset=charset, headers=headers)
+    return public_response(request, body, headers, found.content_type, charset)
