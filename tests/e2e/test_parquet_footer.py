@@ -11,6 +11,7 @@ import pyarrow.parquet
 
 from service.http.output.parquet import rows
 from service.store import Page
+from service.store.decoding import Document
 
 COLUMNS, PAGES = 500, 50
 
@@ -22,7 +23,7 @@ async def wide_pages() -> AsyncIterator[Page]:
             {"id": 2 * n + place, "data": {f"field {c}": f"{n}.{place}.{c}".ljust(1000, "x") for c in range(COLUMNS)}}
             for place in (1, 2)
         ]
-        documents = [bson.encode({**item, "update_date": datetime(2026, 1, 31)}) for item in items]
+        documents: list[Document] = [bson.encode({**item, "update_date": datetime(2026, 1, 31)}) for item in items]
         yield Page(documents, sum(map(len, documents)), None, 1)
 
 

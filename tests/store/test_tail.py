@@ -164,6 +164,38 @@ async def test_a_failing_database_is_told_to_all_who_wait(
     assert gate.used == 0
 
 
+async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_turn(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand of them took 150 ms at once."""
+    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
+    woken: list[asyncio.Future[None]] = []
+
+    class ClosedGate(OpenGate):
+        def wake(self, waiting: asyncio.Future[None]) -> None:
+            woken.append(waiting)
+
+    async def fail(*_: object) -> Page:
+        raise StoreUnavailable
+
+    gate = ClosedGate()
+    with reading(store, group, gate) as first, reading(store, group, gate) as second:
+        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
+        await until_waiting(store, 2)
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(store.outputs, "page", fail)
+        await group.write(store, make_output(0))
+        async with asyncio.timeout(SOON):
+            while store.outputs.waiting_readers:
+                await asyncio.sleep(0.005)
+        await asyncio.sleep(0.05)
+        assert not any(task.done() for task in waiting)
+        for future in woken:
+            future.set_result(None)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(error) for error in found] == [StoreUnavailable] * 2
+
+
 async def test_what_was_read_in_vain_is_not_read_again(
     store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
-from service.http.turns import TENANT
+from service.http.turns import TENANT, Waking
 from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
 
 # 10,000 tokens in use at once are about 5 MB.
@@ -53,6 +53,7 @@ class Authenticator:
         self._lasting: dict[str, set[asyncio.Timeout]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+        self._waking = Waking()
 
     async def token(self, header: list[str]) -> Token:
         """Return the valid token of the `Authorization` headers. Raises 401 otherwise."""
@@ -121,12 +122,25 @@ class Authenticator:
                 token = await self._known(digest)
                 if token is None or not token.valid_at(datetime.now(UTC)):
                     for scope in self._lasting.get(digest, ()):
-                        scope.reschedule(asyncio.get_running_loop().time())
+                        self._end_soon(digest, scope)
         except StoreError:
             pass  # unknown: the request continues
         finally:
             self._timer = None
             self._look_again()
+
+    def _end_soon(self, digest: str, scope: asyncio.Timeout) -> None:
+        """End one of many requests, when it is its turn; a thousand at once would take 150 ms."""
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
+
+        def end(_: asyncio.Future[None]) -> None:
+            # It may have ended meanwhile, or take long to end; neither can be rescheduled.
+            if scope in self._lasting.get(digest, ()) and not scope.expired():
+                scope.reschedule(loop.time())
+
+        turn.add_done_callback(end)
+        self._waking.add(turn)
 
     async def _known(self, digest: str) -> Token | None:
         cached = self._cache.get(digest)

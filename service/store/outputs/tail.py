@@ -87,6 +87,7 @@ class Reader:
     def __init__(self, tail: Tail, form: Form, position: int) -> None:
         self._tail, self.form, self.position = tail, form, position
         self.handed: _Piece | None = None
+        self.error: Exception | None = None  # instead of a piece
 
     async def next(self, seconds: float, max_items: int | None = None) -> Part | None:
         """Return the next piece; None after some seconds or when the service stops. Raises Behind."""
@@ -139,7 +140,7 @@ class Tail:
         """Return the next piece as soon as there is one; None after some seconds, or when the service stops."""
         if self._watch.stopped:
             return None
-        reader.handed = None
+        reader.handed = reader.error = None
         waiting = self.waiting[reader] = asyncio.get_running_loop().create_future()
         self._wanted.set()
         try:
@@ -151,6 +152,8 @@ class Tail:
             return None
         finally:
             self.waiting.pop(reader, None)
+        if reader.error is not None:
+            raise reader.error
         return reader.handed
 
     async def _follow(self) -> None:
@@ -218,11 +221,9 @@ class Tail:
     def _end_waiting(self, error: Exception | None) -> None:
         """Wake all waiting readers with nothing, or with an error."""
         waiting, self.waiting = self.waiting, {}
-        for future in waiting.values():
-            if error is None:
-                self._gate.wake(future)
-            elif not future.done():
-                future.set_exception(error)
+        for reader, future in waiting.items():
+            reader.error = error
+            self._gate.wake(future)
 
     def _drop_passed(self) -> None:
         """Drop pieces that no reader still needs, and the oldest pieces of a full buffer."""
