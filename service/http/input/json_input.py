@@ -14,6 +14,7 @@ from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invali
 from service.http.input.body import read_body
 from service.http.input.fast_decoder import MAX_KEYS, TooManyKeys, decode, pieces_of
 from service.http.keys import SETTINGS
+from service.http.middleware.limits import ADMISSION
 from service.http.offload import OFF_LOOP_BYTES, off_loop
 from service.settings import Settings
 
@@ -22,6 +23,8 @@ MAX_KEY = 1024
 _MAX_SETTINGS = 256 * 1024
 # Marshmallow takes up to 50 µs per value: more than 100 are as much work as 64 KB.
 _BYTES_OF_A_VALUE = OFF_LOOP_BYTES // 100
+# An object with one member takes 190 bytes, and 6 in a body: a third of MAX_VALUES are 100 MB.
+_VALUE_BYTES, _TREE_PART = 200, 3
 
 
 async def read_object(request: web.Request, schema: Schema, max_bytes: int | None = None) -> dict[str, Any]:
@@ -34,14 +37,16 @@ async def read_object(request: web.Request, schema: Schema, max_bytes: int | Non
         raise invalid("too_large", f"Must be at most {max_bytes} bytes", "body")
     settings = request.app[SETTINGS]
 
-    def work() -> dict[str, Any]:
+    def work() -> tuple[dict[str, Any], int]:
         check_values(raw, settings)
         value = parse(raw)
+        size = tree_bytes(count_tree(value), settings)
         check_storable(value, settings.max_depth)
-        loaded: dict[str, Any] = load(schema, value)
-        return loaded
+        return load(schema, value), size
 
-    return await off_loop(work_of(raw), work)
+    loaded, size = await off_loop(work_of(raw), work)
+    request[ADMISSION].hold(size)
+    return loaded
 
 
 def work_of(raw: bytes) -> int:
@@ -67,6 +72,29 @@ def check_values(raw: bytes, settings: Settings) -> None:
 def _count_values(raw: bytes) -> int:
     """Return about how many values a text has; commas in strings count too."""
     return sum(len(piece) - len(piece.translate(None, b",[{")) for piece in pieces_of(raw))
+
+
+def count_tree(value: Any) -> int:
+    """Return the number of values in a tree; not those in its text, whose strings may hold JSON again."""
+    count, level = 0, [value]
+    while level:
+        count += len(level)
+        below: list[Any] = []
+        for item in level:
+            if type(item) is dict:
+                below.extend(item.values())
+            elif type(item) is list:
+                below.extend(item)
+        level = below
+    return count
+
+
+def tree_bytes(values: int, settings: Settings) -> int:
+    """Return the memory of values that are kept as Python's objects until they are stored. Raises if it is too much."""
+    max_values = settings.max_values // _TREE_PART
+    if values > max_values:
+        raise invalid("too_many", f"Must have at most {max_values} values", "body")
+    return values * _VALUE_BYTES
 
 
 def parse(raw: bytes, name: str = "The body") -> Any:

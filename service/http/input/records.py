@@ -12,10 +12,19 @@ import msgspec
 from aiohttp import web
 from marshmallow import Schema, ValidationError
 
+from schemas.base import JsonObject
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import JSON, NDJSON, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected, lists_of
-from service.http.input.json_input import check_storable, check_values, is_plainly_storable, is_storable, parse
+from service.http.input.json_input import (
+    check_storable,
+    check_values,
+    count_tree,
+    is_plainly_storable,
+    is_storable,
+    parse,
+    tree_bytes,
+)
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION, LIMITS
 from service.http.offload import in_thread
@@ -47,6 +56,7 @@ class Records:
         self._schema = schema()
         self._decoder = Decoder(self._schema)
         self.lists = lists_of(self._schema)
+        self.has_trees = any(isinstance(field, JsonObject) for field in self._schema.fields.values())
         self.item_sizes = item_sizes  # the most bytes of a record, as a multiple of MAX_ITEM_BYTES
 
     async def read(
@@ -132,7 +142,7 @@ class _Loading:
         self._records, self._settings, self._then, self._hold = records, settings, then, hold
         self.loaded: list[Any] = []
         self.problems: list[Problem] = []
-        self._nested = self.uncounted = 0
+        self._nested = self._values = self.uncounted = 0
 
     def add_quickly(self, index: int, name: str, raw: bytes) -> bool:
         """Load one record, and return True; return False if that would take long."""
@@ -151,6 +161,8 @@ class _Loading:
             record = self._records.one(raw, index, self._settings, name, max_bytes)
             if self._records.lists:
                 self._count_nested(record)
+            if self._records.has_trees and self._then is _unchanged:
+                self._count_tree(record)
             made = self._then(record)
         except ItemTooLarge:
             self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
@@ -166,6 +178,12 @@ class _Loading:
         """Count the bytes of the records since the last call: one call per record would cost 2 µs each."""
         self._hold(self.uncounted)
         self.uncounted = 0
+
+    def _count_tree(self, record: dict[str, Any]) -> None:
+        """Count a record that is kept as it is, with values of any form in it."""
+        before = tree_bytes(self._values, self._settings)
+        self._values += count_tree(record)
+        self.uncounted += tree_bytes(self._values, self._settings) - before
 
     def _count_nested(self, record: dict[str, Any]) -> None:
         """Reject too many entries in the lists of all records together: each takes 600 bytes."""

@@ -11,7 +11,7 @@ from aiohttp import web
 from schemas.storage_state import StorageStateInput
 from service.http.errors import invalid
 from service.http.input.body import read_body
-from service.http.input.json_input import check_storable, check_values, load, parse, work_of
+from service.http.input.json_input import check_storable, check_values, count_tree, load, parse, tree_bytes, work_of
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
@@ -20,9 +20,6 @@ from service.settings import Settings
 _INPUT = StorageStateInput()
 _MAX_EXTRA = 64 * 1024  # as a cookie's value
 HTTP_PORT = 80
-# The whole tree is in memory until it is stored, unlike the records of other bodies: a smaller part of MAX_VALUES.
-_VALUES_PART = 3
-_VALUE_BYTES = 200  # an object with one member
 
 
 class State(NamedTuple):
@@ -38,8 +35,8 @@ async def read_state(request: web.Request) -> State:
     raw = await read_body(request)
     settings = request.app[SETTINGS]
     # In two steps, so that others can have the thread between them.
-    value, values = await off_loop(work_of(raw), lambda: _parse(raw, settings))
-    request[ADMISSION].hold(values * _VALUE_BYTES)
+    value, size = await off_loop(work_of(raw), lambda: _parse(raw, settings))
+    request[ADMISSION].hold(size)
     return await off_loop(work_of(raw), lambda: _records(_load(value, settings)))
 
 
@@ -66,18 +63,16 @@ def _records(state: dict[str, Any]) -> State:
 
 
 def _parse(raw: bytes, settings: Settings) -> tuple[Any, int]:
-    """Return the value of a body, and how many values it consists of."""
+    """Return the value of a body, and its bytes in memory."""
     check_values(raw, settings)
     value = parse(raw)
-    values, max_values = _count_values(value), settings.max_values // _VALUES_PART
-    if values > max_values:
-        raise invalid("too_many", f"Must have at most {max_values} values", "body")
+    size = tree_bytes(count_tree(value), settings)
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
     check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # long keys of a browser are allowed
-    return value, values
+    return value, size
 
 
 def _load(value: Any, settings: Settings) -> dict[str, Any]:
@@ -95,21 +90,6 @@ def _load(value: Any, settings: Settings) -> dict[str, Any]:
         if len(orjson.dumps({**origin, "localStorage": None})) > settings.max_item_bytes:
             raise invalid("too_large", "The origin is too large", "body", "origins", str(index))
     return state
-
-
-def _count_values(value: Any) -> int:
-    """Return the number of values in a tree; not those in its text, whose strings may hold JSON again."""
-    count, level = 0, [value]
-    while level:
-        count += len(level)
-        below: list[Any] = []
-        for item in level:
-            if type(item) is dict:
-                below.extend(item.values())
-            elif type(item) is list:
-                below.extend(item)
-        level = below
-    return count
 
 
 def _count(state: Any) -> int:
