@@ -43,7 +43,7 @@ _DROP_SECONDS = 0.01
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 # Only the parser finds the end of a chunked body: it gets this many bytes at a time, and so few of the next request.
-_PIECE = 4096
+_PIECE = 16 * 1024
 _BLANK_LINE = b"\r\n\r\n"
 _LOG_SECONDS = 10.0
 # For TLS; until then a connection counts in no limit.
