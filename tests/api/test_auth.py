@@ -110,6 +110,12 @@ async def test_a_token_can_be_revoked_by_its_id(api: Api, store: Store) -> None:
     assert (await api.get(READ)).status == 401
 
 
+async def test_a_token_without_the_word_bearer_gets_told_how_to_send_it(api: Api) -> None:
+    response = await api.get(READ, headers={"Authorization": api.token})
+    assert (response.status, response.json["detail"][0]["type"]) == (401, "auth_invalid")
+    assert response.json["detail"][0]["msg"] == "Send the header Authorization: Bearer <ACCESS_TOKEN>"
+
+
 async def test_tokens_are_asked_of_the_database_only_now_and_then(
     api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

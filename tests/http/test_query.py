@@ -23,6 +23,9 @@ async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, m
         ("Limit=5", "limit"),
         ("job-id=x", "job_id"),
         ("created_afer=2026", "created_after"),
+        ("source_url=https://a.example/", "url"),
+        ("page=2", "cursor"),
+        ("sort=desc", "order"),
     ],
 )
 async def test_a_misspelled_filter_gets_the_right_name_suggested(api: Api, query: str, meant: str) -> None:

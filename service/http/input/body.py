@@ -79,7 +79,8 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
     """Return how the body is compressed. Raises for a type or an encoding that is not supported."""
     charset = (request.charset or "utf-8").lower()
     if request.content_type not in types or charset not in ("utf-8", "utf8"):
-        raise http_error(415)
+        message = f"Send the body as {' or '.join(types)}, in UTF-8"
+        raise ApiError(415, [problem("unsupported_media_type", message, "header", "Content-Type")])
     encoding = _ENCODINGS.get(",".join(request.headers.getall("Content-Encoding", [])).strip().lower())
     if encoding is None:
         message = "Send the body as gzip, deflate or without an encoding"

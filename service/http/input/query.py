@@ -17,6 +17,8 @@ from service.store import Group
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _MAX_ID = 256
+# What other APIs, or the fields of an item, call these parameters.
+_ELSEWHERE = {"source_url": "url", "root_job_id": "job_id", "page": "cursor", "offset": "cursor", "sort": "order"}
 # Looking for the nearest name takes up to a millisecond.
 _MAX_SUGGESTIONS = 5
 _CLOSE = {"Connection": "close"}
@@ -76,8 +78,8 @@ async def known_parameters(request: web.Request, handler: Any) -> web.StreamResp
 
 
 def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
-    near = []
-    if place < _MAX_SUGGESTIONS and len(name) <= MAX_NAME:
+    near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in known else []
+    if not near and place < _MAX_SUGGESTIONS and len(name) <= MAX_NAME:
         near = difflib.get_close_matches(name.lower(), known, 1)
     hint = f": did you mean {near[0]}?" if near else ""
     return problem("unknown_parameter", f"Unknown parameter{hint}", "query", name)

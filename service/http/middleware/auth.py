@@ -26,14 +26,15 @@ _MAX_UNKNOWN = 32
 # How often the tokens of streams and waiting requests are checked.
 _WATCH_SECONDS = 0.5
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_EXPECTED = "Send the header Authorization: Bearer <ACCESS_TOKEN>"
 
 
 def _refused(kind: str, message: str) -> ApiError:
     return ApiError(401, [problem(kind, message, "header", "Authorization")], _CHALLENGE)
 
 
-def _malformed() -> ApiError:
-    return _refused("auth_invalid", "The token is malformed")
+def _malformed(message: str = "The token is malformed") -> ApiError:
+    return _refused("auth_invalid", message)
 
 
 def _ended() -> ApiError:
@@ -58,10 +59,12 @@ class Authenticator:
     async def token(self, header: list[str]) -> Token:
         """Return the valid token of the `Authorization` headers. Raises 401 otherwise."""
         if not header:
-            raise _refused("auth_missing", "Send the header Authorization: Bearer <ACCESS_TOKEN>")
+            raise _refused("auth_missing", _EXPECTED)
         scheme, _, secret = header[0].partition(" ")
         secret = secret.strip()
-        if len(header) > 1 or scheme.lower() != "bearer" or not secret.isascii():
+        if scheme.lower() != "bearer":
+            raise _malformed(_EXPECTED)
+        if len(header) > 1 or not secret.isascii():
             raise _malformed()
         token = await self._find(secret)
         if token is None or not token.valid_at(datetime.now(UTC)):
