@@ -76,7 +76,11 @@ class Crawls:
         job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
         changes: Record = {"series": said["series"]} if "series" in said else {}
-        running = {"$set": {**changes, "state": "running"}, "$unset": dict.fromkeys(_STOCK, "")}
+        running = {
+            "$set": {**changes, "state": "running"},
+            "$unset": dict.fromkeys(_STOCK, ""),
+            "$inc": {"reopened": 1},
+        }
         if said["state"] == "running":
             await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)
         elif said["state"] == "finished" and changes:
@@ -147,10 +151,11 @@ class Crawls:
             "problems": verdict.problems,
             "untold": True,
         }
-        found = await self._jobs.find_one_and_update(
-            {**where, "state": {"$ne": "finished"}}, {"$set": stock}, return_document=ReturnDocument.AFTER
-        )
+        same = {**where, "state": {"$ne": "finished"}, "reopened": job.get("reopened")}
+        found = await self._jobs.find_one_and_update(same, {"$set": stock}, return_document=ReturnDocument.AFTER)
         ended: Record = found or await self._jobs.find_one(where) or {}
+        if ended.get("state") == "running":
+            raise StoreUnavailable("the job was finished and reopened meanwhile")
         return ended
 
     async def _settle(self, owner: Record) -> None:

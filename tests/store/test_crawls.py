@@ -70,6 +70,22 @@ async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store
     assert found is not None and found["verdict"]["verdict"] == "failed"
 
 
+async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_old_counts(
+    store: Store, group: Group
+) -> None:
+    await group.write(store, make_output(root_job_id="job"))
+
+    async def describe(_: object) -> list[Any]:
+        await finish(store, group, "job")
+        await store.crawls.declare(group.key, "job", {"state": "running"})
+        return []
+
+    with pytest.raises(StoreUnavailable):
+        await store.crawls.finish(group.key, "job", describe)
+    job = await store.crawls.one(group.key, "job")
+    assert job is not None and job["state"] == "running"
+
+
 @pytest.mark.parametrize("seed", range(4))
 async def test_counts_and_missing_items_are_those_of_a_model(
     store: Store, other: Store, group: Group, seed: int
