@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from sds_client import formats
 from sds_client.aio import AsyncClient
+from sds_client.series import Series
 from sds_client.types import Job
 from sds_client.writing import key_hash
 
@@ -35,7 +36,7 @@ class Observer:
 
     `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
     them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
-    `series` names the part of the group that the scraper crawls.
+    `series` names the part of the group that the scraper crawls; the service knows it before the first item.
     A download whose URL is in saved data is listed in the item's `files`, with its SHA-256 (of a PDF: without its
     dates of creation); its content is not stored.
     """
@@ -53,7 +54,7 @@ class Observer:
     ) -> None:
         self._client, self._group, self._keys = AsyncClient(url, token), group, key_fields
         self._job = job_id or f"{group}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        self._series, self._tags = series, tags or {}
+        self._series, self._tags = Series(self._client, group, series), tags or {}
         self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -92,6 +93,7 @@ class Observer:
         if self._keys:
             output["key_hash"] = key_hash(kept, self._keys)
         files = [{**self._files[url], "field": f"data.{path}"} for path, url in _texts(kept) if url in self._files]
+        await self._series.declare(self._job)
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
 
     async def finish(self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False) -> Job:
@@ -100,7 +102,7 @@ class Observer:
         `delete_missing` is for a run that surely saw everything, and needs the scope `delete`.
         """
         return await self._client.finish_job(
-            self._group, self._job, state=state, series=self._series, delete_missing=delete_missing
+            self._group, self._job, state=state, series=self._series.name, delete_missing=delete_missing
         )
 
     async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ cookies. `SDS_BATCH_ITEMS` (100) and `SDS_BATCH_SECONDS` (0.5) say how many item
 
 At the end of a crawl its job is finished, so that it is counted and judged by the group's rules. With
 `SDS_FINISH_JOB = False` it is not, for a job of several spiders. `SDS_SERIES` names the part of the group that the
-spider crawls.
+spider crawls; the service knows it before the first item.
 
 `SDS_DELETE_MISSING = True` deletes, at the end of a crawl, the items of its series that the crawl did not see: those
 that were on the site before and are gone. Nothing is deleted unless the crawl came to its own end (`finished`), saw

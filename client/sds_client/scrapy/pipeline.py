@@ -16,6 +16,7 @@ from sds_client.scrapy.completeness import why_incomplete
 from sds_client.scrapy.connection import connect
 from sds_client.scrapy.files import MediaFields
 from sds_client.scrapy.sources import Sources
+from sds_client.series import Series
 from sds_client.transport import dump
 from sds_client.writing import key_hash
 
@@ -35,7 +36,8 @@ class OutputsPipeline:
         self._keys = settings.getlist("SDS_KEY_FIELDS")
         self._tags, self._tags_field = settings.getdict("SDS_TAGS"), settings.get("SDS_TAGS_FIELD")
         self._job: str | None = settings.get("SDS_JOB_ID")
-        self._finish_job, self._series = settings.getbool("SDS_FINISH_JOB", True), settings.get("SDS_SERIES")
+        self._finish_job = settings.getbool("SDS_FINISH_JOB", True)
+        self._series = Series(self._client, self._group, settings.get("SDS_SERIES") or None)
         self._delete_missing = settings.getbool("SDS_DELETE_MISSING")
         self._max_items = settings.getint("SDS_BATCH_ITEMS", 100)
         self._pause = settings.getfloat("SDS_BATCH_SECONDS", 0.5)
@@ -98,7 +100,7 @@ class OutputsPipeline:
             self._group,
             self._job_id(),
             state="finished" if reason == "finished" else "failed",
-            series=self._series,
+            series=self._series.name,
             delete_missing=delete,
         )
         if delete:
@@ -154,6 +156,7 @@ class OutputsPipeline:
         """Store a batch, without the items that the service rejects."""
         while batch:
             try:
+                await self._series.declare(self._job_id())
                 pushed = await self._client.push(self._group, [output for output, _ in batch])
             except Exception as error:
                 rejected = _rejected(error)

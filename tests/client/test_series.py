@@ -1,0 +1,108 @@
+"""The series of a crawl is known to the service before the first item: harambe and Scrapy."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+import sds_client
+from sds_client import ClientError
+from sds_client.harambe import Observer
+from tests.support.peer import failure, peer, written
+
+PUT, POST = ("PUT", "/v1/groups/shop/jobs/m"), ("POST", "/v1/outputs/shop")
+
+
+async def test_a_run_of_harambe_names_its_series_before_its_first_item() -> None:
+    named = {"job_id": "monday", "more": False}
+    responses = [named, written(1), written(1)]
+    async with peer(*responses) as service, Observer(service.url, "t", "shop", job_id="m", series="oak") as observer:
+        await observer.on_save_data({"__url": "https://shop.example/1", "title": "Oak"})
+        await observer.on_save_data({"__url": "https://shop.example/2", "title": "Oak 2"})
+    asked = [(request.method, request.path) for request in service.requests]
+    assert asked == [PUT, POST, POST]
+    assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", "series": "oak"}
+
+
+async def test_nothing_is_written_while_the_series_is_not_named() -> None:
+    responses = [failure(403, "scope_missing"), {"more": False}, written(1)]
+    async with peer(*responses) as service, Observer(service.url, "t", "shop", job_id="m", series="oak") as observer:
+        with pytest.raises(ClientError, match="403"):
+            await observer.on_save_data({"__url": "https://shop.example/1"})
+        await observer.on_save_data({"__url": "https://shop.example/1"})
+    assert [request.method for request in service.requests] == ["PUT", "PUT", "POST"]
+
+
+async def test_a_crawl_without_a_series_names_none() -> None:
+    async with peer(written(1)) as service, Observer(service.url, "t", "shop") as observer:
+        await observer.on_save_data({"__url": "https://shop.example/1"})
+    assert [request.method for request in service.requests] == ["POST"]
+
+
+class Settings(dict[str, Any]):
+    """The settings of a crawl, as Scrapy gives them to its components."""
+
+    def getbool(self, name: str, default: bool = False) -> bool:
+        return bool(self.get(name, default))
+
+    getint = getfloat = lambda self, name, default: self.get(name, default)
+    getdict = lambda self, name: self.get(name, {})
+    getlist = lambda self, name: self.get(name, [])
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """The module of the pipeline, without Scrapy: tests/e2e has real crawls."""
+    package = ModuleType("sds_client.scrapy")
+    package.__path__ = [str(Path(sds_client.__file__).parent / "scrapy")]
+    names = ["scrapy", "scrapy.exceptions", "scrapy.utils", "scrapy.utils.reactor", "scrapy.pipelines", "itemadapter"]
+    for name in [*names, "scrapy.pipelines.files", "scrapy.pipelines.images"]:
+        monkeypatch.setitem(sys.modules, name, MagicMock(DropItem=ValueError))
+    before = set(sys.modules)
+    monkeypatch.setitem(sys.modules, "sds_client.scrapy", package)
+    yield importlib.import_module("sds_client.scrapy.pipeline")
+    for name in set(sys.modules) - before - {"sds_client.scrapy"}:
+        if name.startswith("sds_client.scrapy."):
+            del sys.modules[name]
+
+
+def open_pipeline(module: Any, url: str, **settings: Any) -> tuple[Any, Any]:
+    """Return a pipeline that stores each item alone, and its crawler."""
+    given = {"SDS_URL": url, "SDS_TOKEN": "t", "SDS_GROUP": "shop", "SDS_JOB_ID": "m", "SDS_BATCH_ITEMS": 1}
+    crawler = MagicMock(settings=Settings({**given, **settings}))
+    opened = module.OutputsPipeline(crawler)
+    opened._output = lambda item: {"source_url": item, "root_job_id": "m", "data": {}}
+    return opened, crawler
+
+
+@pytest.mark.parametrize("series", ["oak", None, ""])
+async def test_a_crawl_of_scrapy_names_its_series_before_its_first_item(pipeline: Any, series: str | None) -> None:
+    responses = [{"more": False}] if series else []
+    async with peer(*responses, written(1), written(1)) as service:
+        opened, _ = open_pipeline(pipeline, service.url, SDS_SERIES=series, SDS_FINISH_JOB=False)
+        await asyncio.gather(*(opened.process_item(f"https://shop.example/{n}") for n in range(2)))
+        await opened._spider_closed("finished")
+    asked = [(request.method, request.path) for request in service.requests]
+    assert asked == [*([PUT] if series else []), POST, POST]
+    if series:
+        assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", "series": "oak"}
+
+
+async def test_a_crawl_of_scrapy_that_cannot_name_its_series_ends_as_one_that_cannot_store(pipeline: Any) -> None:
+    async with peer(failure(403, "scope_missing")) as service:
+        opened, crawler = open_pipeline(pipeline, service.url, SDS_SERIES="oak", SDS_FINISH_JOB=False)
+        with pytest.raises(ClientError, match="403"):
+            await opened.process_item("https://shop.example/1")
+        await asyncio.sleep(0)
+        await opened._spider_closed("sds_failed")
+    crawler.engine.close_spider.assert_called_once_with(crawler.spider, "sds_failed")
+    assert [request.method for request in service.requests] == ["PUT"]
