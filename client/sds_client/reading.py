@@ -49,13 +49,17 @@ class Reader:
         return items
 
 
-async def export(transport: Transport, group: str, cursor: int, options: Mapping[str, Any]) -> AsyncGenerator[bytes]:
+async def export(
+    transport: Transport, group: str, cursor: int, deleted: bool, options: Mapping[str, Any]
+) -> AsyncGenerator[bytes]:
     """Yield NDJSON from a cursor to the present end, some whole lines at a time.
 
     After a lost connection it continues after the last line that was received.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
     wait = _SEARCH_SECONDS if query.keys() - {"format", "fields"} else 0.0
+    if deleted:
+        query["deleted"] = "true"
     retry = transport.retry()
     while True:
         if cursor:

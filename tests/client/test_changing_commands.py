@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,9 +69,48 @@ def test_a_deletion_without_a_filter_or_with_an_empty_one_deletes_nothing(
     client: Client, options: list[str], capsys: Any
 ) -> None:
     client.push("group", make_outputs(1))
-    assert main(["outputs", "delete", "group", *options]) == 1
+    assert main(["outputs", "delete", "group", *options]) == 2
     assert "error: " in capsys.readouterr().err
     assert keys(client) == ["key-0"]
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        (["outputs", "delete", "group"], "--job-id, --source-url, --country, --region, "),
+        (["cookies", "delete"], "--domain, --path, --name, --expired, --all\n"),
+        (["storage", "delete"], "--domain, --path, --key, --expired, --all\n"),
+    ],
+)
+def test_a_deletion_without_a_filter_names_the_options(command: list[str], flags: str, capsys: Any) -> None:
+    assert main([*command, "--yes"]) == 2
+    assert f"error: name what to delete with at least one of {flags}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "question"),
+    [
+        (["cookies", "delete", "--domain", "shop.example"], "Delete the cookies with domain=shop.example? [y/N] "),
+        (["storage", "delete", "--all"], "Delete all local-storage entries? [y/N] "),
+        (["webhooks", "delete", "no-such"], "Delete the webhook no-such and its messages? [y/N] "),
+    ],
+    ids=["cookies", "storage", "webhooks"],
+)
+def test_every_deletion_asks_first(
+    client: Client, command: list[str], question: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.set_cookies([{"domain": "shop.example", "name": "session", "value": "4f1c"}])
+    client.set_local_storage([{"domain": "shop.example", "key": "theme", "value": "dark"}])
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    assert main(command) == 1
+    assert "give --yes" in capsys.readouterr().err
+    asked = Mock(return_value="n")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("builtins.input", asked)
+    assert main(command) == 1
+    asked.assert_called_once_with(question)
+    assert "nothing was deleted" in capsys.readouterr().err
+    assert (len(client.cookies()), len(client.local_storage())) == (1, 1)
 
 
 def test_items_are_approved_and_the_missing_ones_named(client: Client, capsys: Any) -> None:
@@ -97,6 +137,6 @@ def test_an_approval_without_a_filter_or_with_an_empty_one_approves_nothing(
     client: Client, options: list[str], capsys: Any
 ) -> None:
     client.push("group", make_outputs(1))
-    assert main(["outputs", "approve", "group", *options]) == 1
+    assert main(["outputs", "approve", "group", *options]) == 2
     assert "error: " in capsys.readouterr().err
     assert not list(client.outputs("group", is_approved=True))

@@ -58,6 +58,44 @@ def test_the_server_has_the_name_it_was_started_by(
     assert capsys.readouterr().out.startswith("usage: scraping-data-service ")
 
 
+@pytest.mark.parametrize(
+    ("main", "command"),
+    [
+        (client, ["follow", "lamps", "--cursor-f", "5"]),
+        (client, ["groups", "list", "--js"]),
+        (server, ["settings", "--mark"]),
+        (server, ["token", "create", "--organization", "1", "--lab", "x"]),
+    ],
+)
+def test_an_option_is_not_abbreviated(main: Main, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("main", "command", "message"),
+    [
+        (client, ["--url", "http://x", "groups", "list"], "options come after the command, as in `sds groups list"),
+        (client, ["--json", "groups", "list"], "options come after the command"),
+        (
+            client,
+            ["groups", "--url", "http://x", "list"],
+            "no command http://x; known are list, retention, delete; opt",
+        ),
+        (server, ["--port", "80", "serve"], "options come after the command, as in `python -m service serve"),
+    ],
+)
+def test_an_option_before_the_command_is_told_its_place(
+    main: Main, command: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("main", "known"), [(server, "serve"), (client, "outputs")], ids=["server", "client"])
 def test_an_unknown_command_is_told_the_known_ones_without_hidden_ones(
     main: Main, known: str, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ import pytest
 from sds_client import Client
 from sds_client.__main__ import main
 from tests.support.api import make_outputs
+from tests.support.processes import make_token
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -40,7 +41,7 @@ def test_a_failed_verdict_keeps_everything_and_is_an_exit_code(client: Client, c
     rules.write_text(json.dumps([{"min_items": 4}]))
     assert main(["rules", "set", "shop", str(rules)]) == 0
     assert main(["rules", "show", "shop"]) == 0
-    assert capsys.readouterr().out == '1 rule in group shop\n{"min_items": 4}\n'
+    assert capsys.readouterr().out == '1 rule in group shop\n[\n  {"min_items": 4}\n]\n'
     crawl(client, "monday", 5)
     assert main(["jobs", "finish", "shop", "monday"]) == 0
     assert capsys.readouterr().out == "monday finished: 5 created, 0 changed, 0 unchanged; verdict: passed\n"
@@ -51,6 +52,45 @@ def test_a_failed_verdict_keeps_everything_and_is_an_exit_code(client: Client, c
     assert client.group("shop")["items"] == 5
     assert main(["jobs", "show", "shop", "tuesday", "--json"]) == 4
     assert json.loads(capsys.readouterr().out)["verdict"] == "failed"
+
+
+@pytest.mark.parametrize("rules", [[], [{"min_items": 4}, {"path": "price", "min_fill": 0.5}]])
+def test_rules_are_set_as_they_were_shown(client: Client, capsys: Any, tmp_path: Path, rules: list[Any]) -> None:
+    client.set_group("shop", rules=rules)
+    assert main(["rules", "show", "shop"]) == 0
+    (tmp_path / "rules.json").write_text(capsys.readouterr().out)
+    assert main(["rules", "set", "copy", str(tmp_path / "rules.json")]) == 0
+    assert client.group("copy")["rules"] == client.group("shop")["rules"] == rules
+
+
+def test_a_job_of_a_group_that_is_not_there_is_not_finished(client: Client, capsys: Any) -> None:
+    crawl(client, "monday", 1)
+    assert main(["jobs", "finish", "shpo", "monday"]) == 1
+    assert capsys.readouterr().err == "error: there is no group 'shpo' yet: nothing was stored; did you mean 'shop'?\n"
+    assert client.jobs("shpo") == []
+
+
+def test_a_job_that_began_without_items_is_finished(client: Client, capsys: Any) -> None:
+    client.finish_job("shop", "monday", state="running")
+    assert main(["jobs", "finish", "shop", "monday", "--failed"]) == 0
+    assert client.job("shop", "monday")["state"] == "failed"
+
+
+def test_the_retention_of_a_group_that_is_not_there_yet_is_set_with_a_warning(client: Client, capsys: Any) -> None:
+    assert main(["groups", "retention", "shop", "30"]) == 0
+    assert capsys.readouterr().err.startswith("warning: there is no group 'shop' yet: this setting is for its later")
+    assert client.group("shop")["retention_days"] == 30
+    crawl(client, "monday", 1)
+    assert main(["groups", "retention", "shop", "31"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_a_token_that_may_not_read_finishes_a_job(
+    client: Client, mongo_url: str, organization: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl(client, "monday", 1)
+    monkeypatch.setenv("SDS_TOKEN", make_token(mongo_url, organization, "write"))
+    assert main(["jobs", "finish", "shop", "monday"]) == 0
 
 
 def test_rules_that_are_not_json_are_refused_before_anything_is_sent(capsys: Any, tmp_path: Path) -> None:

@@ -178,12 +178,36 @@ def test_a_reader_of_standard_output_that_has_enough_is_no_error(client: Client)
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(("name", "word"), [("x.xlsx", "must end with .ndjson"), ("x.parquet", r"pip install pyarrow")])
+def test_deletions_are_exported_when_they_are_asked_for(client: Client, tmp_path: Path) -> None:
+    client.push("group", [make_output(n) for n in range(3)])
+    client.delete_many("group", url=make_output(0)["source_url"])
+    for options, found in (([], []), (["--deleted"], ["key-0"])):
+        out = tmp_path / "x.ndjson"
+        assert main(["outputs", "export", "group", "--out", str(out), *options]) == 0
+        assert [item["key_hash"] for item in lines(out) if "deleted" in item] == found
+        assert [item["key_hash"] for item in lines(out) if "deleted" not in item] == ["key-1", "key-2"]
+
+
+def test_an_interrupted_export_without_deletions_is_not_continued_with_them(client: Client, tmp_path: Path) -> None:
+    client.push("group", [make_output(n) for n in range(3)])
+    out = tmp_path / "x.ndjson"
+    organization = client.token()["organization_id"]
+    about = {"url": client.url, "organization_id": organization, "group": "group", "query": {}}
+    (tmp_path / "x.ndjson.part.json").write_text(json.dumps(about))
+    (tmp_path / "x.ndjson.part").write_text(json.dumps({"id": 1, "key_hash": "from the part"}) + "\n")
+    assert main(["outputs", "export", "group", "--out", str(out), "--deleted"]) == 0
+    assert [item["key_hash"] for item in lines(out)] == ["key-0", "key-1", "key-2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "word", "code"),
+    [("x.xlsx", "must end with .ndjson", 2), ("x.parquet", r"pip install pyarrow", 1)],
+)
 def test_a_format_that_cannot_be_written_is_said_before_anything_is_read(
-    client: Client, tmp_path: Path, name: str, word: str, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    client: Client, tmp_path: Path, name: str, word: str, code: int, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert main(["outputs", "export", "group", "--out", str(tmp_path / name)]) == 1
+    assert main(["outputs", "export", "group", "--out", str(tmp_path / name)]) == code
     assert re.search(word, capsys.readouterr().err)
     assert left(tmp_path) == []
 

@@ -67,9 +67,12 @@ def test_commands_that_change_something_report_it_as_json_too(shop: Client, caps
     assert shop.reviews("shop")[0]["status"] == "rejected"
     assert json.loads(printed(capsys, "groups", "retention", "shop", "30", "--json"))["retention_days"] == 30
     assert shop.group("shop")["retention_days"] == 30
+    text = printed(capsys, "groups", "retention", "shop", "30")
+    assert text == "items of shop are kept for 30 days after they were last scraped; the service deletes older ones\n"
     assert printed(capsys, "groups", "retention", "shop", "never") == "items of shop are kept for ever\n"
-    assert json.loads(printed(capsys, "cookies", "delete", "--domain", ".shop.example", "--json")) == {"deleted": 1}
-    assert printed(capsys, "storage", "delete", "--all") == "deleted 1 entry\n"
+    deleted = printed(capsys, "cookies", "delete", "--domain", ".shop.example", "--yes", "--json")
+    assert json.loads(deleted) == {"deleted": 1}
+    assert printed(capsys, "storage", "delete", "--all", "--yes") == "deleted 1 entry\n"
     assert printed(capsys, "groups", "delete", "shop", "--yes") == "deleted 3 items\n"
     assert (shop.groups(), shop.cookies(), shop.local_storage()) == ([], [], [])
 
@@ -84,7 +87,7 @@ def test_items_that_match_filters_are_approved(shop: Client, capsys: Any) -> Non
 
 
 def test_approving_names_one_way_of_choosing(shop: Client, capsys: Any) -> None:
-    assert main(["outputs", "approve", "shop"]) == 1
+    assert main(["outputs", "approve", "shop"]) == 2
     assert "name what to approve" in capsys.readouterr().err
     assert shop.group("shop")["approved"] == 0
 
@@ -102,6 +105,20 @@ def test_follow_prints_what_is_new_and_remembers_its_place(shop: Client, capsys:
     assert len(printed(capsys, *follow).splitlines()) == 3
 
 
+def test_an_export_is_followed_from_its_last_id(shop: Client, capsys: Any, tmp_path: Path) -> None:
+    exported = [json.loads(line) for line in printed(capsys, "outputs", "export", "shop", "--out", "-").splitlines()]
+    shop.push("shop", make_outputs(1, "Changed"))
+    place = tmp_path / "cursor"
+    follow = ["follow", "shop", "--once", "--cursor", str(exported[-1]["id"]), "--cursor-file", str(place)]
+    assert [json.loads(line)["data"]["title"] for line in printed(capsys, *follow).splitlines()] == ["Changed 0"]
+    kept = place.read_text()
+    assert main(follow) == 2
+    assert "already has a position: leave out --cursor" in capsys.readouterr().err
+    assert place.read_text() == kept
+    with pytest.raises(SystemExit):
+        main(["follow", "shop", "--once", "--cursor", "-1"])
+
+
 def test_webhooks_are_added_listed_and_deleted(client: Client, capsys: Any) -> None:
     added = json.loads(
         printed(capsys, "webhooks", "add", "https://hooks.example/in", "--event", "job.finished", "--json")
@@ -111,7 +128,7 @@ def test_webhooks_are_added_listed_and_deleted(client: Client, capsys: Any) -> N
     assert printed(capsys, "webhooks", "deliveries", added["webhook_id"]) == "no deliveries\n"
     assert main(["webhooks", "test", added["webhook_id"]]) == 1
     assert capsys.readouterr().out.startswith("failed: ")  # there is no such host
-    assert printed(capsys, "webhooks", "delete", added["webhook_id"]) == "deleted\n"
+    assert printed(capsys, "webhooks", "delete", added["webhook_id"], "--yes") == "deleted\n"
     assert printed(capsys, "webhooks", "list") == "no webhooks\n"
 
 
@@ -123,6 +140,17 @@ def test_a_service_that_is_away_is_an_error_in_one_line_at_once(capsys: Any, com
     assert main([*command, "--url", f"http://127.0.0.1:{port}"]) == 1
     assert capsys.readouterr().err == f"error: cannot connect to 127.0.0.1:{port}\n"
     assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("command", [["export", "shop", "--out", "-"], ["delete", "shop", "--all", "--yes"]])
+def test_a_page_given_as_the_address_of_the_service_does_not_get_the_token(
+    shop: Client, capsys: Any, command: list[str]
+) -> None:
+    assert main(["outputs", *command, "--url", "http://shop.example/lamps/7"]) == 2
+    assert "name a page with --source-url" in capsys.readouterr().err
+    # Another service, with its own token.
+    assert main(["outputs", *command, "--url", f"http://localhost:{free_port()}", "--token", "other"]) == 1
+    assert "cannot connect to localhost" in capsys.readouterr().err
 
 
 def test_an_unknown_command_names_the_nearest_or_the_known_ones(capsys: Any) -> None:

@@ -20,6 +20,16 @@ def messages(capsys: Any, *arguments: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_a_file_without_a_state_is_named(capsys: Any, tmp_path: Path, text: str) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(text)
+    assert main(["singer", "lamps", "--state", str(state)]) == 1
+    told = capsys.readouterr()
+    assert told.err.startswith(f"error: {state} must hold the value of the last STATE message")
+    assert told.out == ""
+
+
 def test_a_second_run_from_the_state_has_only_changes_and_deletions(
     client: Client, capsys: Any, tmp_path: Path
 ) -> None:

@@ -67,7 +67,7 @@ def test_a_file_that_is_not_there_is_said(client: Client, command: list[str], ca
 
 def test_without_a_token_the_word_is_where_to_put_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.delenv("SDS_TOKEN", raising=False)
-    assert main(["state", "export"]) == 1
+    assert main(["state", "export"]) == 2
     assert "set SDS_TOKEN" in capsys.readouterr().err
 
 

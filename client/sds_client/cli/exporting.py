@@ -7,11 +7,12 @@ import gzip
 import json
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from sds_client.cli import printing, tables
+from sds_client.cli.errors import NothingFoundError, UsageError
 from sds_client.cli.progress import Progress
 from sds_client.paths import read_query
 from sds_client.sync import Client
@@ -19,11 +20,7 @@ from sds_client.sync import Client
 _BLOCK = 1024 * 1024
 
 
-class NothingFoundError(Exception):
-    """There is nothing to export."""
-
-
-def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) -> int:
+def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *, deleted: bool = False) -> int:
     """Write a group to a file and return the number of items. Raises NothingFoundError when there are none.
 
     Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
@@ -33,6 +30,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
     _check_name(out)
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
     query, organization = read_query(options), client.token()["organization_id"]
+    query |= {"deleted": "true"} if deleted else {}
     asked = json.dumps({"url": client.url, "organization_id": organization, "group": group, "query": query})
     cursor, count = 0, 0
     if not {"job_id", "change"} & query.keys() and part.exists() and about.exists() and about.read_text() == asked:
@@ -45,7 +43,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
     try:
         with part.open("ab" if cursor else "wb") as file:
             about.write_text(asked)
-            for block in client.ndjson(group, cursor=cursor, **options):
+            for block in client.ndjson(group, cursor=cursor, deleted=deleted, **options):
                 file.write(block)
                 count += block.count(b"\n")
                 progress.update(count, count / total if total else None)
@@ -65,10 +63,10 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any]) ->
     return count
 
 
-def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any]) -> int:
+def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any], *, deleted: bool = False) -> int:
     """Write a group to standard output as NDJSON and return the number of items."""
     count = 0
-    for block in client.ndjson(group, **options):
+    for block in client.ndjson(group, deleted=deleted, **options):
         sys.stdout.buffer.write(block)
         count += block.count(b"\n")
     sys.stdout.buffer.flush()
@@ -82,16 +80,21 @@ def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
     filters = {name: value for name, value in read_query(options).items() if name != "fields"}
     names = [known["group_id"] for known in client.groups()]
     if group not in names:
-        similar = difflib.get_close_matches(group, names, 1)
-        return f"there is no group {group!r}" + (f"; did you mean {similar[0]!r}?" if similar else "")
+        return f"there is no group {group!r}{did_you_mean(group, names)}"
     if filters:
         listed = ", ".join(f"{name}={value}" for name, value in filters.items())
         return f"no output in group {group!r} matches {listed}"
     return f"group {group!r} has no outputs"
 
 
+def did_you_mean(group: str, names: Iterable[str]) -> str:
+    """Return the question whether another group was meant; nothing where none has a similar name."""
+    similar = difflib.get_close_matches(group, names, 1)
+    return f"; did you mean {similar[0]!r}?" if similar else ""
+
+
 def _check_name(out: Path) -> None:
-    """Raise ValueError if no format belongs to a file's name, or its format cannot be written here."""
+    """Raise UsageError if no format belongs to a file's name, ValueError if its format cannot be written here."""
     if _suffix(out) == ".parquet":
         tables.check_parquet()
 
@@ -100,7 +103,7 @@ def _suffix(out: Path) -> str:
     for suffix in (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz", ".csv", ".parquet"):
         if out.name.endswith(suffix):
             return suffix
-    raise ValueError(f"{out.name}: the name must end with .ndjson, .ndjson.gz, .csv or .parquet; - is standard output")
+    raise UsageError(f"{out.name}: the name must end with .ndjson, .ndjson.gz, .csv or .parquet; - is standard output")
 
 
 def _resume(part: Path) -> tuple[int, int]:

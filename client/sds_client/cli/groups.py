@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from sds_client.cli.exporting import did_you_mean
 from sds_client.cli.outputs import confirm
-from sds_client.cli.printing import Result, count, table
+from sds_client.cli.printing import Result, count, table, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import VERDICT_FAILED, command, storing_command
+from sds_client.errors import ClientError
 from sds_client.sync import Client
 from sds_client.types import Job
 
@@ -109,8 +111,12 @@ def groups_list(client: Client) -> Result:
 
 @storing_command
 def groups_retention(client: Client, group: str, days: int | None) -> Result:
+    if hint := _not_there(client, group):
+        tell(f"warning: there is no group {group!r} yet: this setting is for its later items{hint}\n")
     client.set_retention(group, days)
-    kept = "for ever" if days is None else f"for {count(days, 'day')} after they were last scraped"
+    kept = "for ever"
+    if days is not None:
+        kept = f"for {count(days, 'day')} after they were last scraped; the service deletes older ones"
     return Result({"group_id": group, "retention_days": days}, f"items of {group} are kept {kept}")
 
 
@@ -151,7 +157,21 @@ def jobs_finish(
     client: Client, group: str, job_id: str, failed: bool, series: str | None, delete_missing: bool
 ) -> Result:
     state: Literal["finished", "failed"] = "failed" if failed else "finished"
+    if hint := _not_there(client, group):
+        raise ValueError(f"there is no group {group!r} yet: nothing was stored{hint}")
     return _judged(client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing))
+
+
+def _not_there(client: Client, group: str) -> str:
+    """Return how the message about a group without items and jobs ends; nothing if it has some."""
+    try:
+        if client.group(group)["last_change"] is not None or client.jobs(group):
+            return ""
+        return did_you_mean(group, [known["group_id"] for known in client.groups()]) or "; `sds groups list` names all"
+    except ClientError as error:
+        if error.status != 403:
+            raise
+        return ""  # a token that may not read
 
 
 def _judged(job: Job) -> Result:
@@ -167,7 +187,8 @@ def _judged(job: Job) -> Result:
 @command
 def rules_show(client: Client, group: str) -> Result:
     rules = client.group(group)["rules"]
-    return Result(rules, "\n".join(map(json.dumps, rules)) or f"no rules in group {group!r}")
+    lines = ",\n".join(f"  {json.dumps(rule)}" for rule in rules)
+    return Result(rules, f"[\n{lines}\n]" if rules else "[]")  # as `rules set` takes it
 
 
 @storing_command

@@ -6,17 +6,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
 from sds_client.cli import exporting, importing
+from sds_client.cli.errors import UsageError
 from sds_client.cli.printing import Result, discard
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.patching import Patched
-from sds_client.paths import check_filled, delete_query, read_query
+from sds_client.paths import delete_query, read_query
 from sds_client.state import chunks
 from sds_client.sync import Client
 from sds_client.types import Deletion, Output
@@ -47,6 +48,7 @@ def _add_export(actions: argparse._SubParsersAction[Any], common: argparse.Argum
         required=True,
         help="a name with .ndjson, .ndjson.gz, .csv or .parquet; - writes NDJSON to standard output",
     )
+    export.add_argument("--deleted", action="store_true", help="write deletions too")
     _add_filters(export)
     _add_selection(export)
     export.set_defaults(command=outputs_export)
@@ -112,6 +114,12 @@ def _add_follow(commands: argparse._SubParsersAction[Any], common: argparse.Argu
         help="where to remember how far it came, for the next run; when the reader of the output leaves, "
         "the exit code is 1 and the next run begins where this one began",
     )
+    follow.add_argument(
+        "--cursor",
+        type=_cursor,
+        metavar="ID",
+        help="begin after this id, such as the last one of an export; not with a --cursor-file of an earlier run",
+    )
     follow.add_argument("--deleted", action="store_true", help="print deletions too")
     follow.add_argument("--once", action="store_true", help="stop at the present end instead of waiting")
     _add_filters(follow)
@@ -138,17 +146,25 @@ def _add_selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fields", help="only these paths, e.g. data.title,source_url")
 
 
+def _cursor(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError("must be the id of an item, a whole number")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 @command
-def outputs_export(client: Client, group: str, out: Path, source_url: str | None, **filters: Any) -> Result | None:
+def outputs_export(
+    client: Client, group: str, out: Path, deleted: bool, source_url: str | None, **filters: Any
+) -> Result | None:
     selected = {"url": source_url, **filters}
     if str(out) == "-":
-        exporting.export_to_standard_output(client, group, selected)
+        exporting.export_to_standard_output(client, group, selected, deleted=deleted)
         return None
-    return Result({"items": exporting.export(client, group, out, selected), "file": str(out)}, "")
+    return Result({"items": exporting.export(client, group, out, selected, deleted=deleted), "file": str(out)}, "")
 
 
 @storing_command
@@ -160,13 +176,12 @@ def outputs_import(
 
 @storing_command
 def outputs_approve(
-    client: Client, group: str, output_id: list[str], all: bool, withdraw: bool, source_url: str | None, **given: Any
+    client: Client, group: str, output_id: list[str], all: bool, withdraw: bool, **given: Any
 ) -> Result:
-    filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
-    check_filled(filters)
+    filters = _filters(given)
     ways = [bool(output_id), bool(filters), all]
     if sum(ways) != 1:
-        raise ValueError("name what to approve: by output ids, by filters such as --job-id, or with --all")
+        raise UsageError("name what to approve: by output ids, by filters such as --job-id, or with --all")
     if output_id:
         patched = client.patch_many(
             group, [{"output_id": one, **_judged(not withdraw, rejected=True)} for one in output_id]
@@ -209,10 +224,9 @@ def _approve_matching(client: Client, group: str, filters: dict[str, Any], appro
 
 
 @storing_command
-def outputs_delete(client: Client, group: str, source_url: str | None, all: bool, yes: bool, **given: Any) -> Result:
-    filters = {name: value for name, value in {"url": source_url, **given}.items() if value is not None}
-    if all:
-        filters["all"] = True
+def outputs_delete(client: Client, group: str, yes: bool, **given: Any) -> Result:
+    check_selection(given)
+    filters = _filters(given)
     query = delete_query(filters)
     named = ", ".join("=".join(pair) for pair in query.items())
     what = "all outputs" if set(query) == {"all"} else f"the outputs with {named}"
@@ -232,6 +246,7 @@ def follow_group(
     client: Client,
     group: str,
     cursor_file: Path | None,
+    cursor: int | None,
     deleted: bool,
     once: bool,
     source_url: str | None,
@@ -239,8 +254,11 @@ def follow_group(
 ) -> None:
     selected = {"url": source_url, **filters}
     read_query(selected)  # a mistake is an error before the first wait
-    options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
     before = cursor_file.read_bytes() if cursor_file is not None and cursor_file.exists() else None
+    if cursor is not None and before is not None:
+        raise UsageError(f"{cursor_file} already has a position: leave out --cursor, or name another file")
+    options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
+    options["cursor"] = cursor or 0
     following = cast(Generator[Output | Deletion], client.follow(group, **options))
     try:
         with closing(following):
@@ -264,6 +282,25 @@ def _restore(file: Path, content: bytes | None) -> None:
     beside = file.with_name(f".{file.name}.{os.getpid()}")
     beside.write_bytes(content)
     beside.replace(file)
+
+
+def check_selection(given: Mapping[str, Any]) -> None:
+    """Raise UsageError when the options of a deletion select nothing."""
+    if all(value is None or value is False for value in given.values()):
+        raise UsageError(f"name what to delete with at least one of {', '.join(map(_flag, given))}")
+
+
+def _filters(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the filters that were given. Raises UsageError for an empty one: it would select more than was meant."""
+    filters = {name: value for name, value in given.items() if value is not None and value is not False}
+    for name, value in filters.items():
+        if value == "":
+            raise UsageError(f"{_flag(name)} is empty: give a value, or leave it out")
+    return {"url" if name == "source_url" else name: value for name, value in filters.items()}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def confirm(question: str, yes: bool) -> None:

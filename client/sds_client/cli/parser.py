@@ -10,16 +10,22 @@ from typing import Any, NoReturn
 
 from sds_client.version import __version__
 
+# The options that need no command.
+_FIRST = ("-h", "--help", "--version")
+
 
 class Parser(argparse.ArgumentParser):
-    """Reports an error in one line."""
+    """Reports an error in one line, and takes options by their whole names only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse an unknown command with the known ones; argparse would list hidden ones too."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
             known = [choice.dest for choice in action._choices_actions]
             similar = difflib.get_close_matches(value, known, 1)
-            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}"
+            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}; options come last"
             raise argparse.ArgumentError(None, f"there is no command {value}; {hint}")
         super()._check_value(action, value)
 
@@ -40,4 +46,6 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> dict[str, Any] | N
     if not arguments:
         parser.print_help()
         return None
+    if arguments[0].startswith("-") and arguments[0] not in _FIRST:
+        parser.error(f"options come after the command, as in `sds groups list --url …`, not {arguments[0]} first")
     return vars(parser.parse_args(arguments))

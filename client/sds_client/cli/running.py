@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sds_client.cli import printing, settings
-from sds_client.cli.exporting import NothingFoundError
+from sds_client.cli.errors import NothingFoundError, UsageError
 from sds_client.cli.printing import Result, discard, tell
 from sds_client.errors import ClientError
 from sds_client.sync import Client
@@ -18,7 +18,7 @@ from sds_client.transport import Waiting
 
 # Exit codes: 0 done, 1 failed, 2 the command line is wrong, 3 there is nothing to export, 4 the verdict
 # on a job is `failed`, 130 interrupted.
-NOTHING_FOUND, VERDICT_FAILED = 3, 4
+WRONG_USAGE, NOTHING_FOUND, VERDICT_FAILED = 2, 3, 4
 
 
 def options() -> argparse.ArgumentParser:
@@ -46,6 +46,8 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
     def run(url: str | None = None, token: str | None = None, as_json: bool = False, **given: Any) -> int:
         umask = os.umask(0o077)  # files for the owner only: cookies are as good as passwords
         try:
+            if "source_url" in given and not token:
+                settings.check_host(url)
             with Client(settings.address(url), settings.access_token(token), on_wait=_report_wait) as client:
                 result = work(client, **given)
             if result is not None:
@@ -55,6 +57,9 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
         except NothingFoundError as error:
             tell(f"error: {error}\n")
             return NOTHING_FOUND
+        except UsageError as error:
+            tell(f"error: {error}\n")
+            return WRONG_USAGE
         except (ClientError, ValueError) as error:
             tell(f"error: {error}\n")
             return 1

@@ -45,8 +45,7 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
 
 @command
 def singer(client: Client, group: list[str], state: Path | None) -> None:
-    kept = json.loads(state.read_text()) if state and state.exists() else {}
-    positions = kept.get("positions", {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()})
+    positions = _positions(state) if state and state.exists() else {}
     for name in group:
         _print({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
         printed = None
@@ -56,6 +55,18 @@ def singer(client: Client, group: list[str], state: Path | None) -> None:
             if position != printed:
                 positions[name] = printed = position
                 _print({"type": "STATE", "value": {"positions": positions}})
+
+
+def _positions(state: Path) -> dict[str, Any]:
+    """Return the position of each group. Raises ValueError for a file that holds no state."""
+    try:
+        kept = json.loads(state.read_text())
+        earlier = {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()}
+        positions: dict[str, Any] = kept.get("positions", earlier)
+    except (ValueError, AttributeError):
+        message = f"{state} must hold the value of the last STATE message"
+        raise ValueError(f"{message}; without the file, everything is read again") from None
+    return positions
 
 
 def _record(item: dict[str, Any]) -> dict[str, Any]:

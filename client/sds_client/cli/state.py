@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from sds_client import formats
+from sds_client.cli.errors import UsageError
+from sds_client.cli.outputs import check_selection, confirm
 from sds_client.cli.printing import Result, count, table, tell
 from sds_client.cli.running import command, storing_command
+from sds_client.paths import state_delete_query
 from sds_client.sync import Client
 
 
@@ -52,11 +55,14 @@ def _add_records(
     listed.add_argument("--domain", help="only this domain")
     listed.add_argument("--active", action="store_true", help="only those that have not expired")
     listed.set_defaults(command=actions[0])
-    delete = action.add_parser("delete", parents=[common], help=f"delete the {nouns} that match all filters")
+    delete = action.add_parser(
+        "delete", parents=[common], help=f"delete the {nouns} that match all filters; asks first"
+    )
     for name in ("domain", "path", key):
         delete.add_argument(f"--{name}")
     delete.add_argument("--expired", action="store_true", help="only those that have expired")
     delete.add_argument("--all", action="store_true", help="all of them")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.set_defaults(command=actions[1])
 
 
@@ -96,7 +102,8 @@ def cookies_list(client: Client, domain: str | None, active: bool) -> Result:
 
 
 @storing_command
-def cookies_delete(client: Client, **filters: Any) -> Result:
+def cookies_delete(client: Client, yes: bool, **filters: Any) -> Result:
+    _confirm("cookies", filters, yes)
     deleted = client.delete_cookies(**filters)
     return Result({"deleted": deleted}, f"deleted {count(deleted, 'cookie')}")
 
@@ -110,9 +117,20 @@ def storage_list(client: Client, domain: str | None, active: bool) -> Result:
 
 
 @storing_command
-def storage_delete(client: Client, **filters: Any) -> Result:
+def storage_delete(client: Client, yes: bool, **filters: Any) -> Result:
+    _confirm("local-storage entries", filters, yes)
     deleted = client.delete_local_storage(**filters)
     return Result({"deleted": deleted}, "deleted 1 entry" if deleted == 1 else f"deleted {deleted:,} entries")
+
+
+def _confirm(nouns: str, filters: Mapping[str, Any], yes: bool) -> None:
+    check_selection(filters)
+    try:
+        query = state_delete_query(**filters)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    named = ", ".join("=".join(pair) for pair in query.items())
+    confirm(f"Delete all {nouns}?" if set(query) == {"all"} else f"Delete the {nouns} with {named}?", yes)
 
 
 def _moment(seconds: int) -> str:

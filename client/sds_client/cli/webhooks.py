@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, table
 from sds_client.cli.running import command, storing_command
 from sds_client.sync import Client
@@ -25,13 +26,15 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     added.add_argument("--label", default="")
     added.set_defaults(command=webhooks_add)
     for name, help, work in (
-        ("delete", "delete a webhook", webhooks_delete),
+        ("delete", "delete a webhook; asks first", webhooks_delete),
         ("test", "send a test message and show the result", webhooks_test),
         ("deliveries", "the last messages, newest first", webhooks_deliveries),
     ):
         parser = actions.add_parser(name, parents=[common], help=help)
         parser.add_argument("webhook_id")
         parser.set_defaults(command=work)
+        if name == "delete":
+            parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
 @command
@@ -56,7 +59,8 @@ def webhooks_add(client: Client, address: str, events: list[str] | None, group: 
 
 
 @storing_command
-def webhooks_delete(client: Client, webhook_id: str) -> Result:
+def webhooks_delete(client: Client, webhook_id: str, yes: bool) -> Result:
+    confirm(f"Delete the webhook {webhook_id} and its messages?", yes)
     client.delete_webhook(webhook_id)
     return Result({"deleted": 1}, "deleted")
 
