@@ -29,8 +29,11 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         settings = Settings.load()
         status = fetch_status(settings, "/readyz" if arguments else "/healthz", _SECONDS)
-    except (SettingsError, OSError) as error:
+    except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"error: no response from {settings.host}:{settings.port}: {error}", file=sys.stderr)
         return 1
     if status != 200:
         print(f"error: the service responds with {status or 'something other than HTTP'}", file=sys.stderr)

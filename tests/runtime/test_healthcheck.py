@@ -48,7 +48,7 @@ def test_no_service_is_one_clear_line() -> None:
     with refused_port() as port:
         done = run_process("", "healthcheck", PORT=str(port))
     assert done.returncode == 1
-    assert done.stderr.startswith("error: ")
+    assert done.stderr.startswith(f"error: no response from 127.0.0.1:{port}: ")
     assert done.stderr.count("\n") == 1
 
 
