@@ -55,6 +55,7 @@ class Batcher:
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items, self._max_bytes = max_items, max_bytes
         self._batch = Batch(0)
+        self.failure: Exception | None = None  # of where the items come from
 
     def add(self, item: Mapping[str, Any]) -> Batch | None:
         """Take an item; return the batch that had no room for it. Raises ValueError for an item without a JSON form."""

@@ -34,7 +34,7 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
-from service.store import Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
+from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
 
 INPUT = Records(OutputInput)
 # The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: tags that are removed, and as many that are added.
@@ -281,6 +281,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
         raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
     query = Query(**await select_jobs(request, group, loaded, named=True))
     deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id)
+    more = more or (deleted > 0 and len(query.of_jobs or ()) == MAX_JOBS)
     return await json_response(request, {"deleted": deleted, "more": more})
 
 

@@ -170,7 +170,7 @@ addEventListener("hashchange", () => {
   takeFromLink();
   render();
 });
-joinTabs(() => (isUnsaved() ? askAgain().catch(() => {}).then(render) : render())); // signed out in another tab
+joinTabs(() => (isUnsaved() ? askAgain(null, "You signed out in another tab. Sign in again to save your changes here; otherwise they are dropped.").catch(() => {}).then(render) : render()));
 takeFromLink();
 await askOtherTabs();
 render();

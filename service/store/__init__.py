@@ -16,7 +16,7 @@ from service.store.connection import Client, PoolUse, close, connect, opened
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
-from service.store.crawls import Crawls
+from service.store.crawls import MAX_JOBS, Crawls
 from service.store.deliveries import TEST, Lease, Message, Outcome, new_message
 from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
@@ -47,6 +47,7 @@ from service.store.webhooks import MAX_WEBHOOKS, SECRET_PREFIX, TooManyWebhooks,
 
 __all__ = [
     "DEFAULT_SCOPES",
+    "MAX_JOBS",
     "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
     "SCOPES",

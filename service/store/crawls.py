@@ -37,7 +37,7 @@ log = logging.getLogger("service.store")
 _MAX_FIELDS = 100
 _MAX_FIELD_BYTES = 8 * 1024
 # Other jobs of a series that are looked at one by one.
-_MAX_JOBS = 1000
+MAX_JOBS = 1000
 # The deletion of missing items stops after this long; repeating the request continues it.
 _DELETE_SECONDS = 1.5
 # How long the end of a job waits for writers of its group.
@@ -76,22 +76,23 @@ class Crawls:
         job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
         changes: Record = {"series": said["series"]} if "series" in said else {}
-        running = {
+        running: Record = {
             "$set": {**changes, "state": "running"},
             "$unset": dict.fromkeys(_STOCK, ""),
             "$inc": {"reopened": 1},
         }
         if said["state"] == "running":
             await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)
-        elif said["state"] == "finished" and changes:
-            # In another series other items are missing: it must be judged again before they are deleted.
-            await self._jobs.update_one({**job, "state": "finished", "series": {"$ne": said["series"]}}, running)
         elif said["state"] == "failed":
             ended = {**changes, "state": "failed", "finish_date": now(), "untold": True}
             stock = {name: "" for name in _STOCK if name not in ended}
             await self._jobs.update_one({**job, "state": {"$ne": "failed"}}, {"$set": ended, "$unset": stock})
         if changes:
-            await self._jobs.update_one(job, {"$set": changes})
+            other = {**job, "series": {"$ne": said["series"]}}
+            await self._jobs.update_one({**other, "state": {"$ne": "finished"}}, {"$set": changes})
+            if said["state"] == "finished":
+                # In another series other items are missing: it must be judged again before they are deleted.
+                await self._jobs.update_one({**other, "state": "finished"}, running)
         if said["state"] != "finished":
             await self._forget_verdict(group.owner, job_id)
         found: Record = await self._jobs.find_one(job) or {}
@@ -151,11 +152,12 @@ class Crawls:
             "problems": verdict.problems,
             "untold": True,
         }
-        same = {**where, "state": {"$ne": "finished"}, "reopened": job.get("reopened")}
+        read = {name: job.get(name) for name in ("series", "reopened")}
+        same = {**where, **read, "state": {"$ne": "finished"}}
         found = await self._jobs.find_one_and_update(same, {"$set": stock}, return_document=ReturnDocument.AFTER)
         ended: Record = found or await self._jobs.find_one(where) or {}
-        if ended.get("state") == "running":
-            raise StoreUnavailable("the job was finished and reopened meanwhile")
+        if ended and ended.get("state") not in ("finished", "failed"):
+            raise StoreUnavailable("the job was changed meanwhile")
         return ended
 
     async def _settle(self, owner: Record) -> None:
@@ -235,7 +237,7 @@ class Crawls:
 
     @stored
     async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
-        """Return the jobs that hold items which a job did not see; None, unless `named`, if it is all other jobs.
+        """Return up to 1000 jobs with items that a job did not see; None, unless `named`, if it is all other jobs.
 
         Leaves out jobs that began later, as the job may have seen their items. Of an unknown job, nothing is known.
         """
@@ -250,7 +252,7 @@ class Crawls:
         if not named and await self._jobs.find_one(seen, ["_id"]) is None:
             return None
         found = self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
-        return [other["job_id"] for other in await found.limit(_MAX_JOBS).to_list(None)]
+        return [other["job_id"] for other in await found.limit(MAX_JOBS).to_list(None)]
 
     @stored
     async def delete_missing(self, group: Group, job: Record) -> bool:
@@ -263,7 +265,7 @@ class Crawls:
         await self._counts.gather(group)
         owner = group.owner
         unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "last_write"])
-        others = await unseen.sort("last_write", 1).limit(_MAX_JOBS).to_list(None)
+        others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
         deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
         for other in others:
             query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"])
@@ -278,7 +280,7 @@ class Crawls:
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
                 more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
         # A call that finds nothing to delete in its time would find nothing again.
-        return deleted > 0 and (more or len(others) == _MAX_JOBS)
+        return deleted > 0 and (more or len(others) == MAX_JOBS)
 
 
 def _shown(job: Record) -> Record:

@@ -274,13 +274,13 @@ class Deliveries:
         record = {**_record(organization_id, webhook_id, message, None), **_attempt(message, outcome, moment)}
         del record["due"]
         await self._deliveries.insert_one(record)
-        await self._trim({**owner, "type": TEST})
-        if await self._webhooks.find_one(owner, ["_id"]) is None:  # it was deleted meanwhile
-            await self.remove(owner)
         await self._webhooks.update_one(owner, {"$set": {"last_result": _result(message, outcome, moment)}})
         if outcome.is_success:
             switched_on = {"switched_off": None, "since": moment, "due": moment}
             await self._webhooks.update_one({**owner, "switched_off": {"$ne": None}}, {"$set": switched_on})
+        await self._trim({**owner, "type": TEST})
+        if await self._webhooks.find_one(owner, ["_id"]) is None:
+            await self.remove(owner)  # it was deleted meanwhile
         return _served(record)
 
     @stored

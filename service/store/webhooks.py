@@ -76,8 +76,9 @@ class Webhooks(SealedRecords):
             "due": moment,
         }
         await self._records.insert_one({**record, **self._sealed(record)})
-        if await self._records.count_documents({"organization_id": organization_id}) > MAX_WEBHOOKS:  # made at once
-            await self.delete(organization_id, record["webhook_id"])
+        if await self._records.count_documents({"organization_id": organization_id}) > MAX_WEBHOOKS:
+            # Others were made at the same time: all of these are refused, rather than none.
+            await self._records.delete_one({name: record[name] for name in ("organization_id", "webhook_id")})
             raise TooManyWebhooks
         return {**_served(record), "secret": secret}
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.store import Store, StoreUnavailable
+from service.handlers import outputs
+from service.store import Store, StoreUnavailable, crawls
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 
@@ -622,6 +623,20 @@ async def test_what_a_crawl_writes_during_the_deletion_of_the_missing_stays(
     monkeypatch.setattr(store.outputs, "delete_matching", late)
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 1
     assert await keys(admin) == [0, 1, 2, 10]
+
+
+async def test_the_missing_of_very_many_jobs_are_deleted_in_more_than_one_request(
+    admin: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (crawls, outputs):
+        monkeypatch.setattr(module, "MAX_JOBS", 2)
+    for number in range(3):
+        await crawl(admin, f"a-{number}", [number])
+    await crawl(admin, "b", [10])
+    path = "/v1/outputs/shop?job_id=b&change=missing"
+    assert (await admin.delete(path)).json == {"deleted": 2, "more": True}
+    assert (await admin.delete(path)).json == {"deleted": 1, "more": False}
+    assert await keys(admin) == [10]
 
 
 async def test_a_deletion_refuses_a_path_that_begins_with_data(admin: Api) -> None:

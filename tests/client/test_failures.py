@@ -213,6 +213,17 @@ async def test_items_before_an_error_of_their_source_are_stored_and_reported() -
     assert sent == [499]
 
 
+async def test_an_error_of_the_source_is_not_hidden_by_one_of_the_service() -> None:
+    def items() -> Iterator[dict[str, Any]]:
+        yield make_output()
+        raise LookupError
+
+    async with peer(failure(422)) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError) as raised:
+            await client.push("group", items())
+    assert isinstance(raised.value.__cause__, LookupError)
+
+
 @pytest.mark.parametrize("value", [float("nan"), b"bytes", "\ud800"], ids=["NaN", "bytes", "lone surrogate"])
 async def test_an_item_without_a_json_form_is_named_and_those_before_it_are_stored(value: Any) -> None:
     items = [*make_outputs(12), make_output(12, data={"title": value}), make_output(13)]

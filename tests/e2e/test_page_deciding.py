@@ -112,6 +112,24 @@ async def test_two_decisions_about_one_item_are_undone_one_after_the_other(new_t
     assert judged(reviewer) == {}
 
 
+async def test_undo_does_not_approve_what_somebody_else_changed_in_between(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await press(page, "ja")
+    await expect(page.locator("table.rows .chip.good")).to_have_count(1)
+    await press(page, "kx")
+    await reject(page, "Duplicate")
+    await expect(page.locator("table.rows .chip.bad")).to_have_count(1)
+    reviewer.post(f"outputs/{GROUP}", [make_output(29, data={"title": "Desk 29"})])
+    await page.get_by_role("button", name="Reload").click()
+    await expect(rows(page).first).to_contain_text("Desk 29")
+    await press(page, "jx")
+    await reject(page, "Wrong data")
+    await expect(page.locator("table.rows .chip.bad")).to_have_count(1)
+    await press(page, "zz")
+    await expect(page.locator("#notice")).to_contain_text("was changed by somebody else")
+    assert judged(reviewer) == {}
+
+
 async def test_undo_waits_for_the_decision_that_is_on_its_way(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
     await press(page, "ja")

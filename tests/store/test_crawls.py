@@ -70,6 +70,20 @@ async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store
     assert found is not None and found["verdict"]["verdict"] == "failed"
 
 
+async def test_a_job_whose_series_is_changed_while_it_is_judged_is_not_finished_with_the_old_one(
+    store: Store, group: Group
+) -> None:
+    await group.write(store, make_output(root_job_id="job"))
+
+    async def describe(_: object) -> list[Any]:
+        await store.crawls.declare(group.key, "job", {"state": "finished", "series": "lamps"})
+        return []
+
+    with pytest.raises(StoreUnavailable):
+        await store.crawls.finish(group.key, "job", describe)
+    assert (await finish(store, group, "job"))["series"] == "lamps"
+
+
 async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_old_counts(
     store: Store, group: Group
 ) -> None:

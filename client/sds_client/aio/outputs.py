@@ -48,14 +48,19 @@ class Outputs(Base):
 
         A request that was stored but whose response was lost is sent again and counts as unchanged.
         """
-        sender = Sender(self._transport, group, concurrency, on_batch)
+        sender, batcher = Sender(self._transport, group, concurrency, on_batch), Batcher(batch_items, batch_bytes)
         try:
-            async for batch in _batched(items, Batcher(batch_items, batch_bytes)):
+            async for batch in _batched(items, batcher):
                 await sender.send(batch)
-            return await sender.finish()
+            pushed = await sender.finish()
         except BaseException as error:
             await sender.stop(error)
+            if batcher.failure is not None:
+                raise error from batcher.failure
             raise
+        if batcher.failure is not None:
+            raise batcher.failure
+        return pushed
 
     async def outputs(
         self,
@@ -235,12 +240,11 @@ class Outputs(Base):
 
 
 async def _batched(items: Items, batcher: Batcher) -> AsyncGenerator[Batch | None]:
-    """Yield the items in batches; when they end with an error, those before it first."""
+    """Yield the items in batches; if they end with an error, it is kept in the batcher."""
     try:
         async for item in each(items):
             if (full := batcher.add(item)) is not None:
                 yield full
-    except Exception:
-        yield batcher.rest()
-        raise
+    except Exception as error:
+        batcher.failure = error
     yield batcher.rest()

@@ -25,7 +25,8 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *,
 
     Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
     interruption, with the same organization, group and filters, it continues after the last complete line there. A
-    part of another export is discarded, and so is one of a job: an unchanged item can join the job behind the cursor.
+    part of another export is discarded, and so is one of a job, because an unchanged item can join the job behind the
+    cursor, and one with deletions, because their records may be gone.
     """
     _check_name(out)
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
@@ -33,7 +34,8 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *,
     query |= {"deleted": "true"} if deleted else {}
     asked = json.dumps({"url": client.url, "organization_id": organization, "group": group, "query": query})
     cursor, count = 0, 0
-    if not {"job_id", "change"} & query.keys() and part.exists() and about.exists() and about.read_text() == asked:
+    is_resumable = not {"job_id", "change", "deleted"} & query.keys()
+    if is_resumable and part.exists() and about.exists() and about.read_text() == asked:
         written = printing.modified(part)
         cursor, count = _resume(part)
         if cursor:

@@ -49,14 +49,19 @@ class Outputs(Base):
 
         A request that was stored but whose response was lost is sent again and counts as unchanged.
         """
-        sender = Sender(self._transport, group, concurrency, on_batch)
+        sender, batcher = Sender(self._transport, group, concurrency, on_batch), Batcher(batch_items, batch_bytes)
         try:
-            for batch in _batched(items, Batcher(batch_items, batch_bytes)):
+            for batch in _batched(items, batcher):
                 self._wait(sender.send(batch))
-            return self._wait(sender.finish())
+            pushed = self._wait(sender.finish())
         except BaseException as error:
             self._wait(sender.stop(error))
+            if batcher.failure is not None:
+                raise error from batcher.failure
             raise
+        if batcher.failure is not None:
+            raise batcher.failure
+        return pushed
 
     def outputs(
         self,
@@ -238,12 +243,11 @@ class Outputs(Base):
 
 
 def _batched(items: Items, batcher: Batcher) -> Iterator[Batch | None]:
-    """Yield the items in batches; when they end with an error, those before it first."""
+    """Yield the items in batches; if they end with an error, it is kept in the batcher."""
     try:
         for item in each(items):
             if (full := batcher.add(item)) is not None:
                 yield full
-    except Exception:
-        yield batcher.rest()
-        raise
+    except Exception as error:
+        batcher.failure = error
     yield batcher.rest()

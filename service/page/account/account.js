@@ -75,12 +75,12 @@ export function askForToken(main, problemText, signedIn) {
 let asking = null;
 
 /** Ask for another token over what is on the screen. Throws `failure` when the person closes the dialog. */
-export function askAgain(failure) {
+export function askAgain(failure, text = "The token does not work any more: it has expired or was revoked. Nothing is lost; what waits is sent when you have signed in.") {
   asking ??= new Promise((resolve, reject) => {
     const { fields, check } = tokenFields();
     let accepted = false;
     const dialog = askInDialog("small", "Sign in again", [
-      el("p", { id: "token-help", role: "alert" }, "The token does not work any more: it has expired or was revoked. Nothing is lost; what waits is sent when you have signed in."),
+      el("p", { id: "token-help", role: "alert" }, text),
       el("div", { class: "token-fields" }, fields),
     ], [
       el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"),

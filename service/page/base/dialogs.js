@@ -86,7 +86,8 @@ let problem = { text: "", until: 0 };
  * A bad one stays above the good ones that follow.
  */
 export function say(text, kind = "", action = null) {
-  const earlier = kind !== "bad" && !notice.hidden && problem.until > Date.now() && problem.text;
+  if (notice.hidden) problem = { text: "", until: 0 };
+  const earlier = kind !== "bad" && problem.until > Date.now() && problem.text;
   if (kind === "bad") problem = { text, until: Date.now() + LONG_MS };
   put(notice, earlier && el("p", null, earlier), el("span", null, text), action && el("button", {
     type: "button", onclick: () => {

@@ -38,7 +38,7 @@ function makeDesk(view, stay) {
   const made = {
     view, stay, params: {}, request: "", loaded: "", items: [], found: [], columns: [], filters: {}, page: {},
     own: new Set(), pending: new Set(), // what this page changed itself is no news
-    ids: new Map(), // output id -> the id that it got from this page
+    ids: new Map(), // id -> the id that the item got next, from this page
     listed: new Map(), // output id -> the id that it had when the page was read: a judged row does not jump
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),

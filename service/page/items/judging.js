@@ -53,11 +53,16 @@ export function undo(desk, decision = desk.undos.at(-1)) {
 }
 
 async function takeBack(desk, decision) {
-  const { done, left } = await decision.judging;
+  const { done, left, failure } = await decision.judging;
   dropUnsaved(left);
-  const now = (item) => ({ ...item, id: desk.ids.get(item.output_id) ?? item.id });
+  const now = (item) => { // as this page changed it since; a change by somebody else is a conflict
+    let { id } = item;
+    while (desk.ids.has(id)) id = desk.ids.get(id);
+    return { ...item, id };
+  };
   const changed = done.filter(({ was, to }) => !isSame(was, to));
   if (changed.length) await judge(desk, changed.map(({ item, was }) => ({ item: now(item), to: was })), { isUndo: true });
+  else if (failure) say(`${many(left.length, "change is", "changes are")} dropped.`);
 }
 
 async function attempt(desk, changes, work, decision) {
@@ -85,7 +90,7 @@ async function attempt(desk, changes, work, decision) {
     for (const { item } of changes) desk.pending.delete(item.output_id);
   }
   dropUnsaved(done); // of two decisions about an item the later one counts
-  if (failure) keep(desk, left, failure);
+  if (failure) keep(desk, left, failure, decision);
   const newer = await showNewer(desk, conflicts.map(({ item }) => item.output_id));
   // One that is as it should be: the response to an earlier attempt was lost, or somebody else decided the same.
   const same = ({ item, to }) => newer.find((one) => one.output_id === item.output_id && isSame(stateOf(one), to));
@@ -109,7 +114,7 @@ function apply(desk, item, id, to) {
   const shown = desk.items.find(({ output_id }) => output_id === item.output_id) ?? item; // one of another page has no data
   const { rejected: _, ...tags } = shown.tags ?? {};
   desk.own.add(id);
-  desk.ids.set(item.output_id, id);
+  if (id !== item.id) desk.ids.set(item.id, id);
   const now = { ...shown, id, is_approved: to.is_approved, tags: to.rejected === null ? tags : { ...tags, rejected: to.rejected } };
   desk.replace(now);
   return now;
@@ -165,9 +170,9 @@ export function forgetUnsaved() {
   showUnsaved();
 }
 
-function keep(desk, changes, failure) {
+function keep(desk, changes, failure, decision) {
   dropUnsaved(changes);
-  unsaved.push({ desk, changes, failure });
+  unsaved.push({ desk, changes, failure, decision });
   showUnsaved();
 }
 
@@ -183,7 +188,10 @@ function dropUnsaved(changes) {
 async function saveAgain() {
   const waiting = unsaved;
   forgetUnsaved();
-  for (const { desk, changes } of waiting) await judge(desk, changes);
+  for (const { desk, changes, decision } of waiting) {
+    desk.undos = desk.undos.filter((one) => one !== decision); // it is made anew
+    await judge(desk, changes);
+  }
 }
 
 function showUnsaved() {
