@@ -142,7 +142,7 @@ class Protocol(web.RequestHandler):
                 self._receive(b"")
             if self.half_closed and not self._in_progress:
                 self.close()
-            elif self._buffer_paused:
+            elif self._buffer_paused and not self._messages:  # else aiohttp resumes it, with what its parser holds back
                 self._resume_reading_for_buffer()
         return resp, reset
 
@@ -167,7 +167,7 @@ class Protocol(web.RequestHandler):
             self.refuse(503)
         elif len(self._ahead) > MAX_HEAD:
             self._pause_reading_for_buffer()
-        elif not self.busy:
+        elif not self.busy and self._head_end:  # blank lines begin no head
             loop = asyncio.get_running_loop()
             self._head_timer = loop.call_later(self._receive_timeout, self.refuse, 408)
 
@@ -248,12 +248,13 @@ class Protocol(web.RequestHandler):
             await response.prepare(request)
             await response.write_eof()
         self.handling, self._in_progress, self._body = False, False, None
+        if self.transport is None:
+            return
         drained = self._begin_to_drop()
         with contextlib.suppress(RuntimeError):
-            if self.transport is not None:
-                if self.ssl_context is None:
-                    self.transport.write_eof()
-                self.transport.resume_reading()
+            if self.ssl_context is None:
+                self.transport.write_eof()
+            self.transport.resume_reading()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(drained, min(_LINGER_SECONDS, self._receive_timeout))
 

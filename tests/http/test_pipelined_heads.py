@@ -147,6 +147,25 @@ async def test_hundreds_of_requests_in_one_piece_get_their_responses_in_order(se
     writer.close()
 
 
+async def test_hundreds_of_requests_after_a_chunked_body_get_their_responses(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(post(b"3\r\none\r\n0\r\n\r\n", b"Transfer-Encoding: chunked\r\n") + 300 * get(b"/echo"))
+    assert await statuses(reader, 301) == [(200, b"one"), *300 * [(200, b"")]]
+    writer.close()
+
+
+async def test_a_blank_line_after_a_body_begins_no_request(served: Served) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(post(b"one", b"Content-Length: 3\r\n") + b"\r\n")
+    assert await statuses(reader, 1) == [(200, b"one")]
+    writer.write(b"\r\n")
+    await until(lambda: served.connection is not None and served.ledger.used == 4)
+    assert served.connection is not None and not served.connection.busy  # no time limit runs
+    writer.write(post(b"two", b"Content-Length: 3\r\n"))
+    assert await statuses(reader, 1) == [(200, b"two")]
+    writer.close()
+
+
 async def test_requests_are_found_wherever_they_are_cut(served: Served) -> None:
     chunked = b"Transfer-Encoding: chunked\r\n"
     data = post(b"3\r\none\r\n0\r\n\r\n", chunked) + b"\r\n" + post(b"two", b"Content-Length: 3\r\n")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import traceback
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -162,6 +164,26 @@ async def test_a_failing_database_is_told_to_all_who_wait(
             assert [type(error) for error in found] == [StoreUnavailable] * 2
         assert keys(await first.next(SOON)) == ["key-0"]  # it goes on
     assert gate.used == 0
+
+
+async def test_the_error_of_many_readers_does_not_gather_their_frames(
+    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
+
+    async def fail(*_: object) -> Page:
+        raise StoreUnavailable
+
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(reading(store, group, gate)) for _ in range(50)]
+        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in readers]
+        await until_waiting(store, 50)
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(store.outputs, "page", fail)
+        await group.write(store, make_output(0))
+        error = (await asyncio.gather(*waiting, return_exceptions=True))[-1]
+    assert isinstance(error, StoreUnavailable)
+    assert len(traceback.extract_tb(error.__traceback__)) < 50
 
 
 async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_turn(

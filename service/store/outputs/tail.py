@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 from service.store.group import Group
@@ -87,7 +88,7 @@ class Reader:
     def __init__(self, tail: Tail, form: Form, position: int) -> None:
         self._tail, self.form, self.position = tail, form, position
         self.handed: _Piece | None = None
-        self.error: Exception | None = None  # instead of a piece
+        self.error: tuple[Exception, TracebackType | None] | None = None  # instead of a piece
 
     async def next(self, seconds: float, max_items: int | None = None) -> Part | None:
         """Return the next piece; None after some seconds or when the service stops. Raises Behind."""
@@ -153,7 +154,8 @@ class Tail:
         finally:
             self.waiting.pop(reader, None)
         if reader.error is not None:
-            raise reader.error
+            (error, trace), reader.error = reader.error, None
+            raise error.with_traceback(trace)  # else the frames of all readers gather in it
         return reader.handed
 
     async def _follow(self) -> None:
@@ -222,7 +224,7 @@ class Tail:
         """Wake all waiting readers with nothing, or with an error."""
         waiting, self.waiting = self.waiting, {}
         for reader, future in waiting.items():
-            reader.error = error
+            reader.error = None if error is None else (error, error.__traceback__)
             self._gate.wake(future)
 
     def _drop_passed(self) -> None:
