@@ -27,7 +27,7 @@ _SAME_SITE = {"strict": "Strict", "lax": "Lax", "none": "None", "no_restriction"
 _NO_SAME_SITE = ("", "unspecified", None)
 # Fields that repeat others, or that mean something in one browser only.
 _DERIVED = ("size", "session", "hostOnly", "storeId", "id", "expirationDate", "expiry", "url")
-_KNOWN = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite", "partitionKey")
+_KNOWN = ("name", "value", "domain", "path", "expires", "httpOnly", "http_only", "secure", "sameSite", "partitionKey")
 
 
 class FormatError(ValueError):
@@ -64,6 +64,8 @@ def from_value(value: Any) -> Record:
     if isinstance(value, dict):
         if not isinstance(value.get("cookies", []), list) or not {"cookies", "origins"} & set(value):
             raise FormatError("JSON, but neither a storageState nor a list of cookies")
+        if value.get("credentials"):
+            raise FormatError("the state has credentials, which cannot be stored; remove them to import the rest")
         found = value.get("origins", [])
         if not isinstance(found, list) or not all(isinstance(origin, dict) for origin in found):
             raise FormatError("origins must be a list of objects")
@@ -85,7 +87,7 @@ def _cookie(given: Record, number: int) -> Record:
         "domain": _domain(given["domain"], given.get("hostOnly"), where),
         "path": given.get("path") or "/",
         "expires": _SESSION if given.get("session") is True else _expires(given, where),
-        "httpOnly": _flag(given, "httpOnly", where),
+        "httpOnly": _flag(given, "httpOnly", where) or _flag(given, "http_only", where),
         "secure": _flag(given, "secure", where),
     }
     same_site = given.get("sameSite")
@@ -94,12 +96,11 @@ def _cookie(given: Record, number: int) -> Record:
             raise FormatError(f"{where}: sameSite is {same_site!r}; Strict, Lax, None or no_restriction are known")
         cookie["sameSite"] = _SAME_SITE[str(same_site).lower()]
     partition = given.get("partitionKey")
-    if isinstance(partition, dict) and partition.get("topLevelSite"):
-        cookie["partitionKey"] = partition["topLevelSite"]
-        if "hasCrossSiteAncestor" in partition:
-            cookie["_crHasCrossSiteAncestor"] = partition["hasCrossSiteAncestor"]
-    elif isinstance(partition, str) and partition:
-        cookie["partitionKey"] = partition
+    site = partition.get("topLevelSite", partition.get("sourceOrigin")) if isinstance(partition, dict) else partition
+    if isinstance(site, str) and site:
+        cookie["partitionKey"] = site
+    if isinstance(partition, dict) and site and "hasCrossSiteAncestor" in partition:
+        cookie["_crHasCrossSiteAncestor"] = partition["hasCrossSiteAncestor"]
     rest = {name: item for name, item in given.items() if name not in _KNOWN + _DERIVED and item is not None}
     return cookie | rest
 
@@ -249,7 +250,7 @@ def _to_cdp(state: Mapping[str, Any]) -> str:
             "session": cookie["expires"] <= 0,
         }
         if partition := cookie.get("partitionKey"):
-            crossed = bool(cookie.get("_crHasCrossSiteAncestor"))
+            crossed = bool(cookie.get("_crHasCrossSiteAncestor", True))  # as Playwright takes it
             given["partitionKey"] = {"topLevelSite": partition, "hasCrossSiteAncestor": crossed}
         cookies.append(given)
     return json.dumps({"cookies": cookies}, indent=2, ensure_ascii=False) + "\n"

@@ -119,6 +119,23 @@ async def test_cookies_and_local_storage_are_seen_as_a_state(api: Api) -> None:
     }
 
 
+async def test_an_entry_that_is_set_alone_stays_in_its_origin(api: Api) -> None:
+    entries = [{"name": name, "value": name} for name in "abc"]
+    origin = {"origin": "http://localhost:3000", "localStorage": entries, "indexedDB": [1]}
+    await api.ok(PATH, {"cookies": [], "origins": [origin]})
+    await api.ok("/v1/local-storage", [make_entry(domain="localhost:3000", key="b", value="new")])
+    entries[1]["value"] = "new"
+    assert (await api.ok(PATH))["origins"] == [origin]
+
+
+async def test_of_one_key_with_two_paths_the_entry_of_the_whole_domain_counts(api: Api) -> None:
+    await api.ok("/v1/local-storage", [make_entry(domain="shop.example", key="a", value="old", path="/shop")])
+    newer = {"origin": "https://shop.example", "localStorage": [{"name": "a", "value": "new"}]}
+    await api.ok(PATH, {"cookies": [], "origins": [newer]})
+    (origin,) = (await api.ok(PATH))["origins"]
+    assert [entry["value"] for entry in origin["localStorage"]] == ["old", "new"]
+
+
 async def test_a_browser_is_not_loaded_with_expired_records(api: Api) -> None:
     await api.ok(PATH, make_state())
     await api.ok("/v1/cookies", [make_cookie(name="old", expires="2020-01-01")])

@@ -192,6 +192,27 @@ def test_cookies_of_the_devtools_protocol_are_known_with_what_else_they_hold(tex
     assert not {"size", "session"} & set(sid)
 
 
+@pytest.mark.parametrize("name", ["topLevelSite", "sourceOrigin"], ids=["DevTools", "Puppeteer"])
+def test_a_partition_is_kept_as_playwright_names_it(name: str) -> None:
+    given = {"name": "a", "value": "b", "domain": "shop.example"}
+    partition = {name: "https://top.example", "hasCrossSiteAncestor": False}
+    (cookie,) = of([given | {"partitionKey": partition}])
+    assert (cookie["partitionKey"], cookie["_crHasCrossSiteAncestor"]) == ("https://top.example", False)
+    assert "partitionKey" not in of([given | {"partitionKey": {}}])[0]
+    served = write({"cookies": of([given | {"partitionKey": "https://top.example"}]), "origins": []}, "cdp")
+    assert json.loads(served)["cookies"][0]["partitionKey"]["hasCrossSiteAncestor"] is True
+
+
+def test_cookies_as_the_api_lists_them_keep_http_only() -> None:
+    (cookie,) = of([{"name": "a", "value": "b", "domain": "shop.example", "http_only": True}])
+    assert cookie["httpOnly"] is True and "http_only" not in cookie
+
+
+def test_a_state_with_credentials_is_refused_instead_of_losing_them() -> None:
+    with pytest.raises(FormatError, match="credentials"):
+        read(json.dumps({"cookies": [], "origins": [], "credentials": [{"id": "x"}]}))
+
+
 def test_edit_this_cookie_is_known() -> None:
     sid, basket = of(EDIT_THIS_COOKIE)
     assert facts([sid, basket]) == BOTH

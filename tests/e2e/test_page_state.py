@@ -193,6 +193,20 @@ async def test_what_a_browser_exported_is_imported(new_tab: Any, caller: Caller,
     assert len(caller.get("local-storage")) == (1 if "origins" in text else 0)
 
 
+async def test_a_partition_and_the_flags_of_the_api_are_imported(new_tab: Any, caller: Caller) -> None:
+    partition = {"sourceOrigin": "https://top.example", "hasCrossSiteAncestor": False}
+    cookie = {"name": "a", "value": "b", "domain": "shop.example", "http_only": True, "partitionKey": partition}
+    page = await (await new_tab(caller)).open("#/state")
+    await page.get_by_role("button", name="Import").click()
+    dialog = page.get_by_role("dialog", name="Import browser state")
+    await dialog.get_by_label("Or paste it").fill("\ufeff" + json.dumps([cookie]))
+    await dialog.get_by_role("button", name="Import").click()
+    await expect(page.get_by_role("link", name="shop.example")).to_be_visible()
+    [stored] = caller.get("storage-state")["cookies"]
+    assert (stored["httpOnly"], stored["partitionKey"]) == (True, "https://top.example")
+    assert stored["_crHasCrossSiteAncestor"] is False and "http_only" not in stored
+
+
 async def test_what_cannot_be_imported_is_explained_and_kept(new_tab: Any, caller: Caller) -> None:
     page = await (await new_tab(caller)).open("#/state")
     await page.get_by_role("button", name="Import").click()
@@ -202,6 +216,10 @@ async def test_what_cannot_be_imported_is_explained_and_kept(new_tab: Any, calle
         ("[{]", "not valid JSON"),
         ('[{"name": "a", "value": "b"}]', "Cookie 1 (a): domain must be a text"),
         ('[{"name": "a", "value": "b", "domain": "c", "expires": 1896091200000}]', "milliseconds"),
+        ('[{"name": "a", "value": "b", "domain": "c", "httpOnly": "true"}]', "httpOnly must be true or false"),
+        ('[{"name": "a", "value": "b", "domain": "c", "sameSite": "weird"}]', "sameSite is not"),
+        ("c\tYES\t/\tTRUE\t0\ta\tb", "TRUE or FALSE"),
+        ('{"cookies": [], "credentials": [{}]}', "credentials"),
     ]:
         await dialog.get_by_label("Or paste it").fill(text)
         await dialog.get_by_role("button", name="Import").click()
@@ -260,6 +278,6 @@ async def test_what_has_expired_and_a_whole_domain_are_deleted(new_tab: Any, sho
     assert [one["name"] for one in shop.get("cookies")] == ["session", "session"]
     assert [one["key"] for one in shop.get("local-storage")] == ["theme"]
     await delete(page, "Delete domain", "Delete shop.example?")
-    await expect(page.get_by_text("Nothing is stored for this domain")).to_be_visible()
+    await expect(page.get_by_text("No cookies and no local storage")).to_be_visible()
     assert [one["domain"] for one in shop.get("cookies")] == ["other.example"]
     assert shop.get("local-storage") == []

@@ -48,11 +48,18 @@ async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_
 
 
 def _runs(batch: Batch) -> list[_Part]:
-    """Return the entries of a batch; consecutive entries of one origin make one part."""
-    runs = groupby(batch.open(), lambda entry: (entry["domain"], _origin(entry)))
+    """Return the entries of a batch, those of one origin as one part: a browser loads an origin once.
+
+    An entry that was set alone has no saved origin: it belongs to that of its domain. Of one key with several paths,
+    the entry of the whole domain comes last, and counts.
+    """
+    entries = batch.open()
+    saved = {entry["domain"]: origin for entry in entries if (origin := _saved_origin(entry))}
+    found = [(e["domain"], _saved_origin(e) or saved.get(e["domain"]) or _origin_of(e["domain"]), e) for e in entries]
+    found.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
     return [
-        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for e in entries])[1:-1])
-        for (domain, origin), entries in runs
+        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for *_, e in some])[1:-1])
+        for (domain, origin), some in groupby(found, lambda one: one[:2])
     ]
 
 
@@ -106,13 +113,17 @@ def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _origin(entry: dict[str, Any]) -> str:
-    """Return the origin of an entry: the saved one if it fits the domain, else one made from the domain."""
-    domain = entry["domain"]
+def _saved_origin(entry: dict[str, Any]) -> str:
+    """Return the saved origin of an entry if it fits the domain."""
     saved = str(entry["extra"].get("origin", ""))
     with suppress(ValueError):  # an invalid port, in a record changed by hand in the database
-        if saved and domain_of(saved) == domain:
+        if saved and domain_of(saved) == entry["domain"]:
             return saved
+    return ""
+
+
+def _origin_of(domain: str) -> str:
+    """Return the origin of a domain for which none is saved."""
     domain = domain.removeprefix(".")
     if domain.endswith(f":{HTTP_PORT}"):
         return f"http://{domain.removesuffix(f':{HTTP_PORT}')}"

@@ -1,19 +1,20 @@
 // Browser state in the file formats that the command line reads too, as Playwright's storageState.
 
 import { problem } from "../base/api.js";
-import { isObject } from "../base/format.js";
+import { isObject, shorten } from "../base/format.js";
 
 const HTTP_ONLY = "#HttpOnly_";
 const YEAR_10000 = 253402300800;
 // Fields that repeat others, or that mean something in one browser only.
-const DERIVED = ["size", "session", "hostOnly", "storeId", "id", "expirationDate", "expiry", "url", "sameSite", "partitionKey"];
+const DERIVED = ["size", "session", "hostOnly", "storeId", "id", "expirationDate", "expiry", "url", "sameSite", "partitionKey", "http_only"];
+const NO_SAME_SITE = ["", "unspecified", "Unspecified"]; // Chrome's words for a cookie without one
 const SAME_SITE = { strict: "Strict", lax: "Lax", none: "None", no_restriction: "None" };
 
 /** Return a text as storageState: `{cookies, origins}`. Throws a problem that names the record. */
 export function readState(text) {
   const trimmed = text.replace(/^\ufeff/, "").trim();
   if (!trimmed) throw problem("There is nothing to import.");
-  if (!/^[{[]/.test(trimmed)) return { cookies: fromNetscape(text), origins: [] };
+  if (!/^[{[]/.test(trimmed)) return { cookies: fromNetscape(trimmed), origins: [] };
   try {
     return fromValue(JSON.parse(trimmed));
   } catch (error) {
@@ -26,6 +27,7 @@ function fromValue(value) {
   let origins = [];
   if (isObject(value)) {
     if (!("cookies" in value || "origins" in value)) throw problem("This is JSON, but neither a storageState nor a list of cookies.");
+    if (value.credentials?.length) throw problem("This state has credentials, which cannot be stored. Remove them to import the rest.");
     origins = value.origins ?? [];
     value = value.cookies ?? [];
   }
@@ -42,7 +44,10 @@ function toCookie(given, index) {
   if (!bare) throw problem(`${where}: domain is empty.`);
   const isAddress = /^[\d.]+$|:/.test(bare);
   const sameSite = SAME_SITE[String(given.sameSite ?? "").toLowerCase()];
-  const partitionKey = given.partitionKey?.topLevelSite ?? given.partitionKey;
+  if (!sameSite && !NO_SAME_SITE.includes(given.sameSite ?? "")) throw problem(`${where}: sameSite is not Strict, Lax, None or no_restriction.`);
+  const partition = given.partitionKey;
+  const partitionKey = typeof partition === "string" ? partition : partition?.topLevelSite ?? partition?.sourceOrigin;
+  const crossed = partition?.hasCrossSiteAncestor;
   const kept = Object.entries(given).filter(([name, value]) => !DERIVED.includes(name) && value !== null);
   return {
     ...Object.fromEntries(kept),
@@ -51,11 +56,17 @@ function toCookie(given, index) {
     domain: given.hostOnly === undefined ? given.domain.trim() : given.hostOnly || isAddress ? bare : `.${bare}`,
     path: given.path || "/",
     expires: given.session === true ? -1 : toSeconds(given.expires ?? given.expirationDate ?? given.expiry, where),
-    httpOnly: given.httpOnly === true,
-    secure: given.secure === true,
+    httpOnly: flag(given.httpOnly ?? given.http_only, "httpOnly", where),
+    secure: flag(given.secure, "secure", where),
     ...(sameSite && { sameSite }),
     ...(partitionKey && { partitionKey }),
+    ...(partitionKey && crossed !== undefined && { _crHasCrossSiteAncestor: crossed }),
   };
+}
+
+function flag(value, name, where) {
+  if (![true, false, null, undefined].includes(value)) throw problem(`${where}: ${name} must be true or false.`);
+  return value === true;
 }
 
 /** Return Unix seconds; 0 and less are a session. Other units are refused: the cookie would never expire. */
@@ -77,7 +88,10 @@ function fromNetscape(text) {
     if (fields.length === 6) fields.push(""); // an editor that trims lines removed the tab before an empty value
     if (fields.length !== 7) throw problem(`Line ${index + 1} is not one of cookies.txt: it has ${fields.length} fields with tabs between instead of 7.`);
     const [domain, subdomains, path, secure, expires, name, value] = fields;
-    const isTrue = (flag) => flag.toUpperCase() === "TRUE";
+    const isTrue = (word) => {
+      if (!["TRUE", "FALSE"].includes(word.toUpperCase())) throw problem(`Line ${index + 1} is not one of cookies.txt: ${shorten(word, 20)} stands where TRUE or FALSE is needed.`);
+      return word.toUpperCase() === "TRUE";
+    };
     cookies.push(toCookie({ name, value, domain, path, expires, hostOnly: !isTrue(subdomains) && !domain.startsWith("."), secure: isTrue(secure), httpOnly }, index));
   });
   return cookies;

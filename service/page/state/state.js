@@ -143,8 +143,8 @@ async function showDomain(main, site, params, signal) {
   const lead = `${many(stored[0].length, "cookie")}, ${many(stored[1].length, "entry", "entries")}`;
   const isEmpty = stored.every((records) => !records.length);
   const hasExpired = stored.some((records, kind) => records.some((record) => isExpired(KINDS[NAMES[kind]].until(record))));
-  frame(main, site, lead, tools(site, hasExpired, isEmpty),
-    isEmpty && el("section", { class: "panel empty" }, el("h2", null, "Nothing is stored for this domain")),
+  frame(main, site, lead, tools(site, hasExpired, false),
+    isEmpty && el("section", { class: "panel empty" }, el("h2", null, "No cookies and no local storage"), el("p", null, "IndexedDB is not listed here; Delete domain deletes it too.")),
     ...NAMES.map((name, kind) => stored[kind].length > 0 && list(name, sorted(stored[kind], KINDS[name], params.sort), site, params)));
 }
 
@@ -232,7 +232,7 @@ function edit(name, record, isKnown = false) {
   const fixed = isKnown ? { readonly: true } : { required: true };
   const check = (id, title) => el("div", { class: "check" }, el("input", { type: "checkbox", id: `state-${id}`, name: id, checked: record[id] === true }), el("label", { for: `state-${id}` }, title));
   const dialog = askInDialog("small", isKnown ? `Edit ${shorten(record[kind.named], 60)}` : `Add ${name === "cookies" ? "a cookie" : "an entry"}`, [
-    text("domain", "Domain", record.domain, { ...fixed, placeholder: ".shop.example" }),
+    text("domain", "Domain", record.domain, { ...fixed, placeholder: name === "cookies" ? ".shop.example" : "shop.example" }),
     text(kind.named, kind.named === "name" ? "Name" : "Key", record[kind.named], { ...fixed, autofocus: !isKnown }),
     field("state-value", "Value", el("textarea", { id: "state-value", name: "value", rows: 3, spellcheck: "false", autofocus: isKnown }, record.value ?? "")),
     text("path", "Path", record.path ?? "/", isKnown ? { readonly: true } : {}),
