@@ -135,6 +135,7 @@ async def test_64_kb_of_wrong_records_do_not_stall_the_loop(api: Api) -> None:
     assert response.status == 422
 
 
+@pytest.mark.alone
 async def test_16_mib_of_empty_lines_are_refused_without_a_stall(api: Api) -> None:
     """They were read to the end in one go, for 1.1 seconds: 16 KB compressed."""
     body = gzip.compress(b"\n" * (16 * MIB))

@@ -144,12 +144,11 @@ async def test_a_batch_that_never_arrives_in_time_is_halved() -> None:
 async def test_an_upload_that_stalls_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sds_client.transport._CONNECT_SECONDS", 1.0)
     monkeypatch.setattr("sds_client.transport._MIN_SEND_RATE", 10**9)
-    connections = 0
+    connections: list[asyncio.StreamWriter] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal connections
-        connections += 1
-        if connections > 1:
+        connections.append(writer)
+        if len(connections) > 1:
             head = await reader.readuntil(b"\r\n\r\n")
             await reader.readexactly(int(head.lower().split(b"content-length:")[1].split()[0]))
             body = json.dumps(written(1)).encode()
@@ -161,7 +160,9 @@ async def test_an_upload_that_stalls_is_sent_again(monkeypatch: pytest.MonkeyPat
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with AsyncClient(url, "t", timeout=1) as client:
             assert (await client.push("group", [item])).created == 1
-    assert connections >= 2
+        for writer in connections:
+            writer.transport.abort()  # the server waits for them
+    assert len(connections) >= 2
 
 
 async def test_an_item_that_is_too_large_for_any_body_is_named() -> None:

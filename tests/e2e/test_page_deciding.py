@@ -65,6 +65,7 @@ async def test_after_a_rejection_the_next_row_is_the_current_one(new_tab: Any, r
     await reject(page, "Duplicate")
     await expect(rows(page).nth(1)).to_have_class("current")
     await press(page, "a")
+    await expect(rows(page).first.locator(".chip.bad")).to_be_visible()
     await expect(rows(page).nth(1).locator(".chip.good")).to_be_visible()
     assert judged(reviewer) == {"key-29": "Duplicate", "key-28": True}
 
@@ -74,7 +75,8 @@ async def test_keys_wait_for_the_rows_of_the_next_page(new_tab: Any, reviewer: C
     await press(page, "k")  # from no row to the last one
     await expect(rows(page).last).to_have_class("current")
     reading = Held()
-    await page.route("**/v1/outputs/shop?*cursor=*", reading)
+    # Not the request that waits for news.
+    await page.route(lambda url: "/outputs/shop?" in url and "cursor=" in url and "wait=" not in url, reading)
     await press(page, "n")
     async with asyncio.timeout(30):
         while not reading.sent:
@@ -286,6 +288,7 @@ async def test_the_keys_can_be_switched_off(new_tab: Any, reviewer: Caller) -> N
     await page.get_by_role("button", name="Keys").click()
     await page.get_by_label("Use these keys").check()
     await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
     await press(page, "j")
     await expect(rows(page).first).to_have_class("current")
 
