@@ -29,6 +29,7 @@ _HEARTBEAT_SECONDS = 15.0
     Output(many=True),
     query=ExportQuery,
     headers={"Last-Event-ID": "format=sse: the id of the last event received, instead of cursor"},
+    response_headers=["X-Cursor"],
     gives=[exports.NDJSON, exports.CSV, exports.EVENTS, parquet.PARQUET],
     responses={"410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"}},
 )
@@ -51,19 +52,23 @@ async def get(request: web.Request) -> web.StreamResponse:
         live = exports.LIVE[format]
         pieces = _follow(request, group, query, limit, live)
         return await stream_response(request, pieces, live.content_type, at_once=True)
-    pages = _counted(request, request.app[STORE].outputs.pages(group, query, limit))
+    outputs, headers = request.app[STORE].outputs, {}
+    if limit is None and not query.newest_first:  # the export contains all up to this id
+        headers["X-Cursor"] = str(max(query.cursor, await outputs.version(group)))
+    pages = _counted(request, outputs.pages(group, query, limit))
     match format:
         case "ndjson":
-            return await stream_response(request, exports.ndjson(pages), exports.NDJSON)
+            return await stream_response(request, exports.ndjson(pages), exports.NDJSON, headers=headers)
         case "csv":
-            return await stream_response(request, exports.table(pages, query.fields, safe), exports.CSV)
+            table = exports.table(pages, query.fields, safe)
+            return await stream_response(request, table, exports.CSV, headers=headers)
         case "parquet":
             if not parquet.is_available():
                 raise invalid("value_error", "This service has no pyarrow: ask for ndjson or csv", "query", "format")
             stream = parquet.rows(pages, query.fields, query.deleted)
-            return await stream_response(request, stream, parquet.PARQUET)
+            return await stream_response(request, stream, parquet.PARQUET, headers=headers)
         case _:
-            return await stream_response(request, exports.array(pages), exports.JSON)
+            return await stream_response(request, exports.array(pages), exports.JSON, headers=headers)
 
 
 def _last_event(request: web.Request) -> int:

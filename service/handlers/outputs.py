@@ -92,7 +92,7 @@ async def select_jobs(
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one page of the group's outputs, in the order in which they were last changed.
 
-    Pass `next_cursor` as `cursor` for the next page, or follow `next_url`; both are null when there
+    Follow `next_url`, or pass `next_cursor` as `cursor` (not with `deleted=true`); both are null when there
     is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
     or changed since. A page may be shorter than `limit`, even empty, and still have a next one.
     """
@@ -126,7 +126,8 @@ async def get(request: web.Request) -> web.StreamResponse:
     del found  # a slow reader holds only the rendered text
     more = max(0, COPIES * page.size - held)
     admission.hold(more)
-    headers = _caching(request, page.version, has_version)
+    # Only where the group ends: with the ETag of an earlier page, the next one would be 304.
+    headers = _caching(request, page.version, has_version and page.next_cursor is None)
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
@@ -207,7 +208,7 @@ async def _shared(request: web.Request, part: Part, has_version: bool) -> web.St
     request.app[METRICS].count_read(part.items)
     next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
     body = render_page(part.text, next_url, part.next_cursor)
-    headers = {**_caching(request, part.version, has_version), "X-Cursor": str(part.next_cursor or part.version)}
+    headers = {**_caching(request, part.version, has_version and part.next_cursor is None), "X-Cursor": str(part.next_cursor or part.version)}
     return await bytes_response(request, body, headers)
 
 

@@ -127,9 +127,12 @@ class Upkeep:
             await self._recount(owner, group, now),
         ]
         due = min((date for date in next_due if date is not None), default=None)
-        # Only if no new work was added meanwhile.
+        # Only if no new work was added meanwhile. What is left of this pass comes first, whatever it has added itself.
         change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
-        await self._groups.update_one({**owner, "due": claim, "rounds": group.get("rounds")}, change)
+        if due is not None and due <= now:
+            await self._groups.update_one(owner, {"$min": {"due": due}})
+        else:
+            await self._groups.update_one({**owner, "due": claim, "rounds": group.get("rounds")}, change)
 
     async def _remove_tombstones(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         if group.get("tombstones", 0) <= 0:
@@ -147,12 +150,13 @@ class Upkeep:
         if group.get("deleted", 0) <= 0:
             return None
         old = {**owner, "update_date": {"$lt": now - self._deleted_age}, "deleted": True}
-        found = self._outputs.find(old, ["id"], hint="deleted").sort([("update_date", 1), ("id", 1)])
+        found = self._outputs.find(old, ["id", "update_date"], hint="deleted").sort([("update_date", 1), ("id", 1)])
         records = await found.limit(_REMOVED_AT_ONCE).to_list(None)
         removed = [record["id"] for record in records[:-1]]
         if not removed:
             return now + _DAILY
-        await self._groups.update_one(owner, {"$max": {"expired_id": removed[-1]}})
+        newest = {"expired_id": removed[-1], "expired_date": records[-2]["update_date"]}
+        await self._groups.update_one(owner, {"$max": newest})
         done = await self._outputs.delete_many({**old, "id": {"$in": removed}})
         await self._groups.update_one(owner, {"$inc": {"deleted": -done.deleted_count}})
         return now
@@ -180,6 +184,8 @@ class Upkeep:
         )
         end = time.monotonic() + _EXPIRING_SECONDS
         while (started := time.monotonic()) < end:
+            if await self._groups.find_one({**owner, "retention_days": days}, ["_id"]) is None:
+                return now  # it was changed meanwhile
             _, cursor = await self._expire(Group.of(group), query)
             if cursor is None:
                 rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}

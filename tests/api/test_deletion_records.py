@@ -161,6 +161,19 @@ async def age_out(store: Store, organization: int) -> None:
     raise AssertionError("the upkeep has not removed the deletion records")
 
 
+async def test_a_date_from_before_removed_records_is_refused(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    for item in three:
+        await delete(admin, item)
+    await age_out(store, admin.organization_id)
+    for days, status in ((41, 410), (39, 200)):
+        date = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        for path in ("/v1/outputs/shop", "/v1/outputs/shop/export"):
+            assert (await admin.get(f"{path}?deleted=true&created_after={date}")).status == status
+            assert (await admin.get(f"{path}?created_after={date}")).status == 200
+
+
 async def test_a_reader_that_came_too_late_starts_again(admin: Api, store: Store, three: list[dict[str, Any]]) -> None:
     for item in three[:2]:
         await delete(admin, item)

@@ -141,6 +141,24 @@ async def test_a_page_is_not_read_again_while_nothing_changes(api: Api) -> None:
     assert (await api.get(PATH, headers={"If-None-Match": first.headers["ETag"]})).status == 200
 
 
+async def test_only_the_page_that_ends_the_group_has_an_etag(api: Api) -> None:
+    await api.ok(PATH, [make_output(number) for number in range(3)])
+    first = await api.get(f"{PATH}?limit=2")
+    assert "ETag" not in first.headers, "the next page would be 304"
+    last = await api.get(f"{PATH}?limit=2&cursor={first.json['metadata']['next_cursor']}")
+    assert (await api.get(f"{PATH}?cursor=3", headers={"If-None-Match": last.headers["ETag"]})).status == 304
+
+
+@pytest.mark.parametrize("format", ["ndjson", "csv", "json"])
+async def test_an_export_names_the_id_from_which_a_copy_goes_on(api: Api, format: str) -> None:
+    await api.ok(PATH, [make_output(number, tags={"country": "Germany"}) for number in range(3)])
+    await api.ok(PATH, [make_output(3, tags={"country": "France"})])
+    response = await api.get(f"{PATH}/export?format={format}&country=Germany")
+    assert response.headers["X-Cursor"] == "4"
+    for query in ("order=desc", "limit=1"):
+        assert "X-Cursor" not in (await api.get(f"{PATH}/export?format={format}&{query}")).headers
+
+
 async def test_an_etag_of_one_organization_says_nothing_about_another(api: Api, stranger: Api) -> None:
     await api.ok(PATH, [make_output(1)])
     await stranger.ok(PATH, [make_output(2)])

@@ -245,6 +245,38 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
     assert left == [5, 2, 0]
 
 
+async def test_retention_that_has_more_to_delete_goes_on_at_once(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
+    await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
+    await store.groups.set(group.key, {"retention_days": 1})
+    await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
+    await store.upkeep._look_at(await group.document(store))
+    assert len(await group.read(store)) == 5
+    assert (await group.document(store))["due"] <= datetime.now(UTC), "its own deletions must not put it off"
+
+
+async def test_a_retention_that_is_lifted_during_its_pass_deletes_no_more(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
+    await store.groups.set(group.key, {"retention_days": 1})
+    expire = store.upkeep._expire
+
+    async def lift(*args: Any) -> Any:
+        done = await expire(*args)
+        await store.groups.set(group.key, {"retention_days": None})
+        return done
+
+    monkeypatch.setattr(store.upkeep, "_expire", lift)
+    await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
+    await store.upkeep._look_at(await group.document(store))
+    assert len(await group.read(store)) == 5
+
+
 async def test_a_retention_that_was_just_changed_is_the_one_that_counts(store: Store, group: Group) -> None:
     await group.write(store, make_output(1, last_scraped_date=OLD))
     await store.groups.set(group.key, {"retention_days": 30})

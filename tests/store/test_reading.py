@@ -73,6 +73,18 @@ def pairs() -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("small_windows")
+async def test_a_crawl_that_changes_nothing_does_not_keep_a_walk_from_ending(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.outputs.reading._MAX_BEYOND", 5)
+    items = [make_output(number) for number in range(10)]
+    for _ in range(2):
+        await group.write(store, *items)
+    await open_batch(store, group, 10)
+    page = await store.outputs.page(group.key, Query(limit=1000))
+    assert (len(page.documents), page.next_cursor) == (10, None)
+
+
 async def test_every_combination_of_filters_finds_what_it_says_in_both_orders(store: Store, group: Group) -> None:
     written = await group.write(store, *(some_output(n) for n in range(30)))
     await group.delete(store, *written[3::7])
@@ -372,8 +384,12 @@ async def test_a_few_fields_of_items_are_read_many_at_once(store: Store, group: 
     assert len(pages) <= 3
 
 
-async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(store: Store, group: Group) -> None:
+async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.outputs.reading._MAX_BEYOND", 5)
     await group.write(store, make_output(1))
-    await open_batch(store, group, 6000)
+    await open_batch(store, group, 1)
+    await group.write(store, *(make_output(number) for number in range(2, 12)))
     page = await store.outputs.page(group.key, Query(cursor=1))
     assert page.next_cursor is not None

@@ -58,8 +58,8 @@ class Watermark(NamedTuple):
     """Where a group's readers must stop, and which state of the group that shows.
 
     `version` is the id of the newest change that a page below `end` can hold: two watermarks of one
-    version show the same outputs. `hidden` is how many records readers pass over; `expired_id` the
-    newest deletion record that was removed; `in_flight` the first ids of the batches in flight;
+    version show the same outputs. `hidden` is how many records readers pass over; `expired_id` and
+    `expired_date` are those of the newest deletion record that was removed; `in_flight` the first ids of the batches in flight;
     `last_id` the newest change, readable or not; `allocated` the newest id that was given to a batch.
     """
 
@@ -68,6 +68,7 @@ class Watermark(NamedTuple):
     time: Any = None  # of the snapshot that it was read from; None on a server without replica set
     hidden: int = 0
     expired_id: int = 0
+    expired_date: datetime | None = None
     in_flight: frozenset[int] = frozenset()
     last_id: int = 0
     allocated: int = 0
@@ -209,6 +210,7 @@ class Ids:
             time=reply.get("operationTime"),
             hidden=document.get("deleted", 0) + document.get("tombstones", 0),
             expired_id=document.get("expired_id", 0),
+            expired_date=document.get("expired_date"),
             in_flight=in_flight,
             last_id=document.get("last_id", 0),
             allocated=document.get("next", 1) - 1,
@@ -241,6 +243,6 @@ class Ids:
 
 # Bytes of the counts that wait in the group's document.
 _WAITING = {"$bsonSize": {"pending": "$pending"}}
-_WATERMARK_FIELDS = dict.fromkeys(("open.first", "next", "last_id", "deleted", "tombstones", "expired_id"), 1) | {
-    "_id": 0
-}
+_WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
+    ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date"), 1
+)

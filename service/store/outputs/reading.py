@@ -37,7 +37,7 @@ _MAX_STREAMED = 1000
 _UNKNOWN_BYTES = 20_000
 # Groups for which a process remembers the size of items: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
-# Ids beyond the watermark among which the end of a walk looks for items that have moved there.
+# Ids beyond the watermark, up to the newest change, among which the end of a walk looks for items that have moved there.
 _MAX_BEYOND = 5000
 # How long the last page of a walk waits for batches in flight, before the client asks again.
 _WALK_SECONDS = 1.0
@@ -61,7 +61,7 @@ class Reading:
         if query.newest_first or query.deleted or begins:
             watermark = await self._ids.watermark(group)
             if begins:
-                query = query._replace(walk=Walk(watermark.last_id, 0))
+                query = query._replace(walk=Walk(watermark.version, 0))
             return await self._fresh(group, query, watermark)
         watermark = self._ids.remembered(group)
         read: Found | None = None
@@ -108,7 +108,8 @@ class Reading:
         """
         if not latest.in_flight and latest.version == watermark.version:
             return False
-        if latest.allocated - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
+        # Not up to the newest id: a crawl that changes nothing uses up ids too, and must not keep walks going.
+        if latest.last_id - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
             return True
         moved: dict[str, Any] = {"prev_id": {"$gt": query.cursor}}
         if query.walk is not None:
@@ -253,11 +254,16 @@ def _cut(found: Found) -> Found:
 
 
 def _check_expired(query: Query, latest: Watermark) -> None:
-    """Refuse a cursor if deletion records after it were removed, unless its walk began after that.
+    """Refuse a cursor or a date if deletion records after it were removed, unless its walk began after that.
 
     Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
     back to older ids misses nothing that its beginning did not show.
     """
     safe = max(query.cursor, query.walk.began if query.walk else 0)
     if query.cursor and safe < latest.expired_id:
+        raise CursorExpired
+    begin, expired = query.created_after, latest.expired_date
+    if query.cursor or begin is None or expired is None:
+        return
+    if begin.replace(tzinfo=None) <= expired.replace(tzinfo=None):  # both are UTC
         raise CursorExpired
