@@ -68,6 +68,10 @@ def restored(settings: Settings) -> int:
 
 
 def clock(settings: Settings) -> int:
-    groups = with_store(settings, lambda store: store.outputs.set_clocks_back())
+    async def run(store: Store) -> int:
+        await store.ensure_indexes()  # without them, batches of dead writers cannot be ended
+        return await store.outputs.set_clocks_back()
+
+    groups = with_store(settings, run)
     print(f"brought the dates of {groups} groups back to the present")
     return 0

@@ -208,7 +208,8 @@ async def _shared(request: web.Request, part: Part, has_version: bool) -> web.St
     request.app[METRICS].count_read(part.items)
     next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
     body = render_page(part.text, next_url, part.next_cursor)
-    headers = {**_caching(request, part.version, has_version and part.next_cursor is None), "X-Cursor": str(part.next_cursor or part.version)}
+    headers = _caching(request, part.version, has_version and part.next_cursor is None)
+    headers["X-Cursor"] = str(part.next_cursor or part.version)
     return await bytes_response(request, body, headers)
 
 

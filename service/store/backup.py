@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from bson.errors import InvalidBSON
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import OperationFailure
+from pymongo.errors import OperationFailure, PyMongoError
 
 from service.store.connection import DURABLE, Client, Database, opened
 from service.store.contract import stored, without_time_limit
@@ -28,12 +28,13 @@ from service.store.outputs import RESTORED_GAP
 _FORMAT = "scraping-data-service backup"
 # Collections read per group, in one snapshot; and collections read per organization. In the order of the file.
 GROUP_COLLECTIONS = ("outputs", "versions", "jobs", "days", "reviews", "groups")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "webhooks", "deliveries")
+ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "deliveries", "webhooks")
 # The counters of an organization; its id is the document's own. After the documents that have taken their numbers.
 COUNTERS = "sequences"
 COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS, "tokens")
-# A service that runs meanwhile acts on a group, and clients on a token: when all that belongs to them is there.
-_LAST = ("groups", "tokens")
+# A service that runs meanwhile acts on a group and a webhook, and clients on a token: when all that belongs to them is
+# there.
+_LAST = ("groups", "webhooks", "tokens")
 
 _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -145,8 +146,9 @@ class Backup:
                 inserts.add(asyncio.create_task(self._insert(collection, batch)))
                 progress(documents)
             documents += await _finish(inserts, 0)
-        except BackupError as error:
-            raise BackupError(f"{error}; a part of it is restored: drop the database and begin again") from None
+        except (BackupError, PyMongoError) as error:
+            reason = error if isinstance(error, BackupError) else f"the database failed ({type(error).__name__})"
+            raise BackupError(f"{reason}; a part of it is restored: drop the database and begin again") from None
         finally:
             await asyncio.gather(*inserts, return_exceptions=True)
         progress(documents)

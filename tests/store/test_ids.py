@@ -11,7 +11,7 @@ import pytest
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
 from tests.support.api import make_output
-from tests.support.groups import DATABASE, Group, at, race, stopped_at, version
+from tests.support.groups import DATABASE, Group, at, open_batch, race, stopped_at, version
 
 # -- races ----------------------------------------------------------------------------------------
 
@@ -208,6 +208,21 @@ async def test_dates_are_brought_back_in_order_while_others_write_without_pause(
     dates = [item["update_date"] for item in await group.read(store)]
     assert dates == sorted(dates) and dates[0] < dates[-1]
     assert dates[-1].replace(tzinfo=UTC) < datetime.now(UTC) + timedelta(minutes=1)
+
+
+async def test_dates_are_brought_back_also_if_a_writer_died_while_the_clock_was_ahead(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store.outputs.ids, "lease_seconds", 0.5)
+    await group.write(store, make_output(1))
+    ahead = datetime.now(UTC) + timedelta(hours=10)
+    batch = await open_batch(store, group, 1)
+    entry = {"token": batch.token, "first": batch.first, "n": 1, "date": ahead, "deadline": ahead}
+    await group.set(store, now=ahead, open=[entry])
+    async with asyncio.timeout(60):
+        assert await store.outputs.set_clocks_back() >= 1
+    await group.write(store, make_output(2))
+    assert len(await group.read(store)) == 2
 
 
 async def test_dates_are_brought_back_also_after_an_attempt_that_was_interrupted(store: Store, group: Group) -> None:

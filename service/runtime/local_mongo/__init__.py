@@ -77,7 +77,8 @@ def local_mongo(
         yield LocalMongo(url, process.pid, started=True)
     finally:
         with suppress(OSError):  # the disk may be full
-            folder.save(port, None, program.version)  # nobody shares it from here on
+            if folder.state().get("pid") in (process.pid, None):  # else it died, and another process has started one
+                folder.save(port, None, program.version)  # nobody shares it from here on
         mongod.stop(process)
 
 

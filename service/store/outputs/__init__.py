@@ -167,7 +167,13 @@ class Outputs(Reading):
             earlier = {"last_change": present, "due": present}
             set_back = {"$set": {"now": present}, "$min": earlier, "$unset": {"paused": ""}}
             while (group := await self._groups.find_one_and_update({**owner, "open": []}, set_back)) is None:
-                await self._groups.update_one(owner, [{"$set": {"paused": {"$add": ["$$NOW", _PAUSED_MS]}}}])
+                # The batches of dead writers have a lease of the wrong clock.
+                lease = {"$add": ["$$NOW", int(1000 * self.ids.lease_seconds)]}
+                deadline = {"deadline": {"$min": ["$$this.deadline", lease]}}
+                batches = {"$map": {"input": "$open", "in": {"$mergeObjects": ["$$this", deadline]}}}
+                paused = {"$add": ["$$NOW", _PAUSED_MS]}
+                await self._groups.update_one(owner, [{"$set": {"paused": paused, "open": batches}}])
+                await self.recovery.reap()
                 await asyncio.sleep(_CLOCK_SECONDS)
             late = {**owner, "update_date": {"$gt": present}}
             first = await self._outputs.find_one(late, ["id"], sort=[("update_date", 1), ("id", 1)], hint="updated")

@@ -57,10 +57,10 @@ Finished = tuple[Batch, Change]  # a batch that is written, and what it changed
 class Watermark(NamedTuple):
     """Where a group's readers must stop, and which state of the group that shows.
 
-    `version` is the id of the newest change that a page below `end` can hold: two watermarks of one
-    version show the same outputs. `hidden` is how many records readers pass over; `expired_id` and
-    `expired_date` are those of the newest deletion record that was removed; `in_flight` the first ids of the batches in flight;
-    `last_id` the newest change, readable or not; `allocated` the newest id that was given to a batch.
+    `version` is the id of the newest change that a page below `end` can hold: two watermarks of one version show the
+    same outputs. `hidden` is how many records readers pass over; `expired_id` and `expired_date` are those of the
+    newest deletion record that was removed; `in_flight` the first ids of the batches in flight; `last_id` the newest
+    change, readable or not; `allocated` the newest id that was given to a batch.
     """
 
     end: int = 1

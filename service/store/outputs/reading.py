@@ -37,7 +37,7 @@ _MAX_STREAMED = 1000
 _UNKNOWN_BYTES = 20_000
 # Groups for which a process remembers the size of items: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
-# Ids beyond the watermark, up to the newest change, among which the end of a walk looks for items that have moved there.
+# Ids from the watermark to the newest change among which the end of a walk looks for items that have moved there.
 _MAX_BEYOND = 5000
 # How long the last page of a walk waits for batches in flight, before the client asks again.
 _WALK_SECONDS = 1.0
