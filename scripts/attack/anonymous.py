@@ -29,6 +29,29 @@ async def endless_heads(target: Target) -> None:
             connection.close()
 
 
+@attack("19", "10 connections that send heads of 900 KB behind responses that they do not read")
+async def heads_behind_responses(target: Target) -> None:
+    request = b"GET /docs/static/swagger-ui-bundle.js HTTP/1.1\r\nHost: x\r\n"
+    heads = request + b"".join(b"X-%d: " % n + b"x" * 15_000 + b"\r\n" for n in range(60)) + b"\r\n"
+
+    def send() -> socket.socket:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(5)
+        connection.connect(("127.0.0.1", target.port))
+        connection.sendall(3 * (request + b"\r\n"))
+        connection.settimeout(1)
+        with suppress(OSError):  # it is not read, or cut
+            connection.sendall(30 * heads)
+        return connection
+
+    async with target.measured():
+        connections = await asyncio.gather(*(asyncio.to_thread(send) for _ in range(10)))
+        target.facts |= await target.others(3)
+        for connection in connections:
+            connection.close()
+
+
 @attack("16", "10 connections with a body in chunks of one byte on GET /healthz")
 async def tiny_chunks(target: Target) -> None:
     head = b"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

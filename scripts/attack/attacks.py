@@ -189,6 +189,25 @@ async def allowed_files(target: Target) -> None:
         )
 
 
+@attack("20", "small bodies that cost much: empty lines, empty cookies, spaced keys, errors with long names")
+async def costly_bodies(target: Target) -> None:
+    nested: Any = ["\0"] * 100
+    for _ in range(2):
+        nested = {"k" * 1_000_000: nested}
+    bodies = [
+        ("/v1/outputs/costly", "application/x-ndjson", b"\n" * 16 * MEGABYTE),
+        ("/v1/outputs/costly", "application/json", b"[{" + b",".join(b'"%x" :0' % n for n in range(10**6)) + b"}]"),
+        ("/v1/storage-state", "application/json", b'{"cookies":[' + b",".join([b"{}"] * 10_000) + b"]}"),
+        ("/v1/storage-state", "application/json", orjson.dumps(nested)),
+    ]
+    packed = [(path, kind, gzip.compress(data, 1)) for path, kind, data in bodies]
+    async with target.measured():
+        for _ in range(int(target.size(5, 2))):
+            for path, kind, data in packed:
+                status = await target.attacker.call("POST", path, data, Content_Type=kind, Content_Encoding="gzip")
+                target.facts[f"status_{status}"] = target.facts.get(f"status_{status}", 0) + 1
+
+
 @attack("4", "bodies of 2 MB of tiny gzip members, while another tenant writes")
 async def members(target: Target) -> None:
     member = gzip.compress(b" ")
