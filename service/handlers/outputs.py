@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import zlib
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import nullcontext, suppress
@@ -126,8 +127,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     del found  # a slow reader holds only the rendered text
     more = max(0, COPIES * page.size - held)
     admission.hold(more)
-    # Only where the group ends: with the ETag of an earlier page, the next one would be 304.
-    headers = _caching(request, page.version, has_version and page.next_cursor is None)
+    headers = _caching(request, page.version, has_version)
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
     if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
@@ -208,8 +208,7 @@ async def _shared(request: web.Request, part: Part, has_version: bool) -> web.St
     request.app[METRICS].count_read(part.items)
     next_url = None if part.next_cursor is None else url_with_cursor(request, part.next_cursor)
     body = render_page(part.text, next_url, part.next_cursor)
-    headers = _caching(request, part.version, has_version and part.next_cursor is None)
-    headers["X-Cursor"] = str(part.next_cursor or part.version)
+    headers = {**_caching(request, part.version, has_version), "X-Cursor": str(part.next_cursor or part.version)}
     return await bytes_response(request, body, headers)
 
 
@@ -293,5 +292,7 @@ def _caching(request: web.Request, version: int, has_version: bool) -> dict[str,
 
 def _etag(request: web.Request, version: int) -> str:
     # Weak: last_scraped_date may differ, which is not a change. With the organization: a browser's
-    # cache does not know tokens, and must not show one organization's page for another's.
-    return f'W/"{request[ORGANIZATION]}-{version}"'
+    # cache does not know tokens, and must not show one organization's page for another's. With the query: the ETag of
+    # one page must not make the next one 304.
+    query = zlib.crc32(request.rel_url.raw_query_string.encode())
+    return f'W/"{request[ORGANIZATION]}-{version}-{query:x}"'
