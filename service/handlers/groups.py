@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import aclosing
@@ -31,6 +30,8 @@ _GROUPS = QueryLoader(GroupsQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
+# Items may be a megabyte each, and behind a million deletion records.
+_FIELDS_SECONDS = 10.0
 
 
 def _since() -> str:
@@ -130,11 +131,12 @@ async def _reviewed(store: Store, group: Group) -> AsyncIterator[list[Any]]:
 async def fields(request: web.Request) -> web.StreamResponse:
     """Return fill rate, types, smallest, largest and example values for each path in `data`.
 
-    Looks at the newest `limit` items that match.
+    Looks at the newest `limit` items that match, for some seconds.
     """
     group = path_group(request)
     loaded = _FIELDS.load(request)
-    return await json_response(request, await describe_fields(request, group, loaded["job_id"], loaded["limit"]))
+    found = await describe_fields(request, group, loaded["job_id"], loaded["limit"], (), _FIELDS_SECONDS)
+    return await json_response(request, found)
 
 
 async def describe_fields(
@@ -142,8 +144,8 @@ async def describe_fields(
     group: Group,
     job_id: str | None,
     limit: int,
-    named: Iterable[str] = (),
-    seconds: float = math.inf,
+    named: Iterable[str],
+    seconds: float,
 ) -> dict[str, Any]:
     """Return the statistics of the fields of a group or of one job, over its newest `limit` items.
 

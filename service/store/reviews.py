@@ -112,6 +112,7 @@ class Reviews:
         """Return the reviews of some keys, in their order."""
         orders = [key["order"] for key in keys]
         where = {**owner, "job_id": {"$in": [key["_id"] for key in keys]}, "order": {"$in": orders}}
+        where["review_date"] = {"$in": [key["review_date"] for key in keys]}  # a job may have very many reviews
         found = await self._reviews.find(where, {**fields, "order": 1}).hint(_INDEX).to_list(None)
         by_order = {review.pop("order"): review for review in found}
         return [by_order[order] for order in orders if order in by_order]

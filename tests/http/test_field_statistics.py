@@ -36,3 +36,16 @@ def test_an_item_with_two_values_of_one_path_counts_once() -> None:
     statistics.add([{"data": {"price.amount": 1, "price": {"amount": 2}}}, {"data": {"price": {"amount": 3}}}])
     found = {field["path"]: field for field in statistics.result()["fields"]}["price.amount"]
     assert (found["count"], found["fill_rate"], found["types"], found["max"]) == (2, 1.0, {"integer": 3}, 3)
+
+
+def test_the_longest_allowed_key_hides_no_field_of_its_item() -> None:
+    statistics = FieldStatistics()
+    statistics.add([{"data": {"price": 1, "k" * 1024: 2}}])
+    assert {field["path"] for field in statistics.result()["fields"]} == {"price", "k" * 1024}
+
+
+def test_examples_tell_true_from_one() -> None:
+    statistics = FieldStatistics()
+    statistics.add([{"data": {"a": value}} for value in (True, 1, 1.0, True)])
+    (found,) = statistics.result()["fields"]
+    assert [repr(example) for example in found["examples"]] == ["True", "1", "1.0"]

@@ -41,7 +41,7 @@ class _Field:
             example = value[:_MAX_TEXT] if isinstance(value, str) else value
             if isinstance(value, datetime):
                 example = str(value)
-            if example not in self.examples:
+            if not any(type(known) is type(example) and known == example for known in self.examples):
                 self.examples.append(example)
 
     def _bound(self, value: Any) -> None:

@@ -25,7 +25,7 @@ class Leaf(NamedTuple):
 
 def is_open(value: Any, name: str) -> bool:
     """Return whether a value is an object that is taken apart: no member's name becomes too long."""
-    return isinstance(value, dict) and bool(value) and len(name) + 1 + max(map(len, value)) <= MAX_NAME
+    return isinstance(value, dict) and bool(value) and len(name) + bool(name) + max(map(len, value)) <= MAX_NAME
 
 
 def leaves(item: dict[str, Any]) -> list[Leaf]:
