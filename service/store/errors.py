@@ -27,7 +27,7 @@ SNAPSHOT_TOO_OLD = 239
 # member, a code of a later version) may be temporary.
 _DEFECT_CODES = {
     *(2, 9, 12, 14, 15, 16, 22, 28, 40, 52, 54, 55, 56, 57, 59, 66, 72, 73, 96, 241),  # bad values, paths, operators
-    *(10334, 17280, 40352, 40353, 40415, DUPLICATE_KEY, 121),  # 121: a validator that an operator has set
+    *(10334, 17280, 17419, 17420, 40352, 40353, 40415, DUPLICATE_KEY, 121),  # 121: a validator that an operator has set
 }
 # The server's text, with code 2, when an index is missing.
 _NO_INDEX = "hint"

@@ -128,11 +128,12 @@ class Groups:
         await self._jobs.remove(group)
         await self._versions.delete_many(owner)
         gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
-        done = await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
+        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
         self._comparings.forget(group)
-        if not done.matched_count:  # it was written to meanwhile, and what these jobs counted may be gone
-            recount = {"$add": [{"$ifNull": ["$recount", 0]}, 1]}
-            await self._groups.update_one(owner, [{"$set": {"recount": recount, "due": {"$min": ["$due", "$$NOW"]}}}])
+        # What these jobs counted is gone, also from under a write or a recount that is under way.
+        again: dict[str, Any] = {name: {"$add": [{"$ifNull": [f"${name}", 0]}, 1]} for name in ("recount", "recounts")}
+        again["due"] = {"$min": ["$due", "$$NOW"]}
+        await self._groups.update_one(owner, [{"$set": again}])
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

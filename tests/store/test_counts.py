@@ -560,3 +560,23 @@ async def test_a_group_that_is_due_again_at_once_waits_for_the_next_pass(
     await store.upkeep.run()
     assert len(looked) == 1
     await group.set(store, due=datetime(2999, 1, 1, tzinfo=UTC))
+
+
+async def test_a_recount_that_the_removal_of_its_group_overtakes_adds_nothing(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output())
+    await store.outputs.delete_matching(group.key, Query())
+    await group.set(store, recount=1)
+    difference = store.upkeep._difference
+
+    async def overtaken(*args: Any) -> Any:
+        found = await difference(*args)
+        found.job("ghost", items=100)  # as if a dead writer had moved items to it
+        monkeypatch.setattr(store.upkeep, "_difference", difference)
+        await store.groups.remove(group.key)
+        return found
+
+    monkeypatch.setattr(store.upkeep, "_difference", overtaken)
+    await look_after(store, group)
+    assert await store.crawls.one(group.key, "ghost") is None
