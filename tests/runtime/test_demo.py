@@ -32,9 +32,8 @@ async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_bro
     reviews = await store.reviews.latest_of(demo.GROUP, [job["job_id"] for job in jobs])
     assert len(jobs) == 20 and set(reviews) == {job["job_id"] for job in jobs[2:]}
 
-    every = Query(newest_first=True, limit=1000, deleted=True)
-    page = await store.outputs.page(demo.GROUP, every)
-    items = page.items()
+    every = Query(newest_first=True, deleted=True)
+    items = [item async for page in store.outputs.pages(demo.GROUP, every) for item in page.items()]
     assert sum("deleted" in item for item in items) >= 1
     newest = [item for item in items if item["root_job_id"] == jobs[0]["job_id"]]
     with_price = [item for item in newest if "amount" in item["data"]["price"]]
