@@ -141,6 +141,7 @@ async def test_a_batch_that_never_arrives_in_time_is_halved() -> None:
     assert [len(json.loads(body)) for body in service.bodies] == [4, 2, 2]
 
 
+@pytest.mark.slow
 async def test_an_upload_that_stalls_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sds_client.transport._CONNECT_SECONDS", 1.0)
     monkeypatch.setattr("sds_client.transport._MIN_SEND_RATE", 10**9)

@@ -16,7 +16,7 @@ from sds_client import Client
 from tests.support.api import make_output, make_outputs
 from tests.support.processes import SECONDS
 
-pytestmark = pytest.mark.usefixtures("environment")
+pytestmark = [pytest.mark.usefixtures("environment"), pytest.mark.slow]
 
 
 @pytest.fixture(autouse=True)
