@@ -212,7 +212,11 @@ class Metrics:
     def render(self, accept: str, state: InFlight | None) -> tuple[bytes, str]:
         """Return all metrics in the format that a client accepts, and its content type."""
         self._sample()
-        encode, content_type = choose_encoder(accept)
+        try:
+            # A version that is asked for is in the response too.
+            encode, content_type = choose_encoder(accept if accept.isascii() else "")
+        except TypeError:  # a version that is no number
+            encode, content_type = choose_encoder("")
         return encode(_Collected(self._collect(state))), content_type
 
     def _collect(self, state: InFlight | None) -> Iterator[Metric]:

@@ -127,12 +127,12 @@ class Upkeep:
             await self._recount(owner, group, now),
         ]
         due = min((date for date in next_due if date is not None), default=None)
-        # Only if no new work was added meanwhile. What is left of this pass comes first, whatever it has added itself.
-        change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
-        if due is not None and due <= now:
+        if due is not None and due <= now:  # there is more to do; its own deletions must not put that off
             await self._groups.update_one(owner, {"$min": {"due": due}})
-        else:
-            await self._groups.update_one({**owner, "due": claim, "rounds": group.get("rounds")}, change)
+            return
+        # Only if no new work was added meanwhile.
+        change = {"$unset": {"due": ""}} if due is None else {"$set": {"due": due}}
+        await self._groups.update_one({**owner, "due": claim, "rounds": group.get("rounds")}, change)
 
     async def _remove_tombstones(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         if group.get("tombstones", 0) <= 0:

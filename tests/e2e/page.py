@@ -1,9 +1,14 @@
-"""What the tests of the page share: how to sign in, where its rows are, how to wait for them."""
+"""What the tests of the page share: signing in, its rows and how to wait for them, judging."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Locator, Page, expect
+
+if TYPE_CHECKING:
+    from tests.e2e.conftest import Caller
 
 GROUP = "shop"
 
@@ -60,6 +65,20 @@ async def sign_in(page: Page, token: str) -> None:
     """Give a token to the form, whether it fills the page or is a dialog over it."""
     await page.get_by_label("Access token").fill(token)
     await page.get_by_label("Access token").press("Enter")
+
+
+async def reject(page: Page, reason: str) -> None:
+    """Give the reason in the dialog that asks for it."""
+    await page.get_by_label("Why").fill(reason)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("dialog", name="Reject")).to_be_hidden()
+
+
+def judged(caller: Caller) -> dict[str, Any]:
+    """Return what became of each judged item, by key: True for approved, or the reason why it is rejected."""
+    items = caller.get(f"outputs/{GROUP}?limit=100")["items"]
+    states = {item["key_hash"]: item["is_approved"] or item["tags"].get("rejected") for item in items}
+    return {key: state for key, state in states.items() if state}
 
 
 async def add_filter(page: Page, name: str, value: str) -> None:

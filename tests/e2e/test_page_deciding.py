@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, rows
+from tests.e2e.page import GROUP, add_filter, judged, reject, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -21,13 +21,6 @@ def reviewer(caller: Caller) -> Caller:
     """A caller with a group of 30 items, none of them judged."""
     caller.post(f"outputs/{GROUP}", [make_output(number, data={"title": f"Lamp {number}"}) for number in range(30)])
     return caller
-
-
-def judged(caller: Caller) -> dict[str, Any]:
-    """Return what was decided: True or the reason of a rejection, by key."""
-    items = caller.get(f"outputs/{GROUP}?limit=100")["items"]
-    decided = {item["key_hash"]: item["is_approved"] or item["tags"].get("rejected") for item in items}
-    return {key: decision for key, decision in decided.items() if decision}
 
 
 async def open_group(tab: Any, view: str = "") -> Page:
@@ -41,10 +34,12 @@ async def press(page: Page, keys: str) -> None:
         await page.keyboard.press(key)
 
 
-async def reject(page: Page, reason: str) -> None:
-    await page.get_by_label("Why").fill(reason)
-    await page.keyboard.press("Enter")
-    await expect(page.get_by_role("dialog", name="Reject")).to_be_hidden()
+async def approve_and_reject_the_first(page: Page) -> None:
+    await press(page, "ja")
+    await expect(page.locator("table.rows .chip.good")).to_have_count(1)
+    await press(page, "kx")
+    await reject(page, "Duplicate")
+    await expect(page.locator("table.rows .chip.bad")).to_have_count(1)
 
 
 class Held:
@@ -104,11 +99,7 @@ async def test_undo_goes_back_decision_by_decision(new_tab: Any, reviewer: Calle
 
 async def test_two_decisions_about_one_item_are_undone_one_after_the_other(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
-    await press(page, "ja")
-    await expect(page.locator("table.rows .chip.good")).to_have_count(1)
-    await press(page, "kx")
-    await reject(page, "Duplicate")
-    await expect(page.locator("table.rows .chip.bad")).to_have_count(1)
+    await approve_and_reject_the_first(page)
     await press(page, "zz")
     await expect(page.locator("table.rows .chip")).to_have_count(0)
     assert judged(reviewer) == {}
@@ -116,11 +107,7 @@ async def test_two_decisions_about_one_item_are_undone_one_after_the_other(new_t
 
 async def test_undo_does_not_approve_what_somebody_else_changed_in_between(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
-    await press(page, "ja")
-    await expect(page.locator("table.rows .chip.good")).to_have_count(1)
-    await press(page, "kx")
-    await reject(page, "Duplicate")
-    await expect(page.locator("table.rows .chip.bad")).to_have_count(1)
+    await approve_and_reject_the_first(page)
     reviewer.post(f"outputs/{GROUP}", [make_output(29, data={"title": "Desk 29"})])
     await page.get_by_role("button", name="Reload").click()
     await expect(rows(page).first).to_contain_text("Desk 29")

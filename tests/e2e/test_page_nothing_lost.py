@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller, Tab
-from tests.e2e.page import GROUP, rows, sign_in
+from tests.e2e.page import GROUP, judged, reject, rows, sign_in
 from tests.support.api import make_output
 from tests.support.processes import run_command
 
@@ -25,22 +25,10 @@ def reviewer(caller: Caller) -> Caller:
     return caller
 
 
-def judged(caller: Caller) -> dict[str, Any]:
-    """Return what became of each judged item: True for approved, or the reason why it is rejected."""
-    items = caller.get(f"outputs/{GROUP}?limit=100")["items"]
-    states = {item["key_hash"]: item["is_approved"] or item["tags"].get("rejected") for item in items}
-    return {key: state for key, state in states.items() if state}
-
-
 async def open_group(tab: Tab, view: str = "") -> Page:
     page = await tab.open(f"#/groups/{GROUP}{view}")
     await expect(rows(page)).to_have_count(25)
     return page
-
-
-async def reject(page: Page, reason: str) -> None:
-    await page.get_by_label("Why").fill(reason)
-    await page.keyboard.press("Enter")
 
 
 async def test_approvals_after_the_token_ended_are_saved_once_signed_in_again(

@@ -34,10 +34,11 @@ async def read_state(request: web.Request) -> State:
     """Return the storage state in a request's body. Raises with what is wrong with it."""
     raw = await read_body(request)
     settings = request.app[SETTINGS]
+    work = work_of(raw)
     # In two steps, so that others can have the thread between them.
-    value, size = await off_loop(work_of(raw), lambda: _parse(raw, settings))
+    value, size = await off_loop(work, lambda: _parse(raw, settings))
     request[ADMISSION].hold(size)
-    return await off_loop(work_of(raw), lambda: _records(_load(value, settings)))
+    return await off_loop(work, lambda: _records(_load(value, settings)))
 
 
 def domain_of(origin: str) -> str:

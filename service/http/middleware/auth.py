@@ -33,8 +33,8 @@ def _refused(kind: str, message: str) -> ApiError:
     return ApiError(401, [problem(kind, message, "header", "Authorization")], _CHALLENGE)
 
 
-def _malformed(message: str = "The token is malformed") -> ApiError:
-    return _refused("auth_invalid", message)
+def _malformed() -> ApiError:
+    return _refused("auth_invalid", "The token is malformed")
 
 
 def _ended() -> ApiError:
@@ -63,7 +63,7 @@ class Authenticator:
         scheme, _, secret = header[0].partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer":
-            raise _malformed(_EXPECTED)
+            raise _refused("auth_invalid", _EXPECTED)
         if len(header) > 1 or not secret.isascii():
             raise _malformed()
         token = await self._find(secret)

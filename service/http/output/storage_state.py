@@ -53,9 +53,9 @@ def _runs(batch: Batch) -> list[_Part]:
     An entry that was set alone has no saved origin: it belongs to that of its domain. Of one key with several paths,
     the entry of the whole domain comes last, and counts.
     """
-    entries = batch.open()
-    saved = {entry["domain"]: origin for entry in entries if (origin := _saved_origin(entry))}
-    found = [(e["domain"], _saved_origin(e) or saved.get(e["domain"]) or _origin_of(e["domain"]), e) for e in entries]
+    entries = [(entry["domain"], _saved_origin(entry), entry) for entry in batch.open()]
+    known = {domain: origin for domain, origin, _ in entries if origin}
+    found = [(domain, origin or known.get(domain) or _origin_of(domain), entry) for domain, origin, entry in entries]
     found.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
     return [
         _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for *_, e in some])[1:-1])
