@@ -142,9 +142,14 @@ class CursorFile:
 
     def save(self, position: Mapping[str, Any]) -> None:
         """Write the position, durably."""
-        beside = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with beside.open("w") as file:
-            json.dump({**self._about, **position}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self._path)
+        replace_file(self._path, json.dumps({**self._about, **position}).encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file whole and durably: whoever reads it finds the old content or the new."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    with beside.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)

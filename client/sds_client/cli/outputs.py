@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import closing
@@ -16,6 +15,7 @@ from sds_client.cli.errors import UsageError
 from sds_client.cli.printing import Result, discard
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
+from sds_client.following import replace_file
 from sds_client.patching import Patched
 from sds_client.paths import delete_query, read_query
 from sds_client.state import chunks
@@ -269,19 +269,12 @@ def follow_group(
         if cursor_file is None:
             raise
         discard(sys.stdout)
-        _restore(cursor_file, before)
+        if before is None:
+            cursor_file.unlink(missing_ok=True)
+        else:
+            replace_file(cursor_file, before)
         reason = "the reader of standard output has left, perhaps before it read everything"
         raise ValueError(f"{reason}: the cursor is again where this run began") from None
-
-
-def _restore(file: Path, content: bytes | None) -> None:
-    """Give a file its earlier content again, or remove it if there was none."""
-    if content is None:
-        file.unlink(missing_ok=True)
-        return
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(file)
 
 
 def check_selection(given: Mapping[str, Any]) -> None:
