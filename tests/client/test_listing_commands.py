@@ -173,7 +173,8 @@ def test_a_reader_that_has_enough_is_not_an_error(shop: Client) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
-def test_a_full_disk_is_one_clear_line(shop: Client) -> None:
+def test_a_full_disk_is_one_clear_line(shop: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # else nothing is left to write at the exit
     with open("/dev/full", "w") as full:
         command = [sys.executable, "-m", "sds_client", "groups", "list"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)

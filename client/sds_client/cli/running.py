@@ -71,6 +71,7 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
         except OSError as error:
             place = f"{error.filename}: " if error.filename else ""
             tell(f"error: {place}{error.strerror}\n")
+            discard(sys.stdout)  # on a full disk it would fail again at the exit
             return 1
         except KeyboardInterrupt:
             tell("\nstopped; run the same command again to continue\n")
