@@ -14,6 +14,9 @@ T = TypeVar("T")
 
 # Seconds of work on the event loop before other tasks run.
 _SLICE_SECONDS = 0.005
+# Slices that one body gets before the next one of its organization. Bodies that took turns slice by slice would all be
+# ready at the same time: then the database waits for them, and they for it.
+_SLICES_IN_A_ROW = 10
 # After shorter work, the next one may run in the same turn of the event loop.
 _SHORT_SECONDS = 0.001
 
@@ -37,12 +40,19 @@ class Waiting(Generic[T]):
         """Return whether the holder has a waiter."""
         return holder in self._lines.get(TENANT.get(), ())
 
-    async def wait(self, wanted: T, give_back: Callable[[T], None], holder: Hashable = None) -> None:
-        """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment."""
+    async def wait(
+        self, wanted: T, give_back: Callable[[T], None], holder: Hashable = None, first: bool = False
+    ) -> None:
+        """Wait until `let_in` chooses this waiter; call `give_back` if it is cancelled at that moment.
+
+        With `first`, it is the next one of its holder.
+        """
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         tenant = TENANT.get()
         line = self._lines.setdefault(tenant, OrderedDict()).setdefault(holder, OrderedDict())
         line[turn] = wanted
+        if first:
+            line.move_to_end(turn, last=False)
         try:
             await turn
         except asyncio.CancelledError:
@@ -86,12 +96,12 @@ class Turns:
         self._free = places
         self._waiting = Waiting[None]()
 
-    async def take(self) -> None:
-        """Take a place, as soon as it is this organization's turn."""
+    async def take(self, first: bool = False) -> None:
+        """Take a place, as soon as it is this organization's turn; with `first`, before its other waiters."""
         if self._free:
             self._free -= 1
         else:
-            await self._waiting.wait(None, lambda _: self.leave())
+            await self._waiting.wait(None, lambda _: self.leave(), first=first)
 
     def leave(self) -> None:
         """Release the place to the next waiter."""
@@ -160,10 +170,10 @@ class Waking:
 class Slice:
     """A place for long work on the event loop, given back every few milliseconds: organizations take turns."""
 
-    __slots__ = ("_began", "_holds", "_turns")
+    __slots__ = ("_began", "_holds", "_slices", "_turns")
 
     def __init__(self, turns: Turns) -> None:
-        self._turns, self._holds, self._began = turns, False, 0.0
+        self._turns, self._holds, self._began, self._slices = turns, False, 0.0, 0
 
     async def __aenter__(self) -> Slice:
         await self._begin()
@@ -178,8 +188,9 @@ class Slice:
 
     async def pause(self) -> None:
         """Let others run, and begin another slice."""
+        self._slices += 1
         self._leave()
-        await self._begin()
+        await self._begin(first=self._slices % _SLICES_IN_A_ROW != 0)
 
     async def outside(self, work: Awaitable[object]) -> None:
         """Wait for work that is not done on the event loop, without the place."""
@@ -187,8 +198,8 @@ class Slice:
         await work
         await self._begin()
 
-    async def _begin(self) -> None:
-        await self._turns.take()
+    async def _begin(self, first: bool = False) -> None:
+        await self._turns.take(first)
         self._holds, self._began = True, time.perf_counter()
 
     def _leave(self) -> None:

@@ -147,6 +147,32 @@ async def test_a_queue_lets_organizations_in_by_turns() -> None:
         await turns.take()
 
 
+class TestSlices:
+    async def finished(self, lengths: list[tuple[int, str, int]]) -> list[str]:
+        """Return the names of bodies in the order of their ends; each has an organization and a number of slices."""
+        turns, ended = Turns(1), list[str]()
+
+        async def decode(organization_id: int, name: str, slices: int) -> None:
+            TENANT.set(organization_id)
+            async with Slice(turns) as slice:
+                for _ in range(slices):
+                    time.sleep(0.0015)  # so much work that the next one runs in another turn of the event loop
+                    await slice.pause()
+            ended.append(name)
+
+        await asyncio.gather(*(decode(*length) for length in lengths))
+        return ended
+
+    async def test_a_body_is_decoded_to_its_end_before_the_next_one_of_its_organization(self) -> None:
+        assert await self.finished([(1, "first", 5), (1, "second", 3), (1, "third", 1)]) == ["first", "second", "third"]
+
+    async def test_organizations_take_turns_slice_by_slice(self) -> None:
+        assert await self.finished([(1, "long", 9), (2, "short", 2), (1, "next", 1)]) == ["short", "long", "next"]
+
+    async def test_a_small_body_does_not_wait_for_the_end_of_a_large_one(self) -> None:
+        assert await self.finished([(1, "large", 30), (1, "small", 1)]) == ["small", "large"]
+
+
 async def send_slowly(api: Api, stack: AsyncExitStack, count: int) -> list[Connection]:
     """Begin requests that send one byte of their body."""
     begun = []
