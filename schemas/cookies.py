@@ -17,7 +17,7 @@ class CookieInput(Base):
     value = Text(required=True, max_length=65536)
     secure = Flag(load_default=False)
     http_only = Flag(load_default=False)
-    expires = Date(load_default=None, allow_none=True, metadata={"description": "None: a session cookie"})
+    expires = Date(load_default=None, allow_none=True, metadata={"description": "null: a session cookie"})
     path = Text(load_default="", max_length=4096)
 
 

@@ -183,5 +183,5 @@ EXAMPLES: dict[str, Any] = {
         "create_date": "2026-10-01T08:00:00.000Z",
         "expires": None,
     },
-    "Problem": {"loc": ["query", "limit"], "msg": "Must be between 1 and 1000", "type": "value_error"},
+    "Problem": {"loc": ["query", "limit"], "msg": "Must be at most 1000", "type": "less_than_equal"},
 }

@@ -158,7 +158,9 @@ class JobPut(Job):
 
 
 class FieldsQuery(Base):
-    job_id = Text(load_default=None, allow_none=True, max_length=256)
+    job_id = Text(
+        load_default=None, allow_none=True, max_length=256, metadata={"description": "Only items of this job"}
+    )
     limit = Digits(
         minimum=1, maximum=1000, load_default=1000, metadata={"description": "How many of the newest items are read"}
     )

@@ -210,14 +210,14 @@ class OutputSelection(OutputFilters):
         max_length=8192,
         metadata={
             "description": "Keep only these paths, separated by commas; id is always kept. "
-            "The items then have these members only",
+            "The items then have these members only: a typed client reads them as text, from the export",
             "default": None,
         },
     )
 
 
 class OutputsQuery(OutputSelection):
-    limit = Digits(minimum=1, maximum=1000, load_default=10)
+    limit = Digits(minimum=1, maximum=1000, load_default=10, metadata={"description": "Items of a page, at most"})
     walk = WalkState(
         load_default=None,
         allow_none=True,
@@ -266,7 +266,7 @@ class DeleteQuery(OutputFilters):
 
 
 class VersionsQuery(Base):
-    limit = Digits(minimum=1, maximum=100, load_default=10)
+    limit = Digits(minimum=1, maximum=100, load_default=10, metadata={"description": "Versions of a page, at most"})
     cursor = Digits(minimum=0, load_default=0, metadata={"description": "Only ids lower than this; 0: from the newest"})
 
 

@@ -21,8 +21,12 @@ class ClientError(Exception):
         super().__init__(f"{status}: {text}{more}" if status else f"{text}{more}")
 
     def has_type(self, type: str) -> bool:
-        """Return whether one of the problems has this type, such as `not_found`."""
+        """Return whether one of the problems has this type, such as `cursor_expired`."""
         return any(problem.get("type") == type for problem in self.problems)
+
+    def has_no(self, name: str) -> bool:
+        """Return whether the record that this part of the path names does not exist; not: a wrong address."""
+        return self.status == 404 and any(problem.get("loc") == ["path", name] for problem in self.problems)
 
 
 class CursorExpired(ClientError):

@@ -67,11 +67,12 @@ def state_query(domain: str | None, active: bool) -> dict[str, str]:
 
 def state_delete_query(**filters: str | bool | None) -> dict[str, str]:
     """Return the query that deletes cookies or local storage; what is None or False is left out."""
+    if "name" in filters and filters.get("path") == "":  # the paths "" and "/" of cookies are the same, not of storage
+        filters["path"] = "/"
     for name, value in filters.items():
-        if value == "" and name != "path":
+        if value == "":
             raise ValueError(f"{name} is empty: give a value, or leave it out")
-    # An empty path and "/" are the same to the service; an empty parameter would be left out.
-    query = {name: _text(value) or "/" for name, value in filters.items() if value not in (None, False)}
+    query = {name: _text(value) for name, value in filters.items() if value not in (None, False)}
     if not query:
         raise ValueError(f"name what to delete with at least one of {', '.join(filters)}")
     return query

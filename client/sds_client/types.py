@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Literal, NotRequired, Required, TypedDict, final
+from typing import Any, Literal, Required, TypedDict, final
 
 # The JSON of a response.
 Item = dict[str, Any]
@@ -89,13 +89,22 @@ class OutputPatch(TypedDict, total=False):
     if_id: int
 
 
+class Changed(TypedDict):
+    """The result of the patch of one item: `updated` or `unchanged`."""
+
+    id: int
+    output_id: str
+    key_hash: str
+    result: str
+
+
 class PatchResult(TypedDict):
     """The result of one patch: `updated`, `unchanged`, `not_found`, `conflict` or `too_large`."""
 
     result: str
-    id: NotRequired[int]
-    output_id: NotRequired[str]
-    key_hash: NotRequired[str]
+    id: int | None
+    output_id: str | None
+    key_hash: str | None
 
 
 class Filters(TypedDict, total=False):

@@ -95,7 +95,8 @@ async def get(request: web.Request) -> web.StreamResponse:
 
     Follow `next_url`, or pass `next_cursor` as `cursor` (not with `deleted=true`); both are null when there
     is no further page. Keep the last `id` seen as `cursor` for later: it returns exactly what is new
-    or changed since. A page may be shorter than `limit`, even empty, and still have a next one.
+    or changed since. With filters, keep the header `X-Cursor` of the last page instead, which also moves where
+    nothing matched. A page may be shorter than `limit`, even empty, and still have a next one.
     """
     group = path_group(request)
     loaded = _QUERY.load(request)

@@ -94,7 +94,7 @@ _HTTP = {
     404: ("not_found", "Nothing was found at this path", ("path",)),
     405: ("method_not_allowed", "The method is not allowed for this path", ("method",)),
     408: ("timeout", "The request took too long to arrive", ()),
-    410: ("cursor_expired", "The cursor has expired: start from cursor 0 and follow next_url", ("query", "cursor")),
+    410: ("cursor_expired", "The cursor has expired: start again from the beginning", ("query", "cursor")),
     413: ("too_large", "The body is too large", ("body",)),
     414: ("too_large", "The path is too long", ("path",)),
     415: ("unsupported_media_type", "Unsupported content type", ("header", "Content-Type")),

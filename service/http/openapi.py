@@ -32,7 +32,9 @@ _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call except health and "
     "metrics needs `Authorization: Bearer <token>`; everything belongs to the token's organization. "
     "Dates are ISO 8601 in UTC. "
-    'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`.'
+    'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`. '
+    "Bodies may be compressed: `Content-Encoding: gzip` or `deflate`. A body has at most 16 MiB after decompression; "
+    "that of a group's settings, a job or a webhook 256 KiB. More limits: docs/api.md."
 )
 # In the order in which they are shown.
 _TAGS = {
@@ -54,7 +56,6 @@ _TAGS = {
 _ERRORS = {
     400: "The request could not be read",
     401: "The token is missing, malformed, unknown, expired or revoked",
-    403: "The token does not have the scope",
     414: "The path and query are too long",
     422: "The input is invalid; nothing was stored",
     429: "Too many requests",
@@ -70,7 +71,18 @@ _BODY_ERRORS = {
 }
 
 
-def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
+# What the headers of responses say.
+_HEADERS = {
+    "ETag": "For If-None-Match and If-Match",
+    "Link": 'The next page, with rel="next"; none on the last one',
+    "Retry-After": "Seconds to wait before the request is sent again",
+    "WWW-Authenticate": "Bearer",
+    "X-Cursor": "The id up to which the filters were applied; a reader that found nothing new continues from here",
+    "X-Request-ID": "Names the request in the service's log",
+}
+
+
+def describe(routes: list[Route], max_records: int, base_url: str = "") -> dict[str, Any]:
     """Return the OpenAPI document of a table of routes; a handler without documentation is left out."""
     plugin = MarshmallowPlugin()
     spec = APISpec(
@@ -79,9 +91,11 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
         openapi_version="3.0.3",
         info={"description": _ABOUT},
         plugins=[plugin],
+        **({"servers": [{"url": base_url}]} if base_url else {}),
     )
     assert plugin.converter is not None
     plugin.converter.add_attribute_function(_record_or_null)  # type: ignore[no-untyped-call]
+    plugin.converter.add_attribute_function(_whole_number)  # type: ignore[no-untyped-call]
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
     for name, description in _TAGS.items():
         spec.tag({"name": name, "description": description})
@@ -93,8 +107,12 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
     for name, schema in document["components"]["schemas"].items():
         if name in EXAMPLES:
             schema["example"] = EXAMPLES[name]
-    for schema in _input_schemas(document):
-        _tell_defaults(schema)
+    taken = _input_schemas(document)
+    for name, schema in document["components"]["schemas"].items():
+        if name in taken:
+            _tell_defaults(schema)
+        elif schema.get("additionalProperties") is False:  # a later version may return more
+            del schema["additionalProperties"]
     for method, operation in (operation for path in document["paths"].values() for operation in path.items()):
         for parameter in operation["parameters"]:
             schema = parameter["schema"]
@@ -105,9 +123,9 @@ def describe(routes: list[Route], max_records: int) -> dict[str, Any]:
     return document
 
 
-def _input_schemas(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the schemas of request bodies."""
-    found: dict[str, dict[str, Any]] = {}
+def _input_schemas(document: dict[str, Any]) -> set[str]:
+    """Return the names of the schemas of request bodies."""
+    found: set[str] = set()
 
     def visit(value: Any) -> None:
         for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
@@ -115,20 +133,26 @@ def _input_schemas(document: dict[str, Any]) -> list[dict[str, Any]]:
         if isinstance(value, dict) and isinstance(name := value.get("$ref"), str):
             name = name.rpartition("/")[2]
             if name not in found:
-                found[name] = document["components"]["schemas"][name]
-                visit(found[name])
+                found.add(name)
+                visit(document["components"]["schemas"][name])
 
     for path in document["paths"].values():
         visit([operation.get("requestBody") for operation in path.values()])
-    return list(found.values())
+    return found
 
 
 def _tell_defaults(schema: dict[str, Any]) -> None:
     """Move defaults into the descriptions: TypeScript generators make a field with a default required."""
     for field in schema.get("properties", {}).values():
-        if "default" in field:
-            default = f"Default: {orjson.dumps(field.pop('default')).decode()}"
-            field["description"] = f"{field['description']}. {default}" if field.get("description") else default
+        default = field.pop("default", None)
+        if default is not None:
+            text = f"Default: {orjson.dumps(default).decode()}"
+            field["description"] = f"{field['description']}. {text}" if field.get("description") else text
+
+
+def _whole_number(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
+    """Say that whole numbers need 64 bits: many generators take 32."""
+    return {"format": "int64"} if ret.get("type") == "integer" else {}
 
 
 def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
@@ -146,7 +170,9 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         for name in route.path.split("/")
         if name.startswith("{")
     ]
-    errors = _PUBLIC_ERRORS if route.scope == "public" else _ERRORS
+    errors = _PUBLIC_ERRORS
+    if route.scope != "public":
+        errors = {**_ERRORS, 403: f"The token does not have the scope {' and '.join(route.scope.split())}"}
     told = list(said.get("response_headers", ()))
     for used in said["schemas"]:
         if used["location"] == "json":
@@ -176,7 +202,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     }
     for status, names in (("200", told), ("304", ["ETag"])):
         if status in operation["responses"]:
-            operation["responses"][status]["headers"] |= dict.fromkeys(names, _TEXT)
+            operation["responses"][status]["headers"] |= {name: _header(name) for name in names}
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
@@ -193,7 +219,11 @@ def _body(schema: Schema, max_records: int) -> Any:
 def _headers(status: str) -> dict[str, Any]:
     """Return the headers that matter to clients."""
     by_status = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
-    return dict.fromkeys(["X-Request-ID", *by_status.get(status, [])], _TEXT)
+    return {name: _header(name) for name in ["X-Request-ID", *by_status.get(status, [])]}
+
+
+def _header(name: str) -> dict[str, Any]:
+    return {"description": _HEADERS[name], **_TEXT}
 
 
 def _content(response: dict[str, Any]) -> dict[str, Any]:
@@ -202,13 +232,13 @@ def _content(response: dict[str, Any]) -> dict[str, Any]:
     return {"content": {"application/json": {"schema": response["schema"]}}}
 
 
-# Cached by the one setting in it: tests make many applications, and the document takes 40 ms.
-_documents: dict[int, bytes] = {}
+# Cached by the settings in it: tests make many applications, and the document takes 40 ms.
+_documents: dict[tuple[int, str], bytes] = {}
 
 
 def add_document(app: web.Application) -> None:
     """Make the document of an application's routes."""
-    max_records = app[SETTINGS].max_records
-    if max_records not in _documents:
-        _documents[max_records] = orjson.dumps(describe(app[TABLE], max_records))
-    app[DOCUMENT] = _documents[max_records]
+    settings = app[SETTINGS].max_records, app[SETTINGS].base_url
+    if settings not in _documents:
+        _documents[settings] = orjson.dumps(describe(app[TABLE], *settings))
+    app[DOCUMENT] = _documents[settings]

@@ -129,9 +129,7 @@ async def test_an_export_asks_its_own_route_and_continues_behind_the_last_line()
     assert line(service) == "GET /v1/outputs/g/export?country=Peru&fields=data.title&format=ndjson"
 
 
-async def test_what_does_not_exist_is_none_or_false() -> None:
-    assert (await sent(lambda c: c.get("g", "o"), failure(404, "not_found")))[0] is None
-    assert (await sent(lambda c: c.delete("g", "o"), failure(404, "not_found")))[0] is False
+async def test_a_patch_of_what_does_not_exist_is_an_error() -> None:
     with pytest.raises(ClientError) as caught:
         await sent(lambda c: c.patch("g", "o", is_approved=True), failure(404, "not_found"))
     assert caught.value.status == 404
@@ -215,6 +213,11 @@ def test_browser_state_is_not_deleted_without_a_filter(filters: dict[str, Any]) 
             client.delete_cookies(**filters)
         with pytest.raises(ValueError, match=r"give a value|at least one"):
             client.delete_local_storage(**filters)
+
+
+def test_an_empty_path_of_local_storage_is_not_taken_for_another_one() -> None:
+    with Client("http://127.0.0.1:9", "t") as client, pytest.raises(ValueError, match="path is empty"):
+        client.delete_local_storage(domain="shop.example", path="")
 
 
 def test_both_clients_have_the_same_methods() -> None:

@@ -30,6 +30,32 @@ def test_an_item_is_approved_tagged_and_read_again(client: Client) -> None:
         client.patch("group", "nobody", is_approved=True)
 
 
+def test_the_earlier_versions_of_an_item_are_read(client: Client) -> None:
+    client.set_group("group", history_days=7)
+    for price in range(121):
+        client.push("group", [make_output(data={"price": price})])
+    [now] = client.outputs("group")
+    before = client.versions("group", now["output_id"])
+    assert [version["data"]["price"] for version in before] == list(range(119, -1, -1))
+    assert list(client.versions("group", "nobody")) == []
+
+
+def test_a_wrong_address_is_not_taken_for_an_item_that_does_not_exist(client: Client, token: str) -> None:
+    client.push("group", make_outputs(1))
+    [item] = client.outputs("group")
+    with Client(f"{client.url}/v1", token) as elsewhere:
+        for call in (elsewhere.get, elsewhere.delete):
+            with pytest.raises(ClientError, match="404"):
+                call("group", item["output_id"])
+    assert client.get("group", "nobody") is None and client.delete("group", "nobody") is False
+
+
+def test_more_reviews_than_one_body_holds_are_added(client: Client) -> None:
+    reviews = [{"job_id": f"job-{n}", "status": "PASSED"} for n in range(1001)]
+    added = client.add_reviews("group", reviews)
+    assert [review["job_id"] for review in added] == [f"job-{n}" for n in range(1001)]
+
+
 def test_many_items_are_patched_and_each_has_its_result(client: Client) -> None:
     client.push("group", make_outputs(700))
     patches = [{"key_hash": f"key-{n}", "is_approved": True} for n in range(701)]

@@ -12,6 +12,8 @@ from openapi_schema_validator import OAS30Validator
 from openapi_spec_validator import validate
 
 from schemas.examples import EXAMPLES
+from service.http.openapi import describe
+from service.routes import ROUTES
 from service.store import Store
 from tests.support.api import Api
 from tests.support.contract import document
@@ -360,6 +362,28 @@ def test_each_example_fits_its_schema(name: str) -> None:
     assert schemas[name]["example"] == EXAMPLES[name]
     resolved = {**schemas[name], "components": {"schemas": schemas}}
     OAS30Validator(resolved, format_checker=OAS30Validator.FORMAT_CHECKER).validate(EXAMPLES[name])
+
+
+def test_whole_numbers_have_64_bits() -> None:
+    assert properties("Output")["id"]["format"] == "int64"
+    assert parameters("GET", "/v1/outputs/{group_id}")["cursor"]["schema"]["format"] == "int64"
+
+
+def test_later_versions_may_return_more_but_take_no_more() -> None:
+    schemas = document()["components"]["schemas"]
+    assert "additionalProperties" not in schemas["Output"] and "additionalProperties" not in schemas["Error"]
+    assert schemas["OutputInput"]["additionalProperties"] is schemas["FileInput"]["additionalProperties"] is False
+
+
+def test_each_operation_names_the_scopes_that_it_needs() -> None:
+    for (method, path), operation in operations().items():
+        scope = next(route.scope for route in ROUTES if (route.method, route.path) == (method, path))
+        if scope != "public":
+            assert operation["responses"]["403"]["description"].endswith(f"scope {' and '.join(scope.split())}")
+
+
+def test_the_document_names_the_public_address() -> None:
+    assert describe(ROUTES, 1000, "https://data.example/api")["servers"] == [{"url": "https://data.example/api"}]
 
 
 def test_a_record_that_may_be_null_is_that_or_null() -> None:

@@ -16,11 +16,11 @@ from sds_client.paths import delete_query, outputs_path
 from sds_client.reading import PAGE, Order, Reader, export
 from sds_client.state import batches
 from sds_client.types import (
+    Changed,
     DeleteFilters,
     Deletion,
     Item,
     Output,
-    PatchResult,
     ReadOptions,
 )
 from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batch, Batcher, Pushed, Sender
@@ -177,10 +177,20 @@ class Outputs(Base):
         try:
             found: Output = (await self._transport.call("GET", outputs_path(group, output_id))).json
         except ClientError as error:
-            if error.has_type("not_found"):
+            if error.has_no("output_id"):
                 return None
             raise
         return found
+
+    async def versions(self, group: str, output_id: str) -> AsyncGenerator[Output]:
+        """Yield the versions that an item had before, newest first; the group's `history_days` says how long."""
+        cursor: int | None = 0
+        while cursor is not None:
+            query = {"limit": "100", "cursor": str(cursor)}
+            page = (await self._transport.call("GET", f"{outputs_path(group, output_id)}/versions", query=query)).json
+            for version in page["items"]:
+                yield version
+            cursor = page["metadata"]["next_cursor"]
 
     async def patch(
         self,
@@ -190,7 +200,7 @@ class Outputs(Base):
         is_approved: bool | None = None,
         tags: Mapping[str, Any] | None = None,
         if_id: int | None = None,
-    ) -> PatchResult:
+    ) -> Changed:
         """Change the approval or the tags of one item; the result has its new id.
 
         `tags` are merged into the item's; a tag that is None is removed. With `if_id` the item is changed only while
@@ -204,7 +214,7 @@ class Outputs(Base):
             # Sent twice, it would conflict with its own change.
             repeatable=if_id is None,
         )
-        result: PatchResult = response.json
+        result: Changed = response.json
         return result
 
     async def patch_many(self, group: str, patches: Iterable[Mapping[str, Any]]) -> Patched:
@@ -223,7 +233,7 @@ class Outputs(Base):
         try:
             await self._transport.call("DELETE", outputs_path(group, output_id))
         except ClientError as error:
-            if error.has_type("not_found"):
+            if error.has_no("output_id"):
                 return False
             raise
         return True

@@ -29,6 +29,9 @@ from sds_client.writing import counted_from
 
 T = TypeVar("T")
 
+# In one request, as many as a service takes that has the usual limits.
+_REVIEWS = 1000
+
 
 class Resources(Base):
     async def cookies(self, domain: str | None = None, active: bool = False) -> list[Cookie]:
@@ -89,10 +92,16 @@ class Resources(Base):
         return await self._get(list[Review], reviews_path(group))
 
     async def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Review]:
-        """Add reviews and return them with their ids. Not sent again after a lost connection: it might add twice."""
-        response = await self._transport.call("POST", reviews_path(group), value=list(reviews), repeatable=False)
-        items: list[Review] = response.json["items"]
-        return items
+        """Add reviews, 1000 in one request, and return them with their ids.
+
+        Not sent again after a lost connection: it might add them twice.
+        """
+        given, added = list(reviews), list[Review]()
+        for start in range(0, len(given) or 1, _REVIEWS):
+            some = given[start : start + _REVIEWS]
+            response = await self._transport.call("POST", reviews_path(group), value=some, repeatable=False)
+            added += response.json["items"]
+        return added
 
     async def groups(self) -> list[Group]:
         """Return the organization's groups with their counts, newest change first."""

@@ -17,11 +17,11 @@ from sds_client.reading import PAGE, Order, Reader, export
 from sds_client.state import batches
 from sds_client.sync.base import Base, Items, each
 from sds_client.types import (
+    Changed,
     DeleteFilters,
     Deletion,
     Item,
     Output,
-    PatchResult,
     ReadOptions,
 )
 from sds_client.writing import BATCH_BYTES, BATCH_ITEMS, Batch, Batcher, Pushed, Sender
@@ -178,10 +178,22 @@ class Outputs(Base):
         try:
             found: Output = (self._wait(self._transport.call("GET", outputs_path(group, output_id)))).json
         except ClientError as error:
-            if error.has_type("not_found"):
+            if error.has_no("output_id"):
                 return None
             raise
         return found
+
+    def versions(self, group: str, output_id: str) -> Iterator[Output]:
+        """Yield the versions that an item had before, newest first; the group's `history_days` says how long."""
+        cursor: int | None = 0
+        while cursor is not None:
+            query = {"limit": "100", "cursor": str(cursor)}
+            page = (
+                self._wait(self._transport.call("GET", f"{outputs_path(group, output_id)}/versions", query=query))
+            ).json
+            for version in page["items"]:
+                yield version
+            cursor = page["metadata"]["next_cursor"]
 
     def patch(
         self,
@@ -191,7 +203,7 @@ class Outputs(Base):
         is_approved: bool | None = None,
         tags: Mapping[str, Any] | None = None,
         if_id: int | None = None,
-    ) -> PatchResult:
+    ) -> Changed:
         """Change the approval or the tags of one item; the result has its new id.
 
         `tags` are merged into the item's; a tag that is None is removed. With `if_id` the item is changed only while
@@ -207,7 +219,7 @@ class Outputs(Base):
                 repeatable=if_id is None,
             )
         )
-        result: PatchResult = response.json
+        result: Changed = response.json
         return result
 
     def patch_many(self, group: str, patches: Iterable[Mapping[str, Any]]) -> Patched:
@@ -226,7 +238,7 @@ class Outputs(Base):
         try:
             self._wait(self._transport.call("DELETE", outputs_path(group, output_id)))
         except ClientError as error:
-            if error.has_type("not_found"):
+            if error.has_no("output_id"):
                 return False
             raise
         return True
