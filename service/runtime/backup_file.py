@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,14 +27,16 @@ def writing(name: str) -> Iterator[IO[bytes]]:
         with igzip.IGzipFile(fileobj=sys.stdout.buffer, mode="wb", compresslevel=_LEVEL) as file:
             yield file
         return
-    part = Path(f"{name}.part")
-    part.unlink(missing_ok=True)
+    folder, base = os.path.split(os.path.abspath(name))
+    # A name of its own, readable by its owner only: two backups to one file must not share it.
+    descriptor, made = tempfile.mkstemp(".part", f"{base}.", folder)
+    part = Path(made)
     try:
-        with (
-            open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as raw,
-            igzip.IGzipFile("", "wb", _LEVEL, raw) as file,
-        ):
-            yield file
+        with open(descriptor, "wb") as raw:
+            with igzip.IGzipFile("", "wb", _LEVEL, raw) as file:
+                yield file
+            raw.flush()
+            os.fsync(descriptor)
         part.replace(name)
     finally:
         part.unlink(missing_ok=True)

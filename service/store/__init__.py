@@ -236,14 +236,16 @@ class Store:
         indexed, refused = False, ""
         while True:
             try:
-                if indexed:
-                    await self.indexes.verify()
-                else:
-                    await self.ensure_indexes()
-                    indexed = True
-                ended = await self.outputs.recovery.reap()
-                if ended:
-                    log.warning("ended batches of dead writers", extra={"batches": ended})
+                try:
+                    if indexed:
+                        await self.indexes.verify()
+                    else:
+                        await self.ensure_indexes()
+                        indexed = True
+                finally:
+                    # Also if an index of another collection cannot be made.
+                    if self.indexes.have("groups", "outputs") and (ended := await self.outputs.recovery.reap()):
+                        log.warning("ended batches of dead writers", extra={"batches": ended})
                 self._look_after_groups()
             except LayoutError as error:
                 if str(error) != refused:  # once, not every second

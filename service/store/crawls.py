@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pymongo import ReturnDocument
 
 from service.store.browser_state import now
-from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened
+from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened, server_time
 from service.store.contract import stored
 from service.store.errors import StoreError, StoreUnavailable
 from service.store.group import Group
@@ -25,6 +25,7 @@ from service.store.indexes import Indexes
 from service.store.jobs import EXISTS, Jobs, served
 from service.store.listing import Record
 from service.store.outputs.counts import UPKEEP_DELAY
+from service.store.outputs.ids import readable
 from service.store.outputs.kinds import KINDS
 from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, dropped, judge
@@ -63,7 +64,7 @@ class Crawls:
         self._jobs: Collection = database.get_collection("jobs", write_concern=DURABLE, read_concern=MAJORITY)
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._counts, self._settings, self._webhooks, self._delete = jobs, groups, webhooks, delete
-        self._indexes = indexes
+        self._database, self._indexes = database, indexes
 
     @stored
     async def declare(self, group: Group, job_id: str, said: Record) -> Record:
@@ -143,7 +144,7 @@ class Crawls:
         verdict = judge(rules, facts)
         stock = {
             "state": "finished",
-            "finish_date": now(),
+            "finish_date": await server_time(self._database),
             "missing": missing,
             "deleted": 0,
             "fields": _kept(fields, named),
@@ -262,13 +263,15 @@ class Crawls:
         """
         if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
             return False
-        await self._counts.gather(group)
         owner = group.owner
+        # Before it is known which jobs still run: what they write from now on stays.
+        newest = readable(await self._groups.find_one(owner, ["open.first", "last_id"]) or {})
+        await self._counts.gather(group)
         unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "last_write"])
         others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
         deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
         for other in others:
-            query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"])
+            query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"], max_id=newest)
             if other.get("last_write", job["finish_date"]) >= job["finish_date"]:
                 # It began earlier and goes on: what it has seen since is not missing.
                 query = query._replace(scraped_before=job["finish_date"])

@@ -27,6 +27,7 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record, after
 from service.store.outputs.documents import dump
+from service.store.outputs.ids import readable
 
 GROUP_CHANGED = "group.changed"
 TEST = "webhook.test"
@@ -188,7 +189,7 @@ class Deliveries:
         while True:
             found = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
             groups = await found.limit(_GROUPS_AT_ONCE).to_list(None)
-            await self._add_changed(lease, {group["group_id"]: last for group in groups if (last := _readable(group))})
+            await self._add_changed(lease, {group["group_id"]: last for group in groups if (last := readable(group))})
             if len(groups) < _GROUPS_AT_ONCE:
                 break
             place = (groups[-1]["last_change"], groups[-1]["group_id"])
@@ -252,7 +253,10 @@ class Deliveries:
         last = not outcome.is_success and message.attempts == len(RETRIES)
         if not outcome.is_success and not last:
             change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
-        await self._deliveries.update_one({**lease.owner, "_id": message.id}, change)
+        # Unless another process has made this attempt too, because this one seemed dead.
+        still = {**lease.owner, "_id": message.id, "attempts": message.attempts, "due": {"$exists": True}}
+        if not (await self._deliveries.update_one(still, change)).matched_count:
+            return
         result = {"last_result": _result(message, outcome, moment)}
         if last:
             await self._webhooks.update_one(
@@ -322,12 +326,6 @@ class Deliveries:
 
 
 _GROUP = {"_id": 0, "group_id": 1, "last_change": 1, "last_id": 1, "open.first": 1}
-
-
-def _readable(group: Record) -> int:
-    """Return the newest id of a group that a reader can see now: a batch in flight hides itself and all after it."""
-    first: int = min([*(batch["first"] for batch in group.get("open", ())), group.get("last_id", 0) + 1])
-    return first - 1
 
 
 def _name(*parts: str) -> str:

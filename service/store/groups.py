@@ -125,15 +125,19 @@ class Groups:
         """Delete the jobs and days of a group whose outputs are deleted; its ids continue to increase."""
         self._indexes.require(*_COLLECTIONS)
         owner = group.owner
-        await self._jobs.remove(group)
-        await self._versions.delete_many(owner)
-        gone = dict.fromkeys(("last_change", "retention_days", "verdict", *_SETTINGS), "")
-        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
-        self._comparings.forget(group)
-        # What these jobs counted is gone, also from under a write or a recount that is under way.
+        # What these jobs counted is lost, also for a write or a recount that is under way; what was never written
+        # needs no recount. First, because this may end before the next steps; and again after them.
         again: dict[str, Any] = {name: {"$add": [{"$ifNull": [f"${name}", 0]}, 1]} for name in ("recount", "recounts")}
         again["due"] = {"$min": ["$due", "$$NOW"]}
-        await self._groups.update_one(owner, [{"$set": again}])
+        written = {**owner, "next": {"$exists": True}}
+        await self._groups.update_one(written, [{"$set": again}])
+        await self._jobs.remove(group)
+        gone = dict.fromkeys(("last_change", "retention_days", *_SETTINGS), "")
+        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
+        await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
+        self._comparings.forget(group)
+        await self._versions.delete_many(owner)  # after the settings: a write would keep more of them
+        await self._groups.update_one(written, [{"$set": again}])
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

@@ -123,7 +123,7 @@ class Jobs:
         await self.gather(group)  # a concurrent move of these counts then has no effect
         owner = group.owner
         await self._groups.update_one(owner, {"$set": {"jobs": 0}})
-        await self._jobs.update_many(owner, [{"$project": _REMOVED}])
+        await self._jobs.update_many({**owner, **EXISTS}, [{"$project": _REMOVED}])
         await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0, "net": 0}})
 
 

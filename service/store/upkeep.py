@@ -138,9 +138,13 @@ class Upkeep:
         if group.get("tombstones", 0) <= 0:
             return None
         done = await self._outputs.delete_many({**owner, "tombstone": {"$lt": now - _TOMBSTONE_AGE}})
-        if done.deleted_count:
-            await self._groups.update_one(owner, {"$inc": {"tombstones": -done.deleted_count}})
+        await self._subtract(owner, group, "tombstones", done.deleted_count)
         return now + _DAILY
+
+    async def _subtract(self, owner: dict[str, Any], group: dict[str, Any], name: str, count: int) -> None:
+        """Lower a count, unless a recount has done so since the group was read."""
+        if count:
+            await self._groups.update_one({**owner, "recounts": group.get("recounts")}, {"$inc": {name: -count}})
 
     async def _remove_deletions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Remove old deletion records except the newest; first note which, so that late readers get an error.
@@ -158,7 +162,7 @@ class Upkeep:
         newest = {"expired_id": removed[-1], "expired_date": records[-2]["update_date"]}
         await self._groups.update_one(owner, {"$max": newest})
         done = await self._outputs.delete_many({**old, "id": {"$in": removed}})
-        await self._groups.update_one(owner, {"$inc": {"deleted": -done.deleted_count}})
+        await self._subtract(owner, group, "deleted", done.deleted_count)
         return now
 
     async def _remove_versions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
@@ -169,7 +173,7 @@ class Upkeep:
         found = self._versions.find(old, ["_id"], hint="replaced").sort("replaced_date", 1).limit(_REMOVED_AT_ONCE)
         ids = [version["_id"] for version in await found.to_list(None)]
         if ids:
-            await self._versions.delete_many({**owner, "_id": {"$in": ids}}, hint="_id_")
+            await self._versions.delete_many({**old, "_id": {"$in": ids}}, hint="_id_")
         return now if len(ids) == _REMOVED_AT_ONCE else now + _DAILY
 
     async def _delete_expired(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
@@ -215,7 +219,7 @@ class Upkeep:
         try:
             await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
             async with await opened(self._client.start_session(snapshot=has_snapshots)) as session:
-                quiet = {**owner, "open": [], "paused": {"$exists": True}, "recount": {"$exists": True}}
+                quiet = {**owner, **_QUIET, "paused": {"$exists": True}, "recount": {"$exists": True}}
                 kept = await self._groups.find_one(quiet, session=session)
                 if kept is None:
                     return now + _RECOUNT_AGAIN
@@ -237,7 +241,7 @@ class Upkeep:
             # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
             where = {**owner, "recounts": kept.get("recounts")}
             if not has_snapshots:  # the result is valid only if writers paused all the time
-                where |= {"next": kept["next"], "open": []}
+                where |= {"next": kept.get("next"), **_QUIET}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
             return now + _RECOUNT_AGAIN
         finally:
@@ -245,7 +249,7 @@ class Upkeep:
 
     async def _until_nothing_is_in_flight(self, owner: dict[str, Any], deadline: float) -> None:
         while time.monotonic() < deadline:
-            if await self._groups.find_one({**owner, "open": []}, {"_id": 1}) is not None:
+            if await self._groups.find_one({**owner, **_QUIET}, {"_id": 1}) is not None:
                 return
             await asyncio.sleep(_PAUSE / 50)
 
@@ -304,6 +308,8 @@ def _uncounted(found: dict[str, Any], counts: dict[str, int]) -> dict[str, int]:
     return wrong if has_all else {kind: max(0, number) for kind, number in wrong.items()}
 
 
+# No batch is in flight.
+_QUIET = {"open.0": {"$exists": False}}
 _DELETED = {"$eq": ["$deleted", True]}
 _COUNT_BY_JOB = {
     "$group": {
@@ -311,6 +317,7 @@ _COUNT_BY_JOB = {
         "items": {"$sum": {"$cond": [_DELETED, 0, 1]}},
         "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
         "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
-        **{kind: {"$sum": {"$cond": [{"$eq": ["$change", kind]}, 1, 0]}} for kind in KINDS},
+        # Not of deletion records: they may be left of an earlier job with the same id.
+        **{kind: {"$sum": {"$cond": [_DELETED, 0, {"$cond": [{"$eq": ["$change", kind]}, 1, 0]}]}} for kind in KINDS},
     }
 }

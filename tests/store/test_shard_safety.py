@@ -177,8 +177,9 @@ async def tell(store: Store, group: StoredGroup) -> None:
         lane = await deliveries.lease(organization_id, webhook_id)
         assert lane is not None
         lane = await deliveries.add_changes(lane)
+        await store.database["deliveries"].update_many(where, {"$set": {"attempts": last}})
         while message := await deliveries.next(lane):
-            await deliveries.record(lane, message._replace(attempts=last), outcome)
+            await deliveries.record(lane, message, outcome)
         await deliveries.release(lane)
     message = new_message("webhook.test", {})
     await deliveries.record_test(organization_id, webhook_id, message, Outcome(204))

@@ -480,3 +480,24 @@ async def test_secrets_are_sealed_anew_with_a_new_key(sealed: Store, organizatio
     await new.ensure_indexes()
     assert await new.webhooks.find(organization, webhook_id) == before
     await new.close()
+
+
+async def test_an_outcome_that_comes_after_that_of_another_process_changes_nothing(
+    store: Store, other: Store, organization: int, clock: Clock, group: Group
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(group.key, job())
+    attempts = {"$set": {"attempts": len(RETRIES)}}
+    await store.database["deliveries"].update_many({"webhook_id": webhook_id}, attempts)
+    deliveries, others = store.webhooks.deliveries, other.webhooks.deliveries
+    late = await deliveries.lease(organization, webhook_id)
+    assert late is not None
+    message = await deliveries.next(late)
+    clock.advance(timedelta(seconds=41))  # the clock of the other process
+    lease = await others.lease(organization, webhook_id)
+    assert lease is not None and message is not None and await others.next(lease) == message
+    await others.record(lease, message, DONE)
+    await deliveries.record(late, message, FAILED)
+    [webhook] = await store.webhooks.list(organization)
+    assert webhook["active"]
+    assert [delivery["state"] for delivery in await deliveries.recent(organization, webhook_id)] == ["delivered"]

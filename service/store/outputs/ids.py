@@ -201,9 +201,7 @@ class Ids:
             return Watermark(time=reply.get("operationTime"))
         document = found[0]
         in_flight = frozenset(batch["first"] for batch in document.get("open", ()))
-        # Not `next`, although no items are between: a crash of a single server can take back ids that are
-        # not in its journal yet, and a remembered watermark would then be above the ids of new items.
-        end = min([*in_flight, document.get("last_id", 0) + 1])
+        end = readable(document) + 1
         watermark = Watermark(
             end,
             version=end - 1,
@@ -239,6 +237,14 @@ class Ids:
     def remembered(self, group: Group) -> Watermark:
         """Return a watermark read earlier. It may be too low, so that a page ends early; it is never too high."""
         return self._remembered.get(group, Watermark())
+
+
+def readable(group: dict[str, Any]) -> int:
+    """Return the newest id of a group that a reader can see: a batch in flight hides itself and all after it."""
+    # Not `next`, although no items are between: a crash of a single server can take back ids that are
+    # not in its journal yet, and a remembered watermark would then be above the ids of new items.
+    first: int = min([*(batch["first"] for batch in group.get("open", ())), group.get("last_id", 0) + 1])
+    return first - 1
 
 
 # Bytes of the counts that wait in the group's document.

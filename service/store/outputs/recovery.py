@@ -101,7 +101,7 @@ class Recovery:
     async def fence(self, batch: Batch) -> int:
         """Put a tombstone on every id of a batch that no document holds; return how many."""
         await self._ids.step("before fence")
-        placed = datetime.now(UTC)
+        placed = max(datetime.now(UTC), batch.date.replace(tzinfo=UTC))  # this machine's clock may be behind
         ids = range(batch.first, batch.first + batch.size)
         if not ids:
             return 0

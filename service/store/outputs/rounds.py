@@ -167,7 +167,7 @@ class Rounds:
         return [write for write in writes if not write.done.done()]
 
     async def _keep_versions(self, plan: Plan) -> None:
-        """Let the database copy the versions that this round replaces; existing copies stay as they are."""
+        """Let the database copy the versions that this round replaces; a copy may be left of a failed round."""
         ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
         if not ids:
             return
@@ -175,7 +175,7 @@ class Rounds:
         pipeline: list[dict[str, Any]] = [
             {"$match": {**self.group.owner, "id": {"$in": ids}}},
             {"$set": version},
-            {"$merge": {"into": "versions", "whenMatched": "keepExisting", "whenNotMatched": "insert"}},
+            {"$merge": {"into": "versions", "whenMatched": "replace", "whenNotMatched": "insert"}},
         ]
         await durably(self._database, {"aggregate": "outputs", "pipeline": pipeline, "hint": "id", "cursor": {}})
 

@@ -1,0 +1,193 @@
+"""What happens to the data of a group between two steps of a process: it dies, is late, or another one is faster."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from service.settings import Settings
+from service.store import Query, Store, StoreUnavailable
+from service.store.outputs import recovery
+from service.store.outputs.rounds import Rounds
+from tests.store.test_crawls import finish
+from tests.support.api import make_output
+from tests.support.groups import Group, look_after, look_after_once, open_batch, reap
+
+
+class Beside:
+    """A collection, one of whose methods runs something else too."""
+
+    def __init__(self, real: Any, **methods: Any) -> None:
+        self._real, self._methods = real, methods
+
+    def __getattr__(self, name: str) -> Any:
+        return self._methods.get(name) or getattr(self._real, name)
+
+
+async def delete_all(store: Store, group: Group) -> None:
+    while (await store.outputs.delete_matching(group.key, Query()))[1]:
+        pass
+
+
+async def test_a_group_that_never_had_an_item_is_not_recounted_after_its_deletion(store: Store, group: Group) -> None:
+    await store.groups.set(group.key, {"rules": [{"min_items": 5}]})
+    await store.groups.remove(group.key)
+    document = await group.document(store)
+    assert "recount" not in document and "due" not in document
+    assert (await finish(store, group, "job"))["state"] == "finished"
+
+
+async def test_a_recount_does_not_need_a_batch_that_was_ever_in_flight(store: Store, group: Group) -> None:
+    await store.groups.set(group.key, {"rules": []})
+    await group.set(store, recount=1, due=datetime.now(UTC))
+    await look_after(store, group)
+    assert "recount" not in await group.document(store)
+
+
+async def test_a_job_with_the_id_of_a_deleted_one_is_recounted_without_its_deletions(
+    store: Store, group: Group
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="today") for n in range(20)))
+    await delete_all(store, group)
+    await store.groups.remove(group.key)
+    await group.write(store, *(make_output(n, root_job_id="today") for n in range(100, 110)))
+    await look_after(store, group)
+    job = (await group.jobs(store))["today"]
+    assert (job["items"], job["created"], job["changed"]) == (10, 10, 0)
+
+
+async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_stays(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1, root_job_id="running"))
+    await group.write(store, make_output(2, root_job_id="ended"))
+    job = await finish(store, group, "ended")
+    delete = store.crawls._delete
+
+    async def beside_a_write(*args: Any) -> Any:
+        monkeypatch.setattr(store.crawls, "_delete", delete)
+        await group.write(other, make_output(3, root_job_id="running"))
+        return await delete(*args)
+
+    monkeypatch.setattr(store.crawls, "_delete", beside_a_write)
+    await store.crawls.delete_missing(group.key, job)
+    assert [item["key_hash"] for item in await group.read(store)] == ["key-2", "key-3"]
+
+
+async def test_a_job_finishes_by_the_clock_of_the_database(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, make_output(1, root_job_id="job"))
+    monkeypatch.setattr("service.store.crawls.now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    assert (await finish(store, group, "job"))["finish_date"] < datetime.now(UTC) + timedelta(minutes=1)
+
+
+async def test_a_failed_round_does_not_shorten_the_history(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: Any) -> None:
+        raise StoreUnavailable("died")
+
+    await store.groups.set(group.key, {"history_days": 30})
+    await group.write(store, make_output(1, data={"v": 1}))
+    with monkeypatch.context() as patched:
+        patched.setattr(Rounds, "_send", die)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await group.write(store, make_output(1, data={"v": 2}))
+    long_ago = datetime.now(UTC) - timedelta(days=29)
+    versions = store.database["versions"]
+    assert (await versions.update_many(group.owner, {"$set": {"replaced_date": long_ago}})).modified_count == 1
+    await group.write(store, make_output(1, data={"v": 3}))
+    [version] = await versions.find(group.owner).to_list(None)
+    assert version["data"] == {"v": 1} and version["replaced_date"] > long_ago + timedelta(days=28)
+
+
+async def test_a_deletion_that_ends_half_way_leaves_the_group_to_be_recounted(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def die(*_: Any) -> None:
+        raise StoreUnavailable("died")
+
+    await group.write(store, make_output(1, root_job_id="a"))
+    await delete_all(store, group)
+    await group.write(other, make_output(2, root_job_id="b"))
+    monkeypatch.setattr(store.groups, "_versions", Beside(store.groups._versions, delete_many=die))
+    with pytest.raises(StoreUnavailable):
+        await store.groups.remove(group.key)
+    await look_after(store, group)
+    assert {name: job["items"] for name, job in (await group.jobs(store)).items()} == {"b": 1}
+
+
+async def test_a_group_whose_jobs_are_deleted_shows_no_verdict_of_them(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, make_output(1, root_job_id="a"))
+    await store.crawls.tell(group.key, await finish(store, group, "a"))
+    assert "verdict" in await group.document(store)
+    await delete_all(store, group)
+    await group.write(other, make_output(2, root_job_id="b"))
+    await store.groups.remove(group.key)
+    assert "verdict" not in await group.document(store)
+
+
+async def test_removed_deletion_records_are_subtracted_once(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n) for n in range(5)))
+    await delete_all(store, group)
+    old = datetime.now(UTC) - timedelta(days=60)
+    await store.database["outputs"].update_many(group.owner, {"$set": {"update_date": old}})
+    await group.set(store, recount=1)
+    real = store.upkeep._outputs
+
+    async def stall(*args: Any) -> Any:
+        done = await real.delete_many(*args)
+        await look_after_once(other, group)  # the claim of the first is over
+        return done
+
+    monkeypatch.setattr(store.upkeep, "_outputs", Beside(real, delete_many=stall))
+    await look_after_once(store, group)
+    assert (await group.document(store))["deleted"] == len(await group.stored(store)) == 1
+
+
+async def test_a_process_whose_clock_is_behind_places_tombstones_that_stay(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Behind(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) - timedelta(days=8)
+
+    await group.write(store, make_output(1))
+    await open_batch(store, group, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(recovery, "datetime", Behind)
+        await reap(other, group)
+    await look_after(store, group)
+    assert sum("tombstone" in document for document in await group.stored(store)) == 1
+
+
+async def test_dead_batches_are_ended_while_an_index_of_another_collection_cannot_be_made(
+    settings: Settings, mongo_url: str, organization: int
+) -> None:
+    own = replace(settings, mongo_database=f"{settings.mongo_database}_indexes", lease_seconds=5.5)
+    store, group = Store.connect(own, mongo_url), Group(organization)
+    try:
+        like_ours = [("organization_id", 1), ("group_id", 1), ("job_id", 1), ("review_date", -1), ("order", -1)]
+        await store.database["reviews"].create_index(like_ours, name="of-an-operator")
+        store.start_upkeep()
+        async with asyncio.timeout(60):
+            while not store.indexes.have("outputs", "groups"):
+                await asyncio.sleep(0.05)
+            await open_batch(store, group, 1)
+            while await group.in_flight(store):
+                await asyncio.sleep(0.1)
+        assert not store.indexes.are_ready
+    finally:
+        await store.client.drop_database(own.mongo_database)
+        await store.close()
