@@ -84,7 +84,8 @@ async def _upkeep(app: web.Application) -> AsyncIterator[None]:
     """Run the store's upkeep while the application runs, and let writes finish at the end."""
     store = app[STORE]
     store.start_upkeep()
-    tasks = [asyncio.create_task(work) for work in (app[METRICS].watch(), watch_memory(), app[COURIER].run())]
+    works = (app[METRICS].watch(), app[AUTHENTICATOR].watch(), watch_memory(), app[COURIER].run())
+    tasks = [asyncio.create_task(work) for work in works]
     yield
     for task in tasks:
         task.cancel()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import copy
 import random
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from service.http.output.field_statistics import FieldStatistics
 from service.runtime.demo_items import item, job_offer
+from service.runtime.local_mongo.folder import write_private
 from service.settings import Settings
 from service.store import SCOPES, Group, Query, Store, hash_token, now
 
@@ -57,7 +57,7 @@ async def fill(settings: Settings, url: str) -> Access:
             await store.ensure_indexes()
             await _write(store)
             token = await store.tokens.create(ORGANIZATION, list(SCOPES), "demo")
-            _keep(settings.data_path / "demo-token", token)
+            write_private(settings.data_path / "demo-token", token)
         return Access(await _token(store, settings), await _analyst(store, settings))
     finally:
         await store.close()
@@ -75,16 +75,9 @@ async def _analyst(store: Store, settings: Settings) -> str:
     kept = settings.data_path / "demo-analyst"
     known = ANALYST in {analyst.name for analyst in await store.analysts.list()}
     if not known and not kept.exists():
-        _keep(kept, await store.analysts.create(ANALYST))
+        write_private(kept, await store.analysts.create(ANALYST))
         known = True
     return await store.analysts.address(ANALYST, kept.read_text()) if known and kept.exists() else ""
-
-
-def _keep(path: Path, secret: str) -> None:
-    """Write a secret into a file that only its owner can read, also if the file exists already."""
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(secret)
 
 
 async def _write(store: Store) -> None:

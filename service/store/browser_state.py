@@ -72,6 +72,7 @@ class BrowserState(SealedRecords):
     # The fields that `Selection.path` and `Selection.name` filter by.
     path_field: ClassVar[str] = "path"
     name_field: ClassVar[str] = "name"
+    served: ClassVar[tuple[str, ...]]  # the members of a record in a response
     session: ClassVar[Any]  # what `expires` holds in a record that does not expire
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
@@ -175,11 +176,9 @@ class BrowserState(SealedRecords):
                 served[-1]["extra"] = opened.extra
         return served
 
-    def _operations(self, records: list[Record]) -> list[UpdateOne]:
-        raise NotImplementedError
-
     def _served(self, record: Record, opened: Sealed) -> Record:
-        raise NotImplementedError
+        whole = {**record, "value": opened.value}
+        return {name: whole[name] for name in self.served}
 
     # -- deleting ----------------------------------------------------------------------------
 
@@ -205,6 +204,13 @@ class BrowserState(SealedRecords):
 
     def _key(self, record: Record) -> Key:
         return tuple(record[field] for field in self.identity)
+
+    def _update(self, record: Record) -> Record:
+        """Return the update that stores a record."""
+        raise NotImplementedError
+
+    def _operations(self, records: list[Record]) -> list[UpdateOne]:
+        return [UpdateOne(self._identity(record), self._update(record), upsert=True) for record in records]
 
     async def _store(self, records: list[Record]) -> Counts:
         """Write the records, sealed in a thread if there is much to seal."""

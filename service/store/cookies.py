@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from pymongo import UpdateOne
-
 from service.store.browser_state import BrowserState, Counts, Selection
 from service.store.contract import stored
 from service.store.listing import Key, Record
@@ -23,6 +21,7 @@ class Cookies(BrowserState):
     identity = order = ("domain", "path_key", "name")
     bound = ("path", "expires", "http_only", "secure")
     path_field = "path_key"
+    served = ("name", "value", "url", "domain", "path", "expires", "http_only", "secure")
     session = SESSION
 
     @stored
@@ -35,8 +34,8 @@ class Cookies(BrowserState):
             records[self._key(record)] = record
         return await self._store(list(records.values()))
 
-    def _operations(self, records: list[Record]) -> list[UpdateOne]:
-        return [UpdateOne(self._identity(r), {"$set": {**r, **self._sealed(r)}}, upsert=True) for r in records]
+    def _update(self, record: Record) -> Record:
+        return {"$set": {**record, **self._sealed(record)}}
 
     def _where(self, organization_id: int, selection: Selection, begin: Key | None = None) -> Record:
         where = super()._where(organization_id, selection, begin)
@@ -48,16 +47,7 @@ class Cookies(BrowserState):
         return unix_seconds(moment)
 
     def _served(self, record: Record, opened: Sealed) -> Record:
-        return {
-            "name": record["name"],
-            "value": opened.value,
-            "url": _url(record),
-            "domain": record["domain"],
-            "path": record["path"],
-            "expires": record["expires"],
-            "http_only": record["http_only"],
-            "secure": record["secure"],
-        }
+        return super()._served({**record, "url": _url(record)}, opened)  # the stored one is not sealed
 
 
 def _record(organization_id: int, cookie: dict[str, Any]) -> Record:

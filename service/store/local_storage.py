@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymongo import UpdateOne
-
 from service.store.browser_state import BrowserState, Counts, now
 from service.store.connection import Database
 from service.store.contract import stored
 from service.store.counters import Counters
 from service.store.indexes import Indexes
 from service.store.listing import Record
-from service.store.vault import Sealed, Vault
+from service.store.vault import Vault
 
 # Entries belong to the whole organization: no group.
 NO_GROUP = 0
@@ -26,6 +24,10 @@ class LocalStorage(BrowserState):
     # Not `id` and `create_date`: an existing entry keeps them, and is not read before it is set.
     bound = ("expires", "update_date")
     name_field = "key"
+    served = (
+        *("organization_id", "domain", "key", "value", "expires", "id", "group_id", "path"),
+        *("create_date", "update_date"),
+    )
     session = None
 
     def __init__(self, database: Database, vault: Vault, counters: Counters, indexes: Indexes) -> None:
@@ -48,24 +50,7 @@ class LocalStorage(BrowserState):
         ]
         return await self._store(records)
 
-    def _operations(self, records: list[Record]) -> list[UpdateOne]:
-        operations = []
-        for record in records:
-            changes = {"expires": record["expires"], "update_date": record["update_date"], **self._sealed(record)}
-            start = {"id": record["id"], "group_id": NO_GROUP, "create_date": record["update_date"]}
-            operations.append(UpdateOne(self._identity(record), {"$set": changes, "$setOnInsert": start}, upsert=True))
-        return operations
-
-    def _served(self, record: Record, opened: Sealed) -> Record:
-        return {
-            "organization_id": record["organization_id"],
-            "domain": record["domain"],
-            "key": record["key"],
-            "value": opened.value,
-            "expires": record["expires"],
-            "id": record["id"],
-            "group_id": record["group_id"],
-            "path": record["path"],
-            "create_date": record["create_date"],
-            "update_date": record["update_date"],
-        }
+    def _update(self, record: Record) -> Record:
+        changes = {"expires": record["expires"], "update_date": record["update_date"], **self._sealed(record)}
+        start = {"id": record["id"], "group_id": NO_GROUP, "create_date": record["update_date"]}
+        return {"$set": changes, "$setOnInsert": start}

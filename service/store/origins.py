@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from pymongo import UpdateOne
-
 from service.store.browser_state import BrowserState, Counts
 from service.store.contract import stored
 from service.store.listing import Record
-from service.store.vault import Sealed
 
 
 class Origins(BrowserState):
@@ -20,6 +17,7 @@ class Origins(BrowserState):
     bound = ("domain",)
     # In the order of local storage, so that the two can be read side by side.
     order_index, order = "domain", ("domain", "origin")
+    served = ("origin", "domain", "value")
     session = None
 
     @stored
@@ -29,11 +27,5 @@ class Origins(BrowserState):
         unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
         return await self._store(list(unique.values()))
 
-    def _operations(self, records: list[Record]) -> list[UpdateOne]:
-        return [
-            UpdateOne(self._identity(r), {"$set": {"domain": r["domain"], **self._sealed(r)}}, upsert=True)
-            for r in records
-        ]
-
-    def _served(self, record: Record, opened: Sealed) -> Record:
-        return {"origin": record["origin"], "domain": record["domain"], "value": opened.value}
+    def _update(self, record: Record) -> Record:
+        return {"$set": {"domain": record["domain"], **self._sealed(record)}}

@@ -19,6 +19,7 @@ from service.store import Store
 from service.store.outputs import ranges
 from tests.support.api import Api, make_output
 from tests.support.raw import connect
+from tests.support.tails import until_waiting, waiting_readers
 
 FOLLOW = "/v1/outputs/shop/export?follow=true"
 EVENTS = "/v1/outputs/shop/export?format=sse"
@@ -69,13 +70,6 @@ async def opened(api: Api, path: str, **headers: str) -> AsyncIterator[Stream]:
     async with api.client.get(path, headers=headers) as response:
         assert response.status == 200
         yield Stream(response)
-
-
-async def until_waiting(store: Store, readers: int = 1) -> None:
-    """Return when so many readers of this process wait for a change."""
-    async with asyncio.timeout(60):
-        while store.outputs.waiting_readers < readers:
-            await asyncio.sleep(0.005)
 
 
 async def last_id(api: Api) -> int:
@@ -200,7 +194,7 @@ async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkey
         await until_waiting(store)
         stream.response.close()
     async with asyncio.timeout(60):
-        while store.outputs.waiting_readers:
+        while waiting_readers(store):
             await asyncio.sleep(0.01)
 
 

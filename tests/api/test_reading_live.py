@@ -13,6 +13,7 @@ from service.http.middleware.limits import LIMITS
 from service.store import Page, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
+from tests.support.tails import until_waiting
 
 
 @pytest.fixture
@@ -111,13 +112,6 @@ async def test_invalid_values_are_refused(admin: Api, query: str, kind: str) -> 
 
 
 # -- waiting ------------------------------------------------------------------------------------
-
-
-async def until_waiting(store: Store, readers: int = 1) -> None:
-    """Return when so many readers of this process wait for a change."""
-    async with asyncio.timeout(60):
-        while store.outputs.waiting_readers < readers:
-            await asyncio.sleep(0.005)
 
 
 @pytest.mark.alone

@@ -15,6 +15,7 @@ from service.http.keys import STOPPING
 from service.store import Store, now
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
+from tests.support.tails import waiting_readers
 
 FOLLOWING = ["/v1/outputs/shop/export?follow=true", "/v1/outputs/shop/export?format=sse"]
 SLACK = 5  # for a busy machine; without a check they go on for ever
@@ -47,7 +48,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(admin: Api, make_api: Mak
     reader = await make_api(admin.organization_id, ["read"])
     reading = asyncio.create_task(read_to_the_end(reader, path))
     async with asyncio.timeout(60):
-        while not store.outputs.waiting_readers:
+        while not waiting_readers(store):
             await asyncio.sleep(0.01)
     assert await store.tokens.revoke(reader.token)
     async with asyncio.timeout(5 + SLACK):
@@ -69,7 +70,7 @@ async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
     reader = await make_api(admin.organization_id, ["read"])
     waiting = asyncio.create_task(reader.get("/v1/outputs/shop?wait=60"))
     async with asyncio.timeout(60):
-        while not store.outputs.waiting_readers:
+        while not waiting_readers(store):
             await asyncio.sleep(0.01)
     assert await store.tokens.revoke(reader.token)
     async with asyncio.timeout(5 + SLACK):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,8 +33,11 @@ def tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[Revocable]:
 
 
 @pytest.fixture
-def authenticator(tokens: Revocable) -> Authenticator:
-    return Authenticator(tokens, 0.01)  # type: ignore[arg-type]
+async def authenticator(tokens: Revocable) -> AsyncIterator[Authenticator]:
+    authenticator = Authenticator(tokens, 0.01)  # type: ignore[arg-type]
+    watching = asyncio.create_task(authenticator.watch())
+    yield authenticator
+    watching.cancel()
 
 
 def token(digest: str) -> Any:

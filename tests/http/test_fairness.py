@@ -24,6 +24,7 @@ from service.store import Group, Page, Query, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.raw import Connection, connect
+from tests.support.tails import waiting_readers
 
 HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
 MEGABYTE = 2**20
@@ -283,7 +284,7 @@ class TestBytes:
                 assert (await connection.read_response(head_only=True)).status == 200
                 connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
             async with asyncio.timeout(60):
-                while store.outputs.waiting_readers < 12:
+                while waiting_readers(store) < 12:
                     await asyncio.sleep(0.01)
             assert ledger.used == 0  # whoever waits holds nothing
             items = [make_output(n, data={"text": f"{n}" * 1_000_000}) for n in range(9)]

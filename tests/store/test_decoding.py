@@ -57,9 +57,9 @@ def test_a_decoded_document_stays_as_it_is() -> None:
 def test_what_looks_like_a_reference_is_not_decoded_on_the_event_loop(reference: bool) -> None:
     data = {"$ref": "x", "$id": 1} if reference else {"ref": "x", "id": 1}
     raw = bson.encode({"cursor": {"firstBatch": [{"id": 1, "data": data, "text": "x" * 100_000}], "id": 0}})
-    reply = documents.read_reply(RawBSONDocument(raw, RAW))
-    page = documents.Page(reply.documents, reply.size, None, 1)
+    found, size, _ = documents.read_reply(RawBSONDocument(raw, RAW))
+    page = documents.Page(found, size, None, 1)
     assert (page.work > OFF_LOOP_BYTES) == reference
     assert page.items()[0]["data"] == data
-    behind_a_decoded_one = page._replace(documents=[{"id": 0}, *reply.documents])
+    behind_a_decoded_one = page._replace(documents=[{"id": 0}, *found])
     assert (behind_a_decoded_one.work > OFF_LOOP_BYTES) == reference

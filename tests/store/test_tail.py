@@ -17,7 +17,7 @@ from service.store.outputs.tail import Reader
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group
-from tests.support.tails import SOON, OpenGate, until_waiting
+from tests.support.tails import SOON, OpenGate, until_waiting, waiting_readers
 from tests.support.tails import reading as tail_of
 
 rendered: list[int] = []
@@ -208,7 +208,7 @@ async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_
         monkeypatch.setattr(store.outputs, "page", fail)
         await group.write(store, make_output(0))
         async with asyncio.timeout(SOON):
-            while store.outputs.waiting_readers:
+            while waiting_readers(store):
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in waiting)

@@ -15,7 +15,7 @@ from service.store import Store
 from service.store import watch as watching
 from tests.support.api import make_output
 from tests.support.groups import Group, stopped_at
-from tests.support.tails import SOON, reading, until_waiting
+from tests.support.tails import SOON, reading, until_waiting, waiting_readers
 
 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:
@@ -76,7 +76,7 @@ async def test_a_reader_who_comes_late_does_not_wait(store: Store, group: Group)
 
 async def test_waiting_ends_after_its_time(store: Store, group: Group) -> None:
     assert 0.2 <= await wait(store, group, 0, 0.2) < SOON
-    assert store.outputs.waiting_readers == 0
+    assert waiting_readers(store) == 0
 
 
 async def test_a_wake_up_is_only_a_hint(store: Store, other: Store, group: Group) -> None:

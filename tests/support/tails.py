@@ -43,7 +43,12 @@ def reading(
     return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form, gate or OpenGate())
 
 
+def waiting_readers(store: Store) -> int:
+    """Return how many readers wait for something new."""
+    return sum(len(tail.waiting) for tail in store.outputs._tails._tails.values())
+
+
 async def until_waiting(store: Store, readers: int = 1) -> None:
     async with asyncio.timeout(SOON):
-        while store.outputs.waiting_readers < readers:
+        while waiting_readers(store) < readers:
             await asyncio.sleep(0.005)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from contextvars import Context
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,8 +15,8 @@ from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
-from service.http.turns import TENANT, Waking
-from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
+from service.http.turns import TENANT
+from service.store import Token, Tokens, hash_token, in_time, is_token
 
 # 10,000 tokens in use at once are about 5 MB.
 _MAX_CACHED = 10_000
@@ -52,9 +51,6 @@ class Authenticator:
         self._unknown = 0
         # Digest -> its requests that are reading now.
         self._lasting: dict[str, set[asyncio.Timeout]] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Task[None] | None = None
-        self._waking = Waking()
 
     async def token(self, header: list[str]) -> Token:
         """Return the valid token of the `Authorization` headers. Raises 401 otherwise."""
@@ -93,7 +89,6 @@ class Authenticator:
     async def while_valid(self, token: Token) -> AsyncIterator[None]:
         """Raise 401 inside as soon as the token is revoked or expires."""
         scopes = self._lasting.setdefault(token.digest, set())
-        self._look_again()
         try:
             async with asyncio.timeout(None) as scope:
                 scopes.add(scope)
@@ -107,43 +102,23 @@ class Authenticator:
             if not scopes:
                 self._lasting.pop(token.digest, None)
 
-    def _look_again(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_WATCH_SECONDS, self._look)
-
-    def _look(self) -> None:
-        if self._lasting:
-            # In a context of its own: it must not have the time limit of the request that started it.
-            self._ending = asyncio.create_task(self._end_invalid(), context=Context())
-        else:
-            self._timer = None
-
-    async def _end_invalid(self) -> None:
-        """End requests that outlast their token; one look-up per token and `cache_seconds`."""
-        try:
+    async def watch(self) -> None:
+        """End requests that outlast their token, until cancelled; one look-up per token and `cache_seconds`."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
             for digest in list(self._lasting):
-                token = await self._known(digest)
-                if token is None or not token.valid_at(datetime.now(UTC)):
-                    for scope in self._lasting.get(digest, ()):
-                        self._end_soon(digest, scope)
-        except StoreError:
-            pass  # unknown: the request continues
-        finally:
-            self._timer = None
-            self._look_again()
+                with suppress(Exception):  # unknown: its requests continue, and the other tokens are checked
+                    token = await self._known(digest)
+                    if token is None or not token.valid_at(datetime.now(UTC)):
+                        await self._end(digest)
 
-    def _end_soon(self, digest: str, scope: asyncio.Timeout) -> None:
-        """End one of many requests, when it is its turn; a thousand at once would take 150 ms."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-
-        def end(_: asyncio.Future[None]) -> None:
+    async def _end(self, digest: str) -> None:
+        """End the requests of a token, one in each turn of the event loop: a thousand at once would take 150 ms."""
+        for scope in list(self._lasting.get(digest, ())):
             # It may have ended meanwhile, or take long to end; neither can be rescheduled.
             if scope in self._lasting.get(digest, ()) and not scope.expired():
-                scope.reschedule(loop.time())
-
-        turn.add_done_callback(end)
-        self._waking.add(turn)
+                scope.reschedule(asyncio.get_running_loop().time())
+            await asyncio.sleep(0)
 
     async def _known(self, digest: str) -> Token | None:
         cached = self._cache.get(digest)

@@ -73,11 +73,6 @@ class Outputs(Reading):
         self._indexes.require("outputs", "groups")
         return self._tails.reader(group, query, form, gate)
 
-    @property
-    def waiting_readers(self) -> int:
-        """How many readers of this process wait for something new."""
-        return self._tails.waiting
-
     # -- writing ------------------------------------------------------------------------------
 
     async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:

@@ -38,23 +38,14 @@ def _default(value: Any) -> Any:
     return str(value)  # an ObjectId or the like, put there by hand in Mongo
 
 
-class Reply(NamedTuple):
-    """The first documents of a cursor, about how many bytes they are, and the cursor's id; 0 if that was all."""
-
-    documents: list[Document]
-    size: int
-    cursor: int
-
-
-def read_reply(reply: RawBSONDocument) -> Reply:
-    """Return the documents of a reply that was read with RAW."""
+def read_reply(reply: RawBSONDocument) -> tuple[list[Document], int, int]:
+    """Return the documents of a reply read with RAW, about how many bytes they are, and its cursor; 0 for no more."""
     raw = bytes(reply.raw)
     if len(raw) <= _WHOLE_BYTES and not has_reference(raw):
         cursor = bson.decode(raw, NAIVE)["cursor"]
-        return Reply(cursor["firstBatch"], len(raw), cursor["id"])
+        return cursor["firstBatch"], len(raw), cursor["id"]
     cursor = reply["cursor"]
-    documents: list[Document] = [encoded(document) for document in cursor["firstBatch"]]
-    return Reply(documents, len(raw), cursor["id"])
+    return [encoded(document) for document in cursor["firstBatch"]], len(raw), cursor["id"]
 
 
 def id_of(document: Document) -> int:

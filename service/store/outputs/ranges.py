@@ -95,10 +95,9 @@ class Ranges:
     async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Found:
         """Read up to `limit` documents; fewer where one message of 16 MB holds no more."""
         more = {**wanted, "limit": limit + 1, "batchSize": limit + 1}  # one more tells whether there is a further page
-        reply = documents.read_reply(await self._ids.command(more, since, codec_options=RAW))
-        found, size = reply.documents, reply.size
-        if reply.cursor:
-            await self._ids.kill_cursor(wanted["find"], reply.cursor)
+        found, size, cursor = documents.read_reply(await self._ids.command(more, since, codec_options=RAW))
+        if cursor:
+            await self._ids.kill_cursor(wanted["find"], cursor)
             return Found(found, size, documents.id_of(found[-1]))
         if len(found) <= limit:
             return Found(found, size, None)

@@ -15,7 +15,7 @@ from schemas.base import INT64_MAX
 from service.bounded import Bounded
 from service.settings import Settings
 from service.store.contract import patient, stored
-from service.store.decoding import RAW, decode
+from service.store.decoding import decode
 from service.store.errors import CursorExpired
 from service.store.group import Group
 from service.store.indexes import Indexes
@@ -192,23 +192,9 @@ class Reading:
         self._indexes.require("outputs", "groups")
         # Read the watermark first, so that this is no older than a page that was shown.
         watermark = await self._ids.watermark(group)
-        reply = await self._ids.command(
-            {
-                "find": "outputs",
-                "filter": {
-                    **group.owner,
-                    "_id": output_id,
-                    **LIVE,
-                },
-                "projection": WHOLE,
-                "limit": 1,
-                "singleBatch": True,
-                "hint": "_id_",
-            },
-            watermark.time,
-            codec_options=RAW,
-        )
-        found = documents.read_reply(reply)
+        where = {**group.owner, "_id": output_id, **LIVE}
+        wanted = {"find": "outputs", "filter": where, "projection": WHOLE, "hint": "_id_"}
+        found = await self._ranges.find(wanted, 1, watermark.time)
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
     @stored

@@ -263,8 +263,3 @@ class Tails:
             tail.leave(reader)
             if not tail.readers:
                 del self._tails[key]
-
-    @property
-    def waiting(self) -> int:
-        """How many readers wait for something new."""
-        return sum(len(tail.waiting) for tail in self._tails.values())
