@@ -3,8 +3,9 @@
 # Replace tls_cert.pem and tls_key.pem with the certificate of your domain.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p -m 0700 secrets
+mkdir -p secrets
 cd secrets
+chmod 0700 .
 umask 022 # Compose mounts them as they are, and the containers' users must read them; the folder keeps others out
 make() { [ -s "$1" ] || "${@:2}" > "$1"; }
 hex() { openssl rand -hex "$1" | tr -d '\n'; }

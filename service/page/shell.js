@@ -171,7 +171,7 @@ addEventListener("hashchange", () => {
   render();
 });
 joinTabs(() => (isUnsaved() ? askAgain(null, "You signed out in another tab. Sign in again to save your changes here; otherwise they are dropped.").catch(() => {}).then(render) : render()));
-takeFromLink();
 await askOtherTabs();
+takeFromLink();
 render();
 listen();

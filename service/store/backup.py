@@ -129,19 +129,22 @@ class Backup:
                 f"the backup has layout {header.get('layout')}, and this version restores layout {VERSION} only: "
                 "restore it with the version that made it, export from there, and import here"
             )
-        await self._check_empty(header.get("organization"))
+        organization = header.get("organization")
+        if organization is not None and type(organization) is not int:
+            raise BackupError("the file is not a backup of this service, or damaged")
+        await self._check_empty(organization)
         try:
             begin = file.tell()
         except OSError:  # it is a pipe: what is wrong with it shows on the way
             pass
         else:
-            for _ in _batches(file):
+            for _ in _batches(file, organization):
                 pass
             file.seek(begin)
         await self._layout.raise_first_id()  # groups that are not in the backup begin above their old ids too
         documents, inserts = 0, set[asyncio.Task[int]]()
         try:
-            for collection, batch in _batches(file):
+            for collection, batch in _batches(file, organization):
                 documents += await _finish(inserts, 0 if collection in _LAST else _INSERTS_AT_ONCE - 1)
                 inserts.add(asyncio.create_task(self._insert(collection, batch)))
                 progress(documents)
@@ -201,8 +204,11 @@ def _split(block: bytes) -> Iterator[bytes]:
         start += size
 
 
-def _batches(file: IO[bytes]) -> Iterator[tuple[str, list[RawBSONDocument]]]:
-    """Yield documents of one collection at a time. Raises BackupError if the file is damaged or cut off."""
+def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, list[RawBSONDocument]]]:
+    """Yield documents of one collection at a time. Raises BackupError if the file is damaged or cut off.
+
+    A backup of one organization may hold no documents of others: whoever can change it is not to become another.
+    """
     total = 0
     while line := file.readline(_MAX_LINE):
         value = _parse(line)
@@ -222,8 +228,11 @@ def _batches(file: IO[bytes]) -> Iterator[tuple[str, list[RawBSONDocument]]]:
                 batch, bytes_in_batch = [], 0
             try:
                 batch.append(RawBSONDocument(document, RAW))
+                owner = batch[-1].get("_id" if collection == COUNTERS else "organization_id")
             except InvalidBSON:
                 raise BackupError("the backup is damaged") from None
+            if organization is not None and owner != organization:
+                raise BackupError(f"the backup of organization {organization} has records of others")
             bytes_in_batch, found = bytes_in_batch + len(document), found + 1
         if batch:
             yield collection, batch

@@ -78,6 +78,27 @@ async def test_a_request_that_waits_is_401_when_its_token_is_revoked(
     assert (response.status, response.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
 
 
+async def test_a_body_that_arrives_after_its_token_was_revoked_is_not_stored(
+    admin: Api, make_api: MakeApi, store: Store
+) -> None:
+    writer = await make_api(admin.organization_id, ["write"])
+    received = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"["
+        received.set()
+        await asyncio.sleep(5 + SLACK)
+        yield b"]"
+
+    headers = {"Authorization": f"Bearer {writer.token}", "Content-Type": "application/json"}
+    sending = asyncio.create_task(writer.client.post("/v1/outputs/shop", data=body(), headers=headers))
+    await received.wait()
+    await asyncio.sleep(0.1)
+    assert await store.tokens.revoke(writer.token)
+    async with asyncio.timeout(5 + SLACK):
+        assert (await sending).status == 401
+
+
 @pytest.mark.slow
 async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: Api, store: Store) -> None:
     for n in range(5):

@@ -70,7 +70,7 @@ class Breaking:
 def interrupted(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     """Run an export to a CSV that ends when everything is read."""
     with monkeypatch.context() as patch:
-        patch.setattr("sds_client.cli.tables._cell", lambda value: 1 / 0)
+        patch.setattr("sds_client.cli.tables._cell", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(command)
 
@@ -93,6 +93,16 @@ def test_filters_and_fields_narrow_an_export(client: Client, tmp_path: Path) -> 
     page = "https://shop.example/p/1"
     assert main(["outputs", "export", "group", "--out", str(out), "--source-url", page]) == 0
     assert [item["source_url"] for item in lines(out)] == [page]
+
+
+def test_a_csv_for_spreadsheets_has_no_formulas(client: Client, tmp_path: Path) -> None:
+    client.push("group", [make_output(1, data={"title": "=1+1", "price": -2, "note": " plain"})])
+    out = tmp_path / "x.csv"
+    for options, title in (([], "=1+1"), (["--safe"], "'=1+1")):
+        assert main(["outputs", "export", "group", "--out", str(out), *options]) == 0
+        with out.open(newline="") as file:
+            [row] = csv.DictReader(file)
+        assert (row["data.title"], row["data.price"], row["data.note"]) == (title, "-2", " plain")
 
 
 def test_a_csv_has_a_column_for_all_that_occurs(client: Client, tmp_path: Path) -> None:

@@ -114,6 +114,24 @@ async def test_a_link_asks_before_it_replaces_the_token_of_somebody_who_is_signe
     assert await page.evaluate("sessionStorage.getItem('token')") == (other.token if accepted else shop.token)
 
 
+async def test_a_link_that_is_opened_in_another_tab_asks_too(new_tab: Any, shop: Caller, make_caller: Any) -> None:
+    other = make_caller(shop.organization_id + 1)
+    tab = await new_tab()
+    page = await tab.open(f"#token={shop.token}")
+    await expect(page.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
+    second = await page.context.new_page()
+    asked: list[str] = []
+
+    async def refuse(dialog: Any) -> None:
+        asked.append(dialog.message)
+        await dialog.dismiss()
+
+    second.on("dialog", refuse)
+    await second.goto(f"{tab.address}/#token={other.token}")
+    await expect(second.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
+    assert len(asked) == 1 and await second.evaluate("sessionStorage.getItem('token')") == shop.token
+
+
 async def test_the_heading_has_the_focus_after_signing_in(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab()).open(f"#/groups/{GROUP}")
     await expect(page.get_by_label("Access token")).to_be_focused()

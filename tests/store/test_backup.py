@@ -218,6 +218,21 @@ def test_one_organization_is_restored_beside_another(
     assert second not in command("to", "token", "list").stdout
 
 
+def test_the_backup_of_one_organization_restores_nothing_of_others(
+    command: Command, token: Token, tmp_path: Path
+) -> None:
+    token("from", 1)
+    whole, forged = tmp_path / "whole", tmp_path / "forged"
+    assert command("from", "backup", "--out", str(whole)).returncode == 0
+    head, _, rest = gzip.decompress(whole.read_bytes()).partition(b"\n")
+    for organization, message in ((5, "the backup of organization 5 has records of others"), ("5", "not a backup")):
+        changed = json.dumps({**json.loads(head), "organization": organization}).encode()
+        forged.write_bytes(gzip.compress(changed + b"\n" + rest))
+        done = command("to", "restore", str(forged))
+        assert done.returncode == 1 and message in done.stderr
+    assert command("to", "token", "list").stdout == command("empty", "token", "list").stdout
+
+
 def test_a_backup_goes_through_pipes(mongo_url: str, command: Command, token: Token, tmp_path: Path) -> None:
     secret, file = token("from"), tmp_path / "piped"
     environ = {"MONGO_URL": mongo_url, "SECRET_KEYS": KEYS}

@@ -20,7 +20,9 @@ from sds_client.sync import Client
 _BLOCK = 1024 * 1024
 
 
-def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *, deleted: bool = False) -> int:
+def export(
+    client: Client, group: str, out: Path, options: Mapping[str, Any], *, deleted: bool = False, safe: bool = False
+) -> int:
     """Write a group to a file and return the number of items. Raises NothingFoundError when there are none.
 
     Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
@@ -51,7 +53,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *,
                 progress.update(count, count / total if total else None)
         if not count:
             raise NothingFoundError(_nothing(client, group, options))
-        _finish(part, out)
+        _finish(part, out, safe)
     except BaseException:
         # An empty part is useless; a part with lines makes the next export shorter.
         if part.exists() and not part.stat().st_size:
@@ -129,7 +131,7 @@ def _resume(part: Path) -> tuple[int, int]:
         return json.loads(tail[:-1].rpartition(b"\n")[2])["id"], count
 
 
-def _finish(part: Path, out: Path) -> None:
+def _finish(part: Path, out: Path, safe: bool) -> None:
     """Turn the lines into the file that was asked for; it appears as a whole or not at all."""
     suffix = _suffix(out)
     if suffix in (".ndjson", ".jsonl"):
@@ -138,7 +140,7 @@ def _finish(part: Path, out: Path) -> None:
     beside = out.with_name(f"{out.name}.tmp")
     try:
         if suffix == ".csv":
-            tables.write_csv(part, beside)
+            tables.write_csv(part, beside, safe)
         elif suffix == ".parquet":
             tables.write_parquet(part, beside)
         else:

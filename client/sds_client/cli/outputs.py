@@ -49,6 +49,9 @@ def _add_export(actions: argparse._SubParsersAction[Any], common: argparse.Argum
         help="a name with .ndjson, .ndjson.gz, .csv or .parquet; - writes NDJSON to standard output",
     )
     export.add_argument("--deleted", action="store_true", help="write deletions too")
+    export.add_argument(
+        "--safe", action="store_true", help="in a CSV, put an apostrophe before texts that a spreadsheet would compute"
+    )
     _add_filters(export)
     _add_selection(export)
     export.set_defaults(command=outputs_export)
@@ -158,13 +161,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 @command
 def outputs_export(
-    client: Client, group: str, out: Path, deleted: bool, source_url: str | None, **filters: Any
+    client: Client, group: str, out: Path, deleted: bool, safe: bool, source_url: str | None, **filters: Any
 ) -> Result | None:
     selected = {"url": source_url, **filters}
+    if safe and out.suffix != ".csv":
+        raise UsageError("--safe is for .csv files")
     if str(out) == "-":
         exporting.export_to_standard_output(client, group, selected, deleted=deleted)
         return None
-    return Result({"items": exporting.export(client, group, out, selected, deleted=deleted), "file": str(out)}, "")
+    items = exporting.export(client, group, out, selected, deleted=deleted, safe=safe)
+    return Result({"items": items, "file": str(out)}, "")
 
 
 @storing_command

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+# Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
+_FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 # The order of the contract's fields.
 _ORDER = (
@@ -81,19 +85,19 @@ def _kind(name: str, value: Any) -> str:
     return "date" if name in _DATES else "text"
 
 
-def write_csv(lines: Path, out: Path) -> None:
-    """Write a CSV with a column for everything that occurs."""
+def write_csv(lines: Path, out: Path, safe: bool) -> None:
+    """Write a CSV with a column for everything that occurs; with `safe`, no text is a formula for spreadsheets."""
     names = list(columns(rows(lines)))
     with out.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(names)
+        writer.writerow([_cell(name, safe) for name in names])
         for row in rows(lines):
-            writer.writerow([_cell(row.get(name)) for name in names])
+            writer.writerow([_cell(row.get(name), safe) for name in names])
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, safe: bool) -> str:
     if isinstance(value, str):
-        return value
+        return f"'{value}" if safe and _FORMULA.match(value) else value
     if value is None:
         return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -138,7 +142,7 @@ def _typed(kind: str, value: Any) -> Any:
         return float(value)
     if kind == "date":
         return datetime.fromisoformat(value)
-    return _cell(value)
+    return _cell(value, False)
 
 
 def _json(value: Any) -> str:

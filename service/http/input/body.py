@@ -12,6 +12,7 @@ from isal import isal_zlib
 
 from service.http.errors import ApiError, http_error, problem
 from service.http.keys import EXPECTS, SETTINGS
+from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, Admission
 from service.http.offload import in_thread
 
@@ -66,7 +67,7 @@ async def _receive(request: web.Request, limit: int, seconds: float, admission: 
             raise http_error(413)
         return whole
     body = bytearray()
-    async with asyncio.timeout(seconds):
+    async with while_valid(request), asyncio.timeout(seconds):
         while chunk := await request.content.readany():
             admission.hold(len(chunk))
             body += chunk
