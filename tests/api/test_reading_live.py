@@ -194,6 +194,7 @@ async def test_waiting_readers_hold_no_place_among_the_requests_in_flight(
     assert app[LIMITS].working.used == 0
 
 
+@pytest.mark.slow
 async def test_a_filtered_reader_that_waited_in_vain_gets_the_id_up_to_which_its_filter_was_applied(
     twenty: Api, store: Store
 ) -> None:

@@ -172,6 +172,7 @@ async def test_a_process_whose_clock_is_behind_places_tombstones_that_stay(
     assert sum("tombstone" in document for document in await group.stored(store)) == 1
 
 
+@pytest.mark.slow
 async def test_dead_batches_are_ended_while_an_index_of_another_collection_cannot_be_made(
     settings: Settings, mongo_url: str, organization: int
 ) -> None:

@@ -385,6 +385,7 @@ async def test_without_a_webhook_a_write_sends_no_more_commands(
 # -- couriers -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_dead_receiver_costs_the_others_nothing(
     store: Store, organization: int, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
