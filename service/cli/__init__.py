@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
+import difflib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
+from service import __version__
 from service.cli import analysts, backups, secrets, serving, tokens
-from service.cli.parser import Parser, parse, top_parser
 from service.runtime.local_mongo import LocalMongoError
 from service.settings import Settings, SettingsError
 from service.store import Misconfigured, StoreError, StoreUnavailable
 
+COMMAND = "scraping-data-service"
+# The options that need no command.
+_FIRST = ("-h", "--help", "--version")
 _SUBJECTS = (serving, tokens, analysts, secrets, backups)
 
 
@@ -43,3 +50,43 @@ def build_parser() -> Parser:
     for subject in _SUBJECTS:
         subject.add(commands)
     return parser
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports an error in one line, and takes options by their whole names only."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse an unknown command with the known ones; argparse would list hidden ones too."""
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            known = [choice.dest for choice in action._choices_actions]
+            similar = difflib.get_close_matches(value, known, 1)
+            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}; options come last"
+            raise argparse.ArgumentError(None, f"there is no command {value}; {hint}")
+        super()._check_value(action, value)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (--help explains)\n")
+
+
+def top_parser(**options: Any) -> Parser:
+    """Return the parser of the whole command line, under the name it was started by."""
+    name = COMMAND if Path(sys.argv[0]).name == COMMAND else "python -m service"
+    parser = Parser(prog=name, **options)
+    parser.add_argument("--version", action="version", version=f"scraping-data-service {__version__}")
+    return parser
+
+
+def parse(parser: Parser, arguments: Sequence[str] | None) -> dict[str, Any] | None:
+    """Return the options of a command line; print the help and return None when it is empty."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        parser.print_help()
+        return None
+    if arguments[0].startswith("-") and arguments[0] not in _FIRST:
+        parser.error(
+            f"options come after the command, as in `python -m service serve --port …`, not {arguments[0]} first"
+        )
+    return vars(parser.parse_args(arguments))

@@ -23,12 +23,11 @@ from service.http.keys import STOPPING
 from service.http.metrics import METRICS
 from service.http.middleware.access_log import ACCESS_LOG
 from service.runtime.drain import deliver_responses, finish_requests, stop_listening
-from service.runtime.files import raise_file_limit
 from service.runtime.logging import AccessLines, is_json, set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import address_of, bind
 from service.runtime.supervisor import Supervisor
-from service.runtime.tuning import tune_allocator, tune_collector
+from service.runtime.tuning import raise_file_limit, tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
 from service.webhooks import COURIER

@@ -1,9 +1,13 @@
-"""The garbage collector and the allocator, tuned for pages of items."""
+"""The garbage collector and the allocator, tuned for pages of items, and the limit of open files."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import logging
+import resource
+
+log = logging.getLogger("service")
 
 # Options of glibc's mallopt, and the memory that it may keep.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
@@ -15,6 +19,11 @@ _MIDDLE = 5
 # A full collection while a body of 16 MiB is decoded holds the interpreter lock for up to 93 ms, and finds nothing.
 # With Python's 10 there are four per body; these steps are 700,000 new containers, more than one body has.
 _FULL_AFTER = 14
+# One process serves no more connections than this.
+_ENOUGH = 65_536
+# Kept for logs, metrics, certificates, threads and commands; the database's connections come on top.
+_RESERVE = 128
+_FEW = 1024
 
 
 def tune_collector() -> None:
@@ -34,3 +43,18 @@ def tune_allocator() -> None:
     if mallopt is not None:
         for option, value in ((_TRIM_THRESHOLD, _KEPT_BYTES), (_MMAP_THRESHOLD, _KEPT_BYTES), (_ARENA_MAX, 1)):
             mallopt(option, value)
+
+
+def raise_file_limit(mongo_pool: int) -> int:
+    """Raise the soft limit of open files to its maximum; return how many connections fit below it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = resource.RLIM_INFINITY
+    wanted = _ENOUGH if hard == unlimited else min(hard, _ENOUGH)
+    limit = wanted if soft == unlimited else max(soft, wanted)
+    if soft not in (limit, unlimited):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    reserve = min(_RESERVE + mongo_pool, limit // 2)
+    connections = limit - reserve
+    level = logging.WARNING if connections < _FEW else logging.INFO
+    log.log(level, "file limit", extra={"files": limit, "before": soft, "max_connections": connections})
+    return connections

@@ -24,9 +24,8 @@ from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import EXISTS, Jobs, served
 from service.store.listing import Record
-from service.store.outputs.counts import UPKEEP_DELAY
+from service.store.outputs.counts import KINDS, UPKEEP_DELAY
 from service.store.outputs.ids import readable
-from service.store.outputs.kinds import KINDS
 from service.store.outputs.query import Query
 from service.store.rules import Facts, Field, dropped, judge
 from service.store.upkeep import DeleteSome

@@ -23,8 +23,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
-from service.store.outputs.counts import Change
-from service.store.outputs.kinds import KINDS
+from service.store.outputs.counts import KINDS, Change
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")

@@ -11,7 +11,7 @@ from bson.raw_bson import RawBSONDocument
 
 from service.store.errors import StoreError
 from service.store.outputs import documents
-from service.store.outputs.counts import Change
+from service.store.outputs.counts import CREATED, Change, change_of, counted
 from service.store.outputs.door import (
     FILTER_TAGS,
     REJECTED,
@@ -25,8 +25,6 @@ from service.store.outputs.door import (
     with_tags,
 )
 from service.store.outputs.ids import Batch
-from service.store.outputs.kinds import CREATED, change_of, counted
-from service.store.outputs.merge_patch import merge_patch
 from service.store.outputs.query import Query, still_matches
 
 KNOWN_FIELDS = dict.fromkeys(
@@ -199,7 +197,7 @@ class Plan:
         unset: dict[str, Any] = {}
         size = 0
         if patch.tags is not None:
-            tags = merge_patch(known.get("tags", {}), patch.tags)
+            tags = _merge_patch(known.get("tags", {}), patch.tags)
             text, before = documents.canonical(tags), documents.canonical(known.get("tags", {}))
             size = len(text)
             if size > len(before) and size + known["rest"] > self.max_item_bytes:
@@ -323,3 +321,16 @@ def _approval(put: Put, known: Known) -> bool:
     if put.is_approved is not None:
         return put.is_approved
     return bool(known["is_approved"]) and same_data(known["content_hash"], put.content_hash)
+
+
+def _merge_patch(target: Any, patch: Any) -> Any:
+    """Return the target with a JSON merge patch (RFC 7396) applied: null removes a member, objects are merged."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(target) if isinstance(target, dict) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = _merge_patch(merged.get(name), value)
+    return merged

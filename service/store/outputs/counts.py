@@ -1,4 +1,10 @@
-"""What a batch changes in the counts of its group, its jobs and its day."""
+"""What a batch changes in the counts of its group, its jobs and its day.
+
+A job has `created` or `changed` an item or found it `unchanged`; stored as `change` in the item's document.
+If one job writes an item several times, `created` and `changed` stay, and `unchanged` may become `changed`. So the
+counts of a job are numbers of items, and `change=` lists exactly those items, unless another job that runs at the same
+time takes items from it and back.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
 
@@ -52,3 +59,17 @@ class Change:
             delay = int(UPKEEP_DELAY.total_seconds() * 1000)
             update["due"] = {"$min": ["$due", {"$add": ["$$NOW", delay]}]}
         return update
+
+
+def change_of(job_id: str, job_before: str | None, change_before: str) -> str:
+    """Return what a job has done to an item that it changes; `job_before` is None if it is new or was deleted."""
+    if job_before is None:
+        return CREATED
+    return change_before if job_before == job_id and change_before != UNCHANGED else CHANGED
+
+
+def counted(change: str, change_before: str | None, times: int) -> dict[str, int]:
+    """Return what to add to a job's counts; `change_before` is its word before, None if it had none."""
+    if change_before == change:
+        return {change: 0}
+    return {change: times} if change_before is None else {change: times, change_before: -times}
