@@ -48,7 +48,7 @@ _MAX_ORGANIZATIONS = 100
 _SAMPLE_SECONDS = 0.25
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # Cells of a histogram: one per bound, one for values above all bounds, and the sum.
-_BEYOND, _SUM = len(_SECONDS), len(_SECONDS) + 1
+_SUM = len(_SECONDS) + 1
 _WIDTH = len(_SECONDS) + 2
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 

@@ -24,7 +24,7 @@ from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.layout import Layout
-from service.store.listing import Batch, Key, Listing
+from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
@@ -54,9 +54,9 @@ __all__ = [
     "SECRET_PREFIX",
     "TEST",
     "TOKEN_PREFIX",
-    "Batch",
     "Behind",
     "BrowserState",
+    "Chunk",
     "CursorExpired",
     "CursorInvalid",
     "Form",

@@ -19,7 +19,7 @@ from service.store.contract import stored, streamed
 from service.store.decoding import AWARE, decode, encoded
 from service.store.errors import CursorExpired, CursorInvalid, duplicates
 from service.store.indexes import Indexes
-from service.store.listing import Batch, Key, Listing, Record, after, by_bytes
+from service.store.listing import Chunk, Key, Listing, Record, after, by_bytes
 from service.store.sealing import CHUNK, SealedRecords
 from service.store.vault import Sealed, Vault
 
@@ -81,7 +81,7 @@ class BrowserState(SealedRecords):
 
     # -- reading -----------------------------------------------------------------------------
 
-    def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Batch]:
+    def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Chunk]:
         """Yield the records in a stable order, about a megabyte at a time, with their `extra` if wanted."""
         self._indexes.require(self.name)
         return self._batches(organization_id, selection, None, None, extra)
@@ -104,7 +104,7 @@ class BrowserState(SealedRecords):
     @streamed
     async def _batches(
         self, organization_id: int, selection: Selection, begin: Key | None, end: Key | None, extra: bool = False
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncIterator[Chunk]:
         async def read(key: Key | None, count: int) -> list[Record]:
             # A negative limit is one reply of the server, which ends at 16 MB.
             where = self._where(organization_id, selection, key)
@@ -118,7 +118,7 @@ class BrowserState(SealedRecords):
                 # Written after the keys were read: the next page begins with it.
                 records = [record for record in records if self._position(record) <= end]
             ended = end is not None and (not records or self._position(records[-1]) == end)
-            yield Batch(size, partial(self._open_all, records, extra))
+            yield Chunk(size, partial(self._open_all, records, extra))
             if ended:
                 return
             del records

@@ -15,7 +15,7 @@ from service.store.errors import CursorInvalid
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
-from service.store.listing import Batch, Key, Listing, after
+from service.store.listing import Chunk, Key, Listing, after
 from service.store.outputs.comparing import Comparings
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
@@ -77,7 +77,7 @@ class Groups:
     @streamed
     async def _batches(
         self, organization_id: int, since: str, cursor: Key | None, end: Key | None
-    ) -> AsyncIterator[Batch]:
+    ) -> AsyncIterator[Chunk]:
         found = self._found(organization_id, _FIELDS, cursor, end)
         while groups := await found.to_list(_BATCH):
             for start in range(0, len(groups), _GATHERED_AT_ONCE):
@@ -85,7 +85,7 @@ class Groups:
                 await asyncio.gather(*(self._gather(Group(organization_id, one["group_id"]), one) for one in some))
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
             served = [_served(group, days.get(group["group_id"], [])) for group in groups]
-            yield Batch(_GROUP_BYTES * len(served), lambda served=served: served)  # type: ignore[misc]
+            yield Chunk(_GROUP_BYTES * len(served), lambda served=served: served)  # type: ignore[misc]
 
     @stored
     async def one(self, group: Group) -> dict[str, Any]:

@@ -17,7 +17,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class Batch:
+class Chunk:
     """Records as the database sent them. `open` may take long, so the caller decides in which thread it runs."""
 
     size: int
@@ -28,7 +28,7 @@ class Batch:
 class Listing:
     """The batches of a list, and the key after which the next page begins, if there is one."""
 
-    batches: AsyncIterator[Batch]
+    batches: AsyncIterator[Chunk]
     next_key: Key | None = None
 
 

@@ -15,7 +15,7 @@ from service.store.counters import Counters
 from service.store.errors import CursorInvalid
 from service.store.group import Group
 from service.store.indexes import Indexes
-from service.store.listing import BATCH_BYTES, Batch, Key, Listing, Record, after
+from service.store.listing import BATCH_BYTES, Chunk, Key, Listing, Record, after
 
 _ORDER = ("review_date", "order")
 _INDEX = "latest"
@@ -96,7 +96,7 @@ class Reviews:
         await self._reviews.delete_many(group.owner)
 
     @streamed
-    async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Batch]:
+    async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Chunk]:
         """Yield the reviews of a pipeline's keys, about a megabyte at a time: a comment may be 256 KB."""
         found, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
         while keys := await found.to_list(_READ):
@@ -105,7 +105,7 @@ class Reviews:
                 del keys[:at_once]
                 size = sum(map(_size, reviews))
                 at_once = max(1, min(_READ, BATCH_BYTES * len(reviews) // max(1, size)))
-                yield Batch(size, partial(list, reviews))
+                yield Chunk(size, partial(list, reviews))
                 del reviews
 
     async def _read(self, owner: Record, keys: list[Record], fields: Record) -> list[Record]:

@@ -23,7 +23,7 @@ from pymongo.errors import AutoReconnect, BulkWriteError, DuplicateKeyError, Inv
 from service.runtime import logging as logs
 from service.runtime.process import _log_unhandled
 from service.settings import Settings
-from service.store import Batch, Store, StoreError, Vault, new_secret
+from service.store import Chunk, Store, StoreError, Vault, new_secret
 from service.store.contract import stored
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
 from tests.support.fault_proxy import Fault, FaultProxy, until_ready
@@ -291,8 +291,8 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
         raise error
         yield
 
-    async def fail_later(*_: Any, **__: Any) -> AsyncIterator[Batch]:
-        yield Batch(10, lambda: [{"value": VALUE}])
+    async def fail_later(*_: Any, **__: Any) -> AsyncIterator[Chunk]:
+        yield Chunk(10, lambda: [{"value": VALUE}])
         raise error
 
     for part, name, method, path in FORCED:

@@ -16,7 +16,7 @@ from service.http.keys import STREAMING
 from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, LIMITS, end_with_client
 from service.http.offload import off_loop
-from service.store import Batch, render_json, response_has_begun
+from service.store import Chunk, render_json, response_has_begun
 
 # Compressing less than one packet gains nothing.
 _WORTH_COMPRESSING = 1400
@@ -208,21 +208,21 @@ async def _gzip(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     yield compressor.flush()
 
 
-def _members(batch: Batch | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
-    records = batch.open() if isinstance(batch, Batch) else batch
+def _members(batch: Chunk | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
+    records = batch.open() if isinstance(batch, Chunk) else batch
     if change is not None:
         records = list(map(change, records))
     return b"".join((opening, memoryview(render_json(records))[1:-1])) if records else b""
 
 
 async def json_array(
-    batches: AsyncIterator[Batch | list[Any]],
+    batches: AsyncIterator[Chunk | list[Any]],
     change: Callable[[dict[str, Any]], Any] | None = None,
 ) -> AsyncGenerator[bytes, None]:
     """Yield the JSON array of all records of all batches, each changed first if wanted."""
     opening = b"["
     async for batch in batches:
-        size = batch.size if isinstance(batch, Batch) else len(batch) * _RECORD_BYTES
+        size = batch.size if isinstance(batch, Chunk) else len(batch) * _RECORD_BYTES
         text = await off_loop(size, partial(_members, batch, opening, change))
         del batch
         if text:

@@ -13,9 +13,9 @@ import orjson
 from service.http.input.storage_state import HTTP_PORT, domain_of
 from service.http.offload import off_loop
 from service.http.output.responses import json_array
-from service.store import Batch
+from service.store import Chunk
 
-Batches = AsyncIterator[Batch]
+Batches = AsyncIterator[Chunk]
 
 
 async def storage_state(cookies: Batches, local_storage: Batches, origins: Batches) -> AsyncGenerator[bytes, None]:
@@ -39,7 +39,7 @@ class _Part(NamedTuple):
     text: bytes
 
 
-async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_Part]]) -> AsyncGenerator[_Part, None]:
+async def _parts(batches: AsyncIterator[Chunk], render: Callable[[Chunk], list[_Part]]) -> AsyncGenerator[_Part, None]:
     async for batch in batches:
         parts = await off_loop(batch.size, partial(render, batch))
         del batch
@@ -47,7 +47,7 @@ async def _parts(batches: AsyncIterator[Batch], render: Callable[[Batch], list[_
             yield part
 
 
-def _runs(batch: Batch) -> list[_Part]:
+def _runs(batch: Chunk) -> list[_Part]:
     """Return the entries of a batch, those of one origin as one part: a browser loads an origin once.
 
     An entry that was set alone has no saved origin: it belongs to that of its domain. Of one key with several paths,
@@ -63,7 +63,7 @@ def _runs(batch: Batch) -> list[_Part]:
     ]
 
 
-def _others(batch: Batch) -> list[_Part]:
+def _others(batch: Chunk) -> list[_Part]:
     """Return the other members of the origins of a batch, each with a comma behind."""
     return [_Part(record["domain"], record["origin"], record["value"][1:-1].encode() + b",") for record in batch.open()]
 
