@@ -21,8 +21,9 @@ _executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="off-loop")
 
 # Seconds after which the thread lets others run. A request waits for that several times, in the event loop and in the
 # driver's threads: during CSV exports of wide items the p99 of others was 157 ms with 1 ms, 113 with 0.5, 80 to 93
-# with 0.2. Only while it works: writing to eight groups at once took 8 % more CPU with 0.5 at all times.
-_SWITCH_SECONDS = 0.0002
+# with 0.2, and 70 with 0.05. Only while it works: writing to eight groups at once took 8 % more CPU with 0.5 at all
+# times.
+_SWITCH_SECONDS = 0.00005
 
 _turns: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
 
