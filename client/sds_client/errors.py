@@ -25,7 +25,7 @@ class ClientError(Exception):
         return any(problem.get("type") == type for problem in self.problems)
 
     def has_no(self, name: str) -> bool:
-        """Return whether the record that this part of the path names does not exist; not: a wrong address."""
+        """Return whether the record that this part of the path names does not exist; False for a wrong address."""
         return self.status == 404 and any(problem.get("loc") == ["path", name] for problem in self.problems)
 
 

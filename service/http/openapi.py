@@ -33,8 +33,8 @@ _ABOUT = (
     "metrics needs `Authorization: Bearer <token>`; everything belongs to the token's organization. "
     "Dates are ISO 8601 in UTC. "
     'Every error has the same body: `{"detail": [{"loc", "msg", "type"}]}`. '
-    "Bodies may be compressed: `Content-Encoding: gzip` or `deflate`. A body has at most 16 MiB after decompression; "
-    "that of a group's settings, a job or a webhook 256 KiB. More limits: docs/api.md."
+    "Bodies may be compressed: `Content-Encoding: gzip` or `deflate`. A body has at most 16 MiB after decompression, "
+    "unless the service is set up otherwise; that of a group's settings, a job or a webhook 256 KiB."
 )
 # In the order in which they are shown.
 _TAGS = {

@@ -1,4 +1,4 @@
-"""A fair queue: organizations take turns, and so do the tokens of one, each with its oldest waiter."""
+"""A fair queue: organizations take turns, and so do the tokens of one, each with its first waiter."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Waiting(Generic[T]):
             raise
 
     def let_in(self, may: Callable[[T], bool]) -> bool:
-        """Let in the next waiter that may enter, the oldest of its holder; return whether there was one."""
+        """Let in the next waiter that may enter, the first of its holder; return whether there was one."""
         for tenant, lines in list(self._lines.items()):
             for holder, line in list(lines.items()):
                 while line and (turn := next(iter(line))).done():  # it was cancelled

@@ -166,12 +166,12 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   event.preventDefault(); // the address is the view
   main.focus();
 });
-addEventListener("hashchange", () => {
-  takeFromLink();
+addEventListener("hashchange", async () => {
+  await takeFromLink();
   render();
 });
 joinTabs(() => (isUnsaved() ? askAgain(null, "You signed out in another tab. Sign in again to save your changes here; otherwise they are dropped.").catch(() => {}).then(render) : render()));
+await takeFromLink();
 await askOtherTabs();
-takeFromLink();
 render();
 listen();

@@ -236,16 +236,20 @@ class Store:
         indexed, refused = False, ""
         while True:
             try:
+                failed: StoreError | None = None
                 try:
                     if indexed:
                         await self.indexes.verify()
                     else:
                         await self.ensure_indexes()
                         indexed = True
-                finally:
-                    # Also if an index of another collection cannot be made.
-                    if self.indexes.have("groups", "outputs") and (ended := await self.outputs.recovery.reap()):
-                        log.warning("ended batches of dead writers", extra={"batches": ended})
+                except StoreError as error:
+                    failed = error
+                # Also if an index of another collection cannot be made.
+                if self.indexes.have("groups", "outputs") and (ended := await self.outputs.recovery.reap()):
+                    log.warning("ended batches of dead writers", extra={"batches": ended})
+                if failed is not None:
+                    raise failed
                 self._look_after_groups()
             except LayoutError as error:
                 if str(error) != refused:  # once, not every second

@@ -220,6 +220,7 @@ def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, l
         if collection not in COLLECTIONS or not isinstance(size, int) or not 0 <= size <= _MAX_BLOCK_BYTES:
             raise BackupError("the file is not a backup of this service, or damaged")
         block = file.read(size)
+        owner = "_id" if collection == COUNTERS else "organization_id"
         batch: list[RawBSONDocument] = []
         bytes_in_batch = found = 0
         for document in _split(block):
@@ -228,10 +229,10 @@ def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, l
                 batch, bytes_in_batch = [], 0
             try:
                 batch.append(RawBSONDocument(document, RAW))
-                owner = batch[-1].get("_id" if collection == COUNTERS else "organization_id")
+                is_other = organization is not None and batch[-1].get(owner) != organization
             except InvalidBSON:
                 raise BackupError("the backup is damaged") from None
-            if organization is not None and owner != organization:
+            if is_other:
                 raise BackupError(f"the backup of organization {organization} has records of others")
             bytes_in_batch, found = bytes_in_batch + len(document), found + 1
         if batch:

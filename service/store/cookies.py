@@ -47,7 +47,7 @@ class Cookies(BrowserState):
         return unix_seconds(moment)
 
     def _served(self, record: Record, opened: Sealed) -> Record:
-        return super()._served({**record, "url": _url(record)}, opened)  # the stored one is not sealed
+        return super()._served({**record, "url": _url(record)}, opened)  # the stored one may have been changed
 
 
 def _record(organization_id: int, cookie: dict[str, Any]) -> Record:

@@ -266,11 +266,14 @@ class Crawls:
         # Before it is known which jobs still run: what they write from now on stays.
         newest = readable(await self._groups.find_one(owner, ["open.first", "last_id"]) or {})
         await self._counts.gather(group)
-        unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "last_write"])
+        unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "state", "last_write"])
         others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
         deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
-        for other in others:
+        for place, other in enumerate(others, 1):
             query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"], max_id=newest)
+            if other.get("state") not in ("finished", "failed"):  # it may have written since
+                await self._counts.gather(group)
+                other = await self._jobs.find_one({"_id": other["_id"]} | owner, ["job_id", "last_write"]) or other
             if other.get("last_write", job["finish_date"]) >= job["finish_date"]:
                 # It began earlier and goes on: what it has seen since is not missing.
                 query = query._replace(scraped_before=job["finish_date"])
@@ -280,7 +283,7 @@ class Crawls:
                 deleted += count
                 if count:  # at once: the next call may fail
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
-                more = time.monotonic() > deadline and (cursor is not None or other is not others[-1])
+                more = time.monotonic() > deadline and (cursor is not None or place < len(others))
         # A call that finds nothing to delete in its time would find nothing again.
         return deleted > 0 and (more or len(others) == MAX_JOBS)
 

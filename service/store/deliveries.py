@@ -253,8 +253,10 @@ class Deliveries:
         last = not outcome.is_success and message.attempts == len(RETRIES)
         if not outcome.is_success and not last:
             change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
-        # Unless another process has made this attempt too, because this one seemed dead.
-        still = {**lease.owner, "_id": message.id, "attempts": message.attempts, "due": {"$exists": True}}
+        # Another process may have made this attempt too, because this one seemed dead: a success counts, a failure not.
+        still: Record = {**lease.owner, "_id": message.id, "state": {"$ne": "delivered"}}
+        if not outcome.is_success:
+            still |= {"attempts": message.attempts, "due": {"$exists": True}}
         if not (await self._deliveries.update_one(still, change)).matched_count:
             return
         result = {"last_result": _result(message, outcome, moment)}

@@ -17,6 +17,7 @@ from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Chunk, Key, Listing, after
 from service.store.outputs.comparing import Comparings
+from service.store.outputs.counts import RECOUNT
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
 _BATCH = 500
@@ -125,19 +126,18 @@ class Groups:
         """Delete the jobs and days of a group whose outputs are deleted; its ids continue to increase."""
         self._indexes.require(*_COLLECTIONS)
         owner = group.owner
-        # What these jobs counted is lost, also for a write or a recount that is under way; what was never written
-        # needs no recount. First, because this may end before the next steps; and again after them.
-        again: dict[str, Any] = {name: {"$add": [{"$ifNull": [f"${name}", 0]}, 1]} for name in ("recount", "recounts")}
-        again["due"] = {"$min": ["$due", "$$NOW"]}
+        # Mark the group for a recount before and after the next steps: this process may die between them, and a recount
+        # that is under way must not be applied. What was never written needs none.
         written = {**owner, "next": {"$exists": True}}
-        await self._groups.update_one(written, [{"$set": again}])
+        again = [{"$set": {**RECOUNT, "removed_id": "$last_id"}}]
+        await self._groups.update_one(written, again)
         await self._jobs.remove(group)
         gone = dict.fromkeys(("last_change", "retention_days", *_SETTINGS), "")
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
         self._comparings.forget(group)
         await self._versions.delete_many(owner)  # after the settings: a write would keep more of them
-        await self._groups.update_one(written, [{"$set": again}])
+        await self._groups.update_one(written, again)
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

@@ -23,7 +23,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
-from service.store.outputs.counts import KINDS, Change
+from service.store.outputs.counts import KINDS, RECOUNT, Change
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
@@ -141,9 +141,12 @@ class Upkeep:
         return now + _DAILY
 
     async def _subtract(self, owner: dict[str, Any], group: dict[str, Any], name: str, count: int) -> None:
-        """Lower a count, unless a recount has done so since the group was read."""
-        if count:
-            await self._groups.update_one({**owner, "recounts": group.get("recounts")}, {"$inc": {name: -count}})
+        """Lower a count; where a recount may have done so since the group was read, ask for another one."""
+        if not count:
+            return
+        same = {**owner, "recounts": group.get("recounts"), "recount": {"$exists": False}}
+        if not (await self._groups.update_one(same, {"$inc": {name: -count}})).matched_count:
+            await self._groups.update_one(owner, [{"$set": RECOUNT}])
 
     async def _remove_deletions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Remove old deletion records except the newest; first note which, so that late readers get an error.
@@ -272,7 +275,7 @@ class Upkeep:
             if any(wrong.values()):
                 change.job(job_id, **{name: number for name, number in wrong.items() if number})
 
-        async for job_id, held, job in self._jobs_in_order(owner, session):
+        async for job_id, held, job in self._jobs_in_order(owner, kept.get("removed_id", 0), session):
             compare(job_id, held, job)
         for job_id in pending | moved:
             compare(job_id, {}, {})
@@ -280,10 +283,12 @@ class Upkeep:
             setattr(change, name, found[name] - kept.get(name, 0))
         return change
 
-    async def _jobs_in_order(self, owner: dict[str, Any], session: Any) -> AsyncIterator[tuple[str, Any, Any]]:
+    async def _jobs_in_order(
+        self, owner: dict[str, Any], removed_id: int, session: Any
+    ) -> AsyncIterator[tuple[str, Any, Any]]:
         """Yield each job with the counts of its items and with its document; a group may have a million jobs."""
         options: dict[str, Any] = {"session": session, "batchSize": _JOBS_AT_ONCE}
-        pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _COUNT_BY_JOB, {"$sort": {"_id": 1}}]
+        pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _by_job(removed_id), {"$sort": {"_id": 1}}]
         items = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, **options))
         fields = {"_id": "$job_id", **dict.fromkeys(("state", "move", *JOB_COUNTS), 1)}
         pipeline = [{"$match": owner}, {"$sort": {"job_id": 1}}, {"$project": fields}]
@@ -310,13 +315,21 @@ def _uncounted(found: dict[str, Any], counts: dict[str, int]) -> dict[str, int]:
 # No batch is in flight.
 _QUIET = {"open.0": {"$exists": False}}
 _DELETED = {"$eq": ["$deleted", True]}
-_COUNT_BY_JOB = {
-    "$group": {
-        "_id": "$root_job_id",
-        "items": {"$sum": {"$cond": [_DELETED, 0, 1]}},
-        "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
-        "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
-        # Not of deletion records: they may be left of an earlier job with the same id.
-        **{kind: {"$sum": {"$cond": [_DELETED, 0, {"$cond": [{"$eq": ["$change", kind]}, 1, 0]}]}} for kind in KINDS},
+
+
+def _by_job(removed_id: int) -> dict[str, Any]:
+    """Return the stage that counts the items of each job.
+
+    Deletion records up to `removed_id` are left of jobs that were deleted with the group, perhaps with the same id.
+    """
+    is_left = {"$and": [_DELETED, {"$lte": ["$id", removed_id]}]}
+    kinds = {kind: {"$and": [{"$eq": ["$change", kind]}, {"$not": [is_left]}]} for kind in KINDS}
+    return {
+        "$group": {
+            "_id": "$root_job_id",
+            "items": {"$sum": {"$cond": [_DELETED, 0, 1]}},
+            "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
+            "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
+            **{kind: {"$sum": {"$cond": [is_of_kind, 1, 0]}} for kind, is_of_kind in kinds.items()},
+        }
     }
-}

@@ -60,22 +60,34 @@ async def test_a_job_with_the_id_of_a_deleted_one_is_recounted_without_its_delet
     assert (job["items"], job["created"], job["changed"]) == (10, 10, 0)
 
 
+async def test_a_recount_counts_what_a_running_job_created_and_somebody_deleted(store: Store, group: Group) -> None:
+    written = await group.write(store, *(make_output(n, root_job_id="job") for n in range(10)))
+    for one in written[:4]:
+        await group.delete(store, one)
+    await store.database["jobs"].update_one(group.owner | {"job_id": "job"}, {"$inc": {"created": -3}})
+    await group.set(store, recount=1, due=datetime.now(UTC))
+    await look_after(store, group)
+    assert (await group.jobs(store))["job"]["created"] == 10
+
+
 async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_stays(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await group.write(store, make_output(1, root_job_id="running"))
+    await group.write(store, make_output(1, root_job_id="old"), make_output(4, root_job_id="old"))
+    await group.write(store, make_output(5, root_job_id="running"))
     await group.write(store, make_output(2, root_job_id="ended"))
     job = await finish(store, group, "ended")
     delete = store.crawls._delete
 
     async def beside_a_write(*args: Any) -> Any:
         monkeypatch.setattr(store.crawls, "_delete", delete)
-        await group.write(other, make_output(3, root_job_id="running"))
+        found = await group.write(other, make_output(3, root_job_id="running"), make_output(4, root_job_id="running"))
+        assert [one["result"] for one in found] == ["created", "unchanged"]
         return await delete(*args)
 
     monkeypatch.setattr(store.crawls, "_delete", beside_a_write)
     await store.crawls.delete_missing(group.key, job)
-    assert [item["key_hash"] for item in await group.read(store)] == ["key-2", "key-3"]
+    assert {item["key_hash"] for item in await group.read(store)} == {"key-2", "key-3", "key-4"}
 
 
 async def test_a_job_finishes_by_the_clock_of_the_database(
@@ -89,16 +101,21 @@ async def test_a_job_finishes_by_the_clock_of_the_database(
 async def test_a_failed_round_does_not_shorten_the_history(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    died = asyncio.Event()
+
     async def die(*_: Any) -> None:
+        died.set()
         raise StoreUnavailable("died")
 
     await store.groups.set(group.key, {"history_days": 30})
     await group.write(store, make_output(1, data={"v": 1}))
     with monkeypatch.context() as patched:
         patched.setattr(Rounds, "_send", die)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1):
-                await group.write(store, make_output(1, data={"v": 2}))
+        writing = asyncio.create_task(group.write(store, make_output(1, data={"v": 2})))
+        await died.wait()
+        writing.cancel()
+        while store.outputs.lanes.busy:
+            await asyncio.sleep(0.01)
     long_ago = datetime.now(UTC) - timedelta(days=29)
     versions = store.database["versions"]
     assert (await versions.update_many(group.owner, {"$set": {"replaced_date": long_ago}})).modified_count == 1
@@ -191,4 +208,26 @@ async def test_dead_batches_are_ended_while_an_index_of_another_collection_canno
         assert not store.indexes.are_ready
     finally:
         await store.client.drop_database(own.mongo_database)
+        await store.close()
+
+
+async def test_a_stop_does_not_wait_for_an_upkeep_that_fails(
+    settings: Settings, mongo_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inside = asyncio.Event()
+
+    async def hang() -> None:
+        inside.set()
+        await asyncio.Event().wait()
+
+    async def fail() -> int:
+        raise StoreUnavailable("away")
+
+    store = Store.connect(settings, mongo_url)
+    await store.ensure_indexes()
+    monkeypatch.setattr(store, "ensure_indexes", hang)
+    monkeypatch.setattr(store.outputs.recovery, "reap", fail)
+    store.start_upkeep()
+    async with asyncio.timeout(60):
+        await inside.wait()
         await store.close()

@@ -502,3 +502,20 @@ async def test_an_outcome_that_comes_after_that_of_another_process_changes_nothi
     [webhook] = await store.webhooks.list(organization)
     assert webhook["active"]
     assert [delivery["state"] for delivery in await deliveries.recent(organization, webhook_id)] == ["delivered"]
+
+
+async def test_a_success_that_comes_after_the_failure_of_another_process_counts(
+    store: Store, other: Store, organization: int, clock: Clock, group: Group
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(group.key, job())
+    deliveries, others = store.webhooks.deliveries, other.webhooks.deliveries
+    late = await deliveries.lease(organization, webhook_id)
+    assert late is not None
+    message = await deliveries.next(late)
+    clock.advance(timedelta(seconds=41))
+    lease = await others.lease(organization, webhook_id)
+    assert lease is not None and message is not None
+    await others.record(lease, message, FAILED)
+    await deliveries.record(late, message, DONE)
+    assert [delivery["state"] for delivery in await deliveries.recent(organization, webhook_id)] == ["delivered"]

@@ -29,7 +29,7 @@ from sds_client.writing import counted_from
 
 T = TypeVar("T")
 
-# In one request, as many as a service takes that has the usual limits.
+# The default of the service's MAX_RECORDS.
 _REVIEWS = 1000
 
 
@@ -92,9 +92,9 @@ class Resources(Base):
         return await self._get(list[Review], reviews_path(group))
 
     async def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Review]:
-        """Add reviews, 1000 in one request, and return them with their ids.
+        """Add reviews, at most 1000 per request, and return them with their ids.
 
-        Not sent again after a lost connection: it might add them twice.
+        Not sent again after a lost connection: it might add them twice. If a request fails, those before it are stored.
         """
         given, added = list(reviews), list[Review]()
         for start in range(0, len(given) or 1, _REVIEWS):

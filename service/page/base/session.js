@@ -42,18 +42,23 @@ export function joinTabs(left) {
   });
 }
 
+let linked = null; // the token of a sign-in link that is used
+
+/** Ask before the token of a link replaces another one, also that of another tab. */
+const mayUseLink = (other, text) =>
+  other === null || other === text || confirm("You are signed in. Sign in with the token of this link instead?");
+
 /**
  * Take the token from a sign-in link (`#token=…`), and remove it from the address bar at once. Ask before it replaces
  * another one: a link from somebody else must not move a person to another organization unseen.
  */
-export function takeFromLink() {
+export async function takeFromLink() {
   const [, given, rest] = location.hash.match(/^#token=([\x21-\x25\x27-\x7e]+)(?:&(.*))?$/s) ?? [];
   if (!given) return;
   history.replaceState(null, "", `${location.pathname}${location.search}#${rest ?? "/groups"}`);
   const text = decodeURIComponent(given);
-  const isOther = token.get() !== null && token.get() !== text;
-  if (isOther && !confirm("You are signed in. Sign in with the token of this link instead?")) return;
-  token.set(text);
+  await askOtherTabs();
+  if (mayUseLink(token.get(), text)) token.set((linked = text));
 }
 
 /** Take the token from another open tab, if there is one that has it. */
@@ -65,7 +70,8 @@ export function askOtherTabs() {
     const answered = ({ data }) => {
       if (data.kind !== "token") return;
       stopAsking();
-      if (token.get()) return; // somebody has signed in meanwhile
+      const now = token.get();
+      if (now !== null && (now !== linked || mayUseLink(data.token, linked))) return; // somebody has signed in meanwhile
       token.set(data.token);
       if (isLate) location.reload(); // the form is shown already
       resolve();

@@ -15,6 +15,11 @@ from typing import Any
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
+# Fields of a group that ask for a recount, and keep one that is under way from being applied.
+RECOUNT: dict[str, Any] = {
+    **{name: {"$add": [{"$ifNull": [f"${name}", 0]}, 1]} for name in ("recount", "recounts")},
+    "due": {"$min": ["$due", "$$NOW"]},
+}
 
 
 @dataclass
