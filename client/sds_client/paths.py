@@ -67,7 +67,7 @@ def state_query(domain: str | None, active: bool) -> dict[str, str]:
 
 def state_delete_query(**filters: str | bool | None) -> dict[str, str]:
     """Return the query that deletes cookies or local storage; what is None or False is left out."""
-    if "name" in filters and filters.get("path") == "":  # the paths "" and "/" of cookies are the same, not of storage
+    if "name" in filters and filters.get("path") == "":  # a cookie: its paths "" and "/" are the same
         filters["path"] = "/"
     for name, value in filters.items():
         if value == "":

@@ -76,7 +76,7 @@ _HEADERS = {
     "ETag": "For If-None-Match and If-Match",
     "Link": 'The next page, with rel="next"; none on the last one',
     "Retry-After": "Seconds to wait before the request is sent again",
-    "WWW-Authenticate": "Bearer",
+    "WWW-Authenticate": "How to authenticate: Bearer",
     "X-Cursor": "The id up to which the filters were applied; a reader that found nothing new continues from here",
     "X-Request-ID": "Names the request in the service's log",
 }
@@ -91,7 +91,7 @@ def describe(routes: list[Route], max_records: int, base_url: str = "") -> dict[
         openapi_version="3.0.3",
         info={"description": _ABOUT},
         plugins=[plugin],
-        **({"servers": [{"url": base_url}]} if base_url else {}),
+        **({"servers": [{"url": base_url.rstrip("/")}]} if base_url else {}),
     )
     assert plugin.converter is not None
     plugin.converter.add_attribute_function(_record_or_null)  # type: ignore[no-untyped-call]

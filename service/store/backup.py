@@ -207,7 +207,7 @@ def _split(block: bytes) -> Iterator[bytes]:
 def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, list[RawBSONDocument]]]:
     """Yield documents of one collection at a time. Raises BackupError if the file is damaged or cut off.
 
-    A backup of one organization may hold no documents of others: whoever can change it is not to become another.
+    A backup of one organization may hold no documents of others: whoever edits it could add a token of another one.
     """
     total = 0
     while line := file.readline(_MAX_LINE):

@@ -84,7 +84,7 @@ class BrowserState(SealedRecords):
     def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Chunk]:
         """Yield the records in a stable order, about a megabyte at a time, with their `extra` if wanted."""
         self._indexes.require(self.name)
-        return self._batches(organization_id, selection, None, None, extra)
+        return self._chunks(organization_id, selection, None, None, extra)
 
     @stored
     async def page(self, organization_id: int, selection: Selection, limit: int | None, cursor: Key | None) -> Listing:
@@ -92,17 +92,17 @@ class BrowserState(SealedRecords):
         self._indexes.require(self.name)
         begin = None if cursor is None else await self._key_at(organization_id, cursor)
         if limit is None:
-            return Listing(self._batches(organization_id, selection, begin, None))
+            return Listing(self._chunks(organization_id, selection, begin, None))
         where = self._where(organization_id, selection, begin)
         # Keys only, from the index: the records themselves may be 5 MiB each.
         found = self._sorted(self._records.find(where, dict.fromkeys(self.order, 1)))
         ends = await found.skip(limit - 1).limit(2).to_list(2)
         end = self._position(ends[0]) if ends else None
         next_key = self._cursor(ends[0]) if len(ends) > 1 else None
-        return Listing(self._batches(organization_id, selection, begin, end), next_key)
+        return Listing(self._chunks(organization_id, selection, begin, end), next_key)
 
     @streamed
-    async def _batches(
+    async def _chunks(
         self, organization_id: int, selection: Selection, begin: Key | None, end: Key | None, extra: bool = False
     ) -> AsyncIterator[Chunk]:
         async def read(key: Key | None, count: int) -> list[Record]:

@@ -270,6 +270,8 @@ class Crawls:
         others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
         deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
         for place, other in enumerate(others, 1):
+            if more:
+                break
             query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"], max_id=newest)
             if other.get("state") not in ("finished", "failed"):  # it may have written since
                 await self._counts.gather(group)

@@ -253,7 +253,7 @@ class Deliveries:
         last = not outcome.is_success and message.attempts == len(RETRIES)
         if not outcome.is_success and not last:
             change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
-        # Another process may have made this attempt too, because this one seemed dead: a success counts, a failure not.
+        # Another process may have made this attempt too, because this one seemed dead. Then a failure changes nothing.
         still: Record = {**lease.owner, "_id": message.id, "state": {"$ne": "delivered"}}
         if not outcome.is_success:
             still |= {"attempts": message.attempts, "due": {"$exists": True}}

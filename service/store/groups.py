@@ -55,7 +55,7 @@ class Groups:
             ends = await found.skip(limit - 1).limit(2).to_list(2)
             if len(ends) == 2:  # the last of this page, and one more
                 end = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
-        return Listing(self._batches(organization_id, since, cursor, end), end)
+        return Listing(self._chunks(organization_id, since, cursor, end), end)
 
     def _found(
         self,
@@ -76,7 +76,7 @@ class Groups:
         return found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
 
     @streamed
-    async def _batches(
+    async def _chunks(
         self, organization_id: int, since: str, cursor: Key | None, end: Key | None
     ) -> AsyncIterator[Chunk]:
         found = self._found(organization_id, _FIELDS, cursor, end)
@@ -136,7 +136,7 @@ class Groups:
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
         self._comparings.forget(group)
-        await self._versions.delete_many(owner)  # after the settings: a write would keep more of them
+        await self._versions.delete_many(owner)  # only now: without the settings, writes keep no more of them
         await self._groups.update_one(written, again)
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:

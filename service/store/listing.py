@@ -1,4 +1,4 @@
-"""Lists of any length: read about a megabyte at a time, each batch continued after the last key."""
+"""Lists of any length: read about a megabyte at a time, each chunk continued after the last key."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Listing:
-    """The batches of a list, and the key after which the next page begins, if there is one."""
+    """The chunks of a list, and the key after which the next page begins, if there is one."""
 
-    batches: AsyncIterator[Chunk]
+    chunks: AsyncIterator[Chunk]
     next_key: Key | None = None
 
 

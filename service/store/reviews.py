@@ -69,15 +69,15 @@ class Reviews:
         if cursor is not None:
             pipeline.append({"$match": after(_ORDER, _key(cursor), "$lt")})
         if limit is None:
-            return Listing(self._batches(owner, pipeline))
+            return Listing(self._chunks(owner, pipeline))
         ends = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}]
         found = await (await opened(self._reviews.aggregate(ends, hint=_INDEX))).to_list(2)
         if len(found) < 2:
-            return Listing(self._batches(owner, pipeline))
+            return Listing(self._chunks(owner, pipeline))
         # By the last one, not by number: a job that is reviewed meanwhile comes first, and none may be left out.
         last = found[0]["review_date"], found[0]["order"]
         page = [*pipeline, {"$match": {"$nor": [after(_ORDER, last, "$lt")]}}]
-        return Listing(self._batches(owner, page), (last[0].isoformat(), last[1]))
+        return Listing(self._chunks(owner, page), (last[0].isoformat(), last[1]))
 
     @stored
     async def latest_of(self, group: Group, jobs: list[str]) -> dict[str, Record]:
@@ -96,7 +96,7 @@ class Reviews:
         await self._reviews.delete_many(group.owner)
 
     @streamed
-    async def _batches(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Chunk]:
+    async def _chunks(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Chunk]:
         """Yield the reviews of a pipeline's keys, about a megabyte at a time: a comment may be 256 KB."""
         found, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
         while keys := await found.to_list(_READ):

@@ -95,10 +95,10 @@ async def test_a_group_that_changes_while_a_page_is_read_pushes_no_other_out(api
         await api.ok(f"/v1/outputs/{name}", [make_output()])
     page = await store.groups.listing(api.organization_id, "", 2, None)
     await api.ok("/v1/outputs/a", [make_output(2)])
-    first = [group["group_id"] async for batch in page.batches for group in batch.open()]
+    first = [group["group_id"] async for chunk in page.chunks for group in chunk.open()]
     rest = await store.groups.listing(api.organization_id, "", None, page.next_key)
     assert first == ["a", "e", "d"]
-    assert [group["group_id"] async for batch in rest.batches for group in batch.open()] == ["c", "b"]
+    assert [group["group_id"] async for chunk in rest.chunks for group in chunk.open()] == ["c", "b"]
 
 
 async def test_a_job_that_is_reviewed_while_a_page_is_read_pushes_no_other_out(api: Api, store: Store) -> None:
@@ -107,10 +107,10 @@ async def test_a_job_that_is_reviewed_while_a_page_is_read_pushes_no_other_out(a
     group = Group(api.organization_id, "g")
     page = await store.reviews.latest(group, 2, None)
     await api.ok("/v1/reviews/g", [make_review(job_id="a")])
-    first = [review["job_id"] async for batch in page.batches for review in batch.open()]
+    first = [review["job_id"] async for chunk in page.chunks for review in chunk.open()]
     rest = await store.reviews.latest(group, None, page.next_key)
     assert first == ["a", "e", "d"]
-    assert [review["job_id"] async for batch in rest.batches for review in batch.open()] == ["c", "b"]
+    assert [review["job_id"] async for chunk in rest.chunks for review in chunk.open()] == ["c", "b"]
 
 
 async def test_names_of_many_kilobytes_do_not_make_the_link_longer_than_clients_take(api: Api) -> None:

@@ -308,7 +308,7 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
                 status = await canaries.send(method, url + query, token=token, **options)
                 assert status in (400, 500, 503), (part, name, method, path)
     with monkeypatch.context() as patch:
-        patch.setattr(store.cookies, "_batches", fail_later)
+        patch.setattr(store.cookies, "_chunks", fail_later)
         assert await canaries.send("GET", "/v1/cookies") in (400, 500, 503)
     canaries.check(log.getvalue())
 

@@ -111,7 +111,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.reviews.add(owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])
     for limit in (None, 1):
         reviews = await store.reviews.latest(owner, limit, None)
-        assert [batch async for batch in reviews.batches]
+        assert [chunk async for chunk in reviews.chunks]
     await store.reviews.latest_of(owner, ["job-1"])
     await store.groups.one(owner)
     await group.jobs(store)
@@ -133,7 +133,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     for state in store.browser_state:
         async for _ in state.records(group.organization, some):
             pass
-        async for _ in (await state.page(group.organization, some, 1, None)).batches:
+        async for _ in (await state.page(group.organization, some, 1, None)).chunks:
             pass
         await state.delete(group.organization, Selection("d"))
     await tell(store, owner)

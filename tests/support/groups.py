@@ -217,4 +217,4 @@ async def look_after_once(store: Store, group: Group) -> None:
 async def groups_of(store: Store, organization_id: int, since: str = "") -> list[dict[str, Any]]:
     """Return the groups of an organization as they are listed."""
     listing = await store.groups.listing(organization_id, since, None, None)
-    return [group async for batch in listing.batches for group in batch.open()]
+    return [group async for chunk in listing.chunks for group in chunk.open()]

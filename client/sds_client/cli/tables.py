@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 # Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
+# The service has the same expression for its exports.
 _FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
 
 # The order of the contract's fields.

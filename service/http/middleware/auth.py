@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,7 +17,9 @@ from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import TENANT
-from service.store import Token, Tokens, hash_token, in_time, is_token
+from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
+
+log = logging.getLogger("service")
 
 # Requests whose token was revoked, in one turn of the event loop.
 _ENDED_AT_ONCE = 16
@@ -109,10 +112,15 @@ class Authenticator:
         while True:
             await asyncio.sleep(_WATCH_SECONDS)
             for digest in list(self._lasting):
-                with suppress(Exception):  # unknown: its requests continue, and the other tokens are checked
+                try:
                     token = await self._known(digest)
                     if token is None or not token.valid_at(datetime.now(UTC)):
                         await self._end(digest)
+                except StoreError:
+                    pass  # unknown: its requests continue, and it is looked up again
+                except Exception as error:
+                    # A defect; but the other tokens must be checked.
+                    log.error("checking a token failed", extra={"error": type(error).__name__})
 
     async def _end(self, digest: str) -> None:
         """End the requests of a token, a few in each turn of the event loop: a thousand at once would take 150 ms."""

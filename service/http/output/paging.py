@@ -19,7 +19,7 @@ from service.store import CursorInvalid, Key, Listing
 async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:
     """Respond with the array of a listing, and a `Link` to the next page if there is one."""
     headers = {} if listing.next_key is None else next_link(request, listing.next_key)
-    return await stream_response(request, json_array(listing.batches), headers=headers)
+    return await stream_response(request, json_array(listing.chunks), headers=headers)
 
 
 def next_link(request: web.Request, key: Key) -> dict[str, str]:

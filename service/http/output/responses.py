@@ -31,7 +31,7 @@ WHOLE, _WHOLE_SECONDS = 64 * 1024, 1.0
 # Bytes given to the transport at once: it buffers them until the client takes them.
 _SLICE = 128 * 1024
 _RECORD_BYTES = 500
-# Memory of a stream: a batch, its JSON of a megabyte or one large record, the compressed form, and the allocator's
+# Memory of a stream: a chunk, its JSON of a megabyte or one large record, the compressed form, and the allocator's
 # overhead.
 STREAM_BYTES = 7 * 1024 * 1024
 
@@ -208,23 +208,23 @@ async def _gzip(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     yield compressor.flush()
 
 
-def _members(batch: Chunk | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
-    records = batch.open() if isinstance(batch, Chunk) else batch
+def _members(chunk: Chunk | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
+    records = chunk.open() if isinstance(chunk, Chunk) else chunk
     if change is not None:
         records = list(map(change, records))
     return b"".join((opening, memoryview(render_json(records))[1:-1])) if records else b""
 
 
 async def json_array(
-    batches: AsyncIterator[Chunk | list[Any]],
+    chunks: AsyncIterator[Chunk | list[Any]],
     change: Callable[[dict[str, Any]], Any] | None = None,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield the JSON array of all records of all batches, each changed first if wanted."""
+    """Yield the JSON array of all records of all chunks, each changed first if wanted."""
     opening = b"["
-    async for batch in batches:
-        size = batch.size if isinstance(batch, Chunk) else len(batch) * _RECORD_BYTES
-        text = await off_loop(size, partial(_members, batch, opening, change))
-        del batch
+    async for chunk in chunks:
+        size = chunk.size if isinstance(chunk, Chunk) else len(chunk) * _RECORD_BYTES
+        text = await off_loop(size, partial(_members, chunk, opening, change))
+        del chunk
         if text:
             opening = b","
             yield text

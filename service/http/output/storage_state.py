@@ -15,10 +15,10 @@ from service.http.offload import off_loop
 from service.http.output.responses import json_array
 from service.store import Chunk
 
-Batches = AsyncIterator[Chunk]
+Chunks = AsyncIterator[Chunk]
 
 
-async def storage_state(cookies: Batches, local_storage: Batches, origins: Batches) -> AsyncGenerator[bytes, None]:
+async def storage_state(cookies: Chunks, local_storage: Chunks, origins: Chunks) -> AsyncGenerator[bytes, None]:
     """Yield the storage state: cookies, then origins, in the order in which the database has them."""
     yield b'{"cookies":'
     async for piece in json_array(cookies, _cookie):
@@ -39,21 +39,21 @@ class _Part(NamedTuple):
     text: bytes
 
 
-async def _parts(batches: AsyncIterator[Chunk], render: Callable[[Chunk], list[_Part]]) -> AsyncGenerator[_Part, None]:
-    async for batch in batches:
-        parts = await off_loop(batch.size, partial(render, batch))
-        del batch
+async def _parts(chunks: AsyncIterator[Chunk], render: Callable[[Chunk], list[_Part]]) -> AsyncGenerator[_Part, None]:
+    async for chunk in chunks:
+        parts = await off_loop(chunk.size, partial(render, chunk))
+        del chunk
         for part in parts:
             yield part
 
 
-def _runs(batch: Chunk) -> list[_Part]:
-    """Return the entries of a batch, those of one origin as one part: a browser loads an origin once.
+def _runs(chunk: Chunk) -> list[_Part]:
+    """Return the entries of a chunk, those of one origin as one part: a browser loads an origin once.
 
     An entry that was set alone has no saved origin: it belongs to that of its domain. Of one key with several paths,
     the entry of the whole domain comes last, and counts.
     """
-    entries = [(entry["domain"], _saved_origin(entry), entry) for entry in batch.open()]
+    entries = [(entry["domain"], _saved_origin(entry), entry) for entry in chunk.open()]
     known = {domain: origin for domain, origin, _ in entries if origin}
     found = [(domain, origin or known.get(domain) or _origin_of(domain), entry) for domain, origin, entry in entries]
     found.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
@@ -63,9 +63,9 @@ def _runs(batch: Chunk) -> list[_Part]:
     ]
 
 
-def _others(batch: Chunk) -> list[_Part]:
-    """Return the other members of the origins of a batch, each with a comma behind."""
-    return [_Part(record["domain"], record["origin"], record["value"][1:-1].encode() + b",") for record in batch.open()]
+def _others(chunk: Chunk) -> list[_Part]:
+    """Return the other members of the origins of a chunk, each with a comma behind."""
+    return [_Part(record["domain"], record["origin"], record["value"][1:-1].encode() + b",") for record in chunk.open()]
 
 
 async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_Part, None]) -> AsyncIterator[bytes]:
