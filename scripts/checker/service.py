@@ -63,7 +63,7 @@ def install(options: dict[str, Any]) -> None:
 
         async def read_without_mark(self: Ids, group: Group) -> Watermark:
             watermark = await read(self, group)
-            return watermark._replace(end=2**62, version=next(versions), in_flight=frozenset())
+            return watermark._replace(end=2**62, version=next(versions), in_flight=False)
 
         Ids._read = read_without_mark  # type: ignore[method-assign]
     faults = Faults(**options)

@@ -31,9 +31,6 @@ _DEFECT_CODES = {
 }
 # The server's text, with code 2, when an index is missing.
 _NO_INDEX = "hint"
-# Server codes of a message that cannot be read: one document in it is too deep, too large or malformed.
-_REFUSING_CODES = {2, 9, 15, 22, 10334}
-
 # Server codes of a wrong configuration -> what the operator has to fix.
 _FIXES = {
     13: "the database user lacks rights: grant it readWrite on MONGO_DATABASE",
@@ -86,13 +83,6 @@ def store_error(error: Exception) -> StoreError:
         return StoreError(f"{name} {code}")
     log.warning("the database failed", extra={"error": name, "code": code})
     return StoreUnavailable(name)
-
-
-def is_refusal(error: Exception) -> bool:
-    """Return whether a whole message failed because of one document in it, before any of it was written."""
-    if isinstance(error, PyMongoError):
-        return isinstance(error, OperationFailure) and error.code in _REFUSING_CODES
-    return isinstance(error, (BSONError, OverflowError, UnicodeEncodeError, RecursionError))
 
 
 def is_passing_code(code: int) -> bool:

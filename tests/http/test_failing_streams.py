@@ -9,7 +9,8 @@ import aiohttp
 import pytest
 from pymongo.errors import AutoReconnect
 
-from service.store import Store, contract
+from service.store import connection, contract
+from service.store.outputs import ids, ranges, reading
 from tests.support.api import Api, make_output
 
 ITEMS = 60
@@ -26,20 +27,21 @@ async def large_group(api: Api) -> Api:
 
 
 @pytest.fixture
-def fail_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
+def fail_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     """Let reads from the database fail after some have worked, so many times."""
 
     def fail(before: int, times: int) -> None:
-        real, calls = store.outputs.ids.command, 0
+        real, calls = connection.read_committed, 0
 
-        async def command(*args: Any, **options: Any) -> Any:
+        async def read(*args: Any, **options: Any) -> Any:
             nonlocal calls
             calls += 1
             if before < calls <= before + times:
                 raise AutoReconnect("injected")
             return await real(*args, **options)
 
-        monkeypatch.setattr(store.outputs.ids, "command", command)
+        for module in (ids, ranges, reading):
+            monkeypatch.setattr(module, "read_committed", read)
         monkeypatch.setattr(contract, "_RETRY_SECONDS", 0.01)
 
     return fail

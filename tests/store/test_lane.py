@@ -289,6 +289,34 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
     assert not await group.in_flight(store)
 
 
+async def test_a_round_whose_look_up_fails_after_its_turn_leaves_no_batch_in_flight(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although the first attempt to end the batch fails, too."""
+    look_up, end = Rounds.look_up, store.outputs.recovery.end
+    failures = ["look-up", "end"]
+
+    async def fail_once(self: Rounds, changes: Any) -> Any:
+        if "look-up" in failures:
+            failures.remove("look-up")
+            while not await group.in_flight(store):
+                await asyncio.sleep(0.01)
+            raise StoreUnavailable("injected")
+        return await look_up(self, changes)
+
+    async def end_later(*args: Any) -> None:
+        if "end" in failures:
+            failures.remove("end")
+            raise StoreUnavailable("injected")
+        await end(*args)
+
+    monkeypatch.setattr(Rounds, "look_up", fail_once)
+    monkeypatch.setattr(store.outputs.recovery, "end", end_later)
+    await group.write(store, make_output(1))
+    assert not failures
+    assert not await group.in_flight(store)
+
+
 # -- what an item becomes -------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from service.store import CursorExpired, Patch, Query, Store
+from service.store import CursorExpired, Patch, Query, Store, connection
 from service.store.outputs import query as queries
 from service.store.outputs import ranges
 from tests.support.api import make_output
@@ -114,12 +114,12 @@ async def test_a_page_in_windows_passes_nothing_while_items_move_away(
 ) -> None:
     """Items that change leave a window while it is read: what comes after it is not to be taken for looked at."""
     await group.write(store, *(make_output(n) for n in range(40)))
-    real = store.outputs.ids.command
+    real = connection.read_committed
     left = 30
 
-    async def command(command: dict[str, Any], *args: Any, **options: Any) -> Any:
+    async def read(database: Any, command: dict[str, Any], *args: Any, **options: Any) -> Any:
         nonlocal left
-        reply = await real(command, *args, **options)
+        reply = await real(database, command, *args, **options)
         if "limit" in command and "id" in command["filter"] and left:
             left -= 1  # a writer changes the item that was looked at first
             for item in await group.stored(other):
@@ -128,7 +128,7 @@ async def test_a_page_in_windows_passes_nothing_while_items_move_away(
                     break
         return reply
 
-    monkeypatch.setattr(store.outputs.ids, "command", command)
+    monkeypatch.setattr(ranges, "read_committed", read)
     seen: dict[str, int] = {}
     cursor = 0
     while cursor < (await group.document(other))["last_id"]:

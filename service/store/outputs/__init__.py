@@ -55,14 +55,13 @@ class Outputs(Reading):
     def __init__(
         self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes, watch: Watch, settings: Settings
     ) -> None:
-        self._database = database
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._max_item_bytes = settings.max_item_bytes
         # The progress of deletions by filter: the cursor, and whether the current pass has found an item.
         self._deleting: Bounded[tuple[Group, Query, str], tuple[int, bool]] = Bounded(_MAX_DELETING)
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
-        super().__init__(self.ids, watch, indexes, settings)
+        super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
         self._comparings = comparings

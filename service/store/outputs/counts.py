@@ -12,14 +12,17 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+
+def plus(name: str, amount: int) -> dict[str, Any]:
+    """Return the expression for a field that may be missing, plus an amount."""
+    return {"$add": [{"$ifNull": [f"${name}", 0]}, amount]}
+
+
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
 # Fields of a group that ask for a recount, and keep one that is under way from being applied.
-RECOUNT: dict[str, Any] = {
-    **{name: {"$add": [{"$ifNull": [f"${name}", 0]}, 1]} for name in ("recount", "recounts")},
-    "due": {"$min": ["$due", "$$NOW"]},
-}
+RECOUNT = {"recount": plus("recount", 1), "recounts": plus("recounts", 1), "due": {"$min": ["$due", "$$NOW"]}}
 
 
 @dataclass
@@ -47,10 +50,8 @@ class Change:
 
         Counts of jobs and days wait in `pending`, one entry per batch: `jobs.py` moves them to documents of their own.
         """
-        sums = {name: getattr(self, name) for name in ("items", "approved", "deleted", "tombstones")}
-        update: dict[str, Any] = {
-            name: {"$add": [{"$ifNull": [f"${name}", 0]}, amount]} for name, amount in sums.items() if amount
-        }
+        names = ("items", "approved", "deleted", "tombstones")
+        update: dict[str, Any] = {name: plus(name, amount) for name in names if (amount := getattr(self, name))}
         if self.last_id:
             update["last_id"] = {"$max": ["$last_id", self.last_id]}
             update["last_change"] = {"$max": ["$last_change", date]}
@@ -59,7 +60,7 @@ class Change:
             entry = {"date": date, "created": self.created, "changed": self.changed, "jobs": jobs}
             update["pending"] = {"$concatArrays": [{"$ifNull": ["$pending", []]}, {"$literal": [entry]}]}
         if self.recount:
-            update["recount"] = {"$add": [{"$ifNull": ["$recount", 0]}, 1]}
+            update["recount"] = plus("recount", 1)
         if "pending" in update or self.deleted or self.tombstones or self.recount:
             delay = int(UPKEEP_DELAY.total_seconds() * 1000)
             update["due"] = {"$min": ["$due", {"$add": ["$$NOW", delay]}]}

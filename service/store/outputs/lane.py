@@ -12,16 +12,16 @@ import contextlib
 import contextvars
 import uuid
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
 from service.settings import Settings
 from service.store.connection import Database
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
-from service.store.outputs.changes import Known, Pending, Plan, Result
+from service.store.outputs.changes import Pending, Plan, Result
 from service.store.outputs.comparing import Comparings
-from service.store.outputs.ids import Batch, Finished, Ids
+from service.store.outputs.ids import Finished, Ids
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
 from service.store.time_budget import result_in_time, time_budget
@@ -34,13 +34,6 @@ _MAX_LOSSES = 20
 _RETRY_SECONDS = 0.2
 # Bytes of counts in the group's document before they are moved: every turn rewrites it, and 16 MB is its limit.
 _MAX_WAITING_BYTES = 64 * 1024
-
-
-class _Written(NamedTuple):
-    """A batch that is written and not yet finished, and the writes that wait for that."""
-
-    finished: Finished
-    writes: list[Write]
 
 
 class Lanes:
@@ -77,8 +70,7 @@ class Lanes:
 
     def end(self, lane: Lane) -> None:
         """Forget a lane that has ended."""
-        if self._lanes.get(lane.group) is lane:
-            del self._lanes[lane.group]
+        del self._lanes[lane.group]
         for write in lane.unfinished():  # none, unless the lane was cancelled
             write.done.cancel()
 
@@ -103,14 +95,15 @@ class Lane:
         self.group = group
         self.task: asyncio.Task[None] | None = None
         self._taken: list[Write] = []
-        self._written: _Written | None = None
+        self._written: Finished | None = None  # the batch that the next turn finishes
+        self._settled: list[Write] = []  # the writes that wait for that
         self.waiting: deque[Write] = deque()
         self._lanes, self._ids, self._recovery = lanes, lanes.ids, lanes.recovery
         self._rounds = Rounds(lanes.database, lanes.ids, lanes.recovery, group, lanes.max_item_bytes)
 
     def unfinished(self) -> list[Write]:
         """Return all writes whose callers wait."""
-        return [*(self._written.writes if self._written else ()), *self._taken, *self.waiting]
+        return [*self._settled, *self._taken, *self.waiting]
 
     async def run(self) -> None:
         """Write rounds until the queue is empty."""
@@ -122,18 +115,37 @@ class Lane:
             self._lanes.end(self)
 
     async def _round(self, writes: list[Write]) -> None:
+        """Finish the written batch and allocate ids for the next, look its items up meanwhile, and write it."""
         token, batch = uuid.uuid4().hex, None
+        changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
         try:
             with time_budget(self._lanes.seconds):
-                batch, document, known = await self._begin(writes, token)
+                looking = asyncio.ensure_future(self._rounds.look_up(changes))
+                try:
+                    batch, document = await self._ids.turn(self.group, self._written, len(changes), token)
+                    await self._finish(document)
+                    known = await looking
+                finally:
+                    looking.cancel()
+                    with contextlib.suppress(BaseException):
+                        await looking
             if batch is not None:
                 comparing = self._lanes.comparings.saw(self.group, document)
+                self._lanes.rounds += 1
                 with time_budget(self._lanes.seconds):
-                    self._lanes.rounds += 1
                     plan, change = await self._rounds.write(batch, writes, known, comparing)
-                self._written = _Written((batch, change), self._settle(writes, plan))
+                self._written, self._settled = (batch, change), self._settle(writes, plan)
         except Exception as error:
             await self._fail(writes, error, token, batch is not None)
+
+    async def _finish(self, document: dict[str, Any]) -> None:
+        """Give the clients of the finished batch their results."""
+        for write in self._settled:
+            write.succeed()
+        self._written, self._settled = None, []
+        if document.get("waiting", 0) > _MAX_WAITING_BYTES:
+            with contextlib.suppress(StoreError):  # moving counts must not fail a round
+                await self._lanes.jobs.gather(self.group)
 
     def _take(self) -> list[Write]:
         """Take the writes of one round from the queue; drop those whose client has gone.
@@ -173,27 +185,6 @@ class Lane:
             for write in writes:
                 write.alone = True
         self.waiting.extendleft(reversed(writes))
-
-    async def _begin(self, writes: list[Write], token: str) -> tuple[Batch | None, dict[str, Any], dict[str, Known]]:
-        """Finish the written batch and allocate ids for the next; look its items up at the same time."""
-        changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
-        looking = asyncio.ensure_future(self._rounds.look_up(changes))
-        try:
-            finished = self._written and self._written.finished
-            batch, document = await self._ids.turn(self.group, finished, len(changes), token)
-        except BaseException:
-            looking.cancel()
-            with contextlib.suppress(BaseException):
-                await looking
-            raise
-        if self._written is not None:
-            for write in self._written.writes:
-                write.succeed()
-            self._written = None
-        if document.get("waiting", 0) > _MAX_WAITING_BYTES:
-            with contextlib.suppress(StoreError):  # moving counts must not fail a round
-                await self._lanes.jobs.gather(self.group)
-        return batch, document, await looking
 
     def _settle(self, writes: list[Write], plan: Plan) -> list[Write]:
         """Give each write its results; return those that only wait for the batch to be finished.

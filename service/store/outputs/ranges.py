@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 from pymongo import ASCENDING, DESCENDING
 
+from service.store.connection import Database, kill_cursor, read_committed
 from service.store.decoding import RAW, Document
 from service.store.group import Group
 from service.store.outputs import documents
-from service.store.outputs.ids import Ids, Watermark
+from service.store.outputs.ids import Watermark
 from service.store.outputs.query import Query, Selection, select
 
 # Documents looked at in the first window of a page and in each further one, and seconds after which a page ends early.
@@ -58,8 +59,8 @@ class Range(NamedTuple):
 class Ranges:
     """Reads ranges of the outputs of groups."""
 
-    def __init__(self, ids: Ids, max_bytes: int) -> None:
-        self._ids, self._max_bytes = ids, max_bytes
+    def __init__(self, database: Database, max_bytes: int) -> None:
+        self._database, self._max_bytes = database, max_bytes
 
     async def read(self, group: Group, query: Query, watermark: Watermark) -> Found:
         """Return up to `limit` documents between the cursor and the watermark; fewer if they are very large."""
@@ -95,9 +96,10 @@ class Ranges:
     async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Found:
         """Read up to `limit` documents; fewer where one message of 16 MB holds no more."""
         more = {**wanted, "limit": limit + 1, "batchSize": limit + 1}  # one more tells whether there is a further page
-        found, size, cursor = documents.read_reply(await self._ids.command(more, since, codec_options=RAW))
+        reply = await read_committed(self._database, more, since, codec_options=RAW)
+        found, size, cursor = documents.read_reply(reply)
         if cursor:
-            await self._ids.kill_cursor(wanted["find"], cursor)
+            await kill_cursor(self._database, wanted["find"], cursor)
             return Found(found, size, documents.id_of(found[-1]))
         if len(found) <= limit:
             return Found(found, size, None)
@@ -140,7 +142,8 @@ class Ranges:
 
     async def _end_of_window(self, within: Range, size: int) -> int | None:
         """Return the id of the last of `size` documents of a range; None if it has fewer."""
-        reply = await self._ids.command(
+        reply = await read_committed(
+            self._database,
             {
                 "find": "outputs",
                 "filter": within.indexed,
@@ -160,7 +163,8 @@ class Ranges:
         """Return a selection of several filters by the index that leads to the fewest documents."""
 
         async def count(choice: Selection) -> int:
-            reply = await self._ids.command(
+            reply = await read_committed(
+                self._database,
                 {
                     "count": "outputs",
                     "query": within._replace(selection=choice).indexed,
@@ -177,7 +181,8 @@ class Ranges:
 
     async def _first_id_since(self, group: Group, moment: datetime, watermark: Watermark) -> int:
         """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
-        reply = await self._ids.command(
+        reply = await read_committed(
+            self._database,
             {
                 "find": "outputs",
                 "filter": {**group.owner, "update_date": {"$gte": moment}},

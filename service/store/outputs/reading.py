@@ -14,6 +14,7 @@ from pymongo import DESCENDING
 from schemas.base import INT64_MAX
 from service.bounded import Bounded
 from service.settings import Settings
+from service.store.connection import Database, read_committed
 from service.store.contract import patient, stored
 from service.store.decoding import decode
 from service.store.errors import CursorExpired
@@ -46,9 +47,9 @@ _WALK_SECONDS = 1.0
 class Reading:
     """Reads the outputs of groups."""
 
-    def __init__(self, ids: Ids, watch: Watch, indexes: Indexes, settings: Settings) -> None:
-        self._ids, self._watch, self._indexes = ids, watch, indexes
-        self._ranges = Ranges(ids, settings.max_page_bytes)
+    def __init__(self, database: Database, ids: Ids, watch: Watch, indexes: Indexes, settings: Settings) -> None:
+        self._database, self._ids, self._watch, self._indexes = database, ids, watch, indexes
+        self._ranges = Ranges(database, settings.max_page_bytes)
         # By the hash of the requested fields: their names may be long.
         self._averages: Bounded[tuple[Group, int], int] = Bounded(_MAX_REMEMBERED)
 
@@ -119,7 +120,8 @@ class Reading:
             moved = {"$or": [moved, older]}
         selection = select(group, query, watermark.hidden)
         where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
-        reply = await self._ids.command(
+        reply = await read_committed(
+            self._database,
             {"find": "outputs", "filter": {"$and": [where, moved]}, "projection": {"_id": 1}, "limit": 1, "hint": "id"},
             latest.time,
         )

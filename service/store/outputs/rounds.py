@@ -12,10 +12,10 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
 
-from service.store.connection import Database, durably
+from service.store.connection import Database, durably, kill_cursor
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_refusal
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.outputs.changes import (
     CONTENT,
@@ -115,7 +115,7 @@ class Rounds:
         reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
         found: list[Any] = list(reply["cursor"]["firstBatch"])
         if cursor := reply["cursor"]["id"]:  # one message of 16 MB holds no more
-            await self._ids.kill_cursor("outputs", cursor)
+            await kill_cursor(self._database, "outputs", cursor)
             there = {document["_id"] for document in found}
             found += await self._find([key for key in keys if key not in there], fields, **options)
         return found
@@ -144,7 +144,7 @@ class Rounds:
 
         Return the writes that go on: with other settings, other keys are made for items that were sent without one.
         """
-        stale, slices = [], _Slices()
+        stale, began = [], time.perf_counter()
         for write in writes:
             for key, change in write.changes.items():
                 if not isinstance(change, Put):
@@ -154,7 +154,7 @@ class Rounds:
                         write.fail(StoreUnavailable("the settings of the group have changed"))
                         break
                     write.changes[key] = change = rehashed(change, comparing)
-                    await slices.pause()
+                    began = await _pause(began)
                 there = known.get(key)
                 if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
                     stale.append(key)
@@ -163,7 +163,7 @@ class Rounds:
                 found = decode(encoded(raw))
                 there = known[found["_id"]]
                 there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
-                await slices.pause()
+                began = await _pause(began)
         return [write for write in writes if not write.done.done()]
 
     async def _keep_versions(self, plan: Plan) -> None:
@@ -182,7 +182,7 @@ class Rounds:
     async def _plan(self, batch: Batch, writes: list[Write], known: dict[str, Known]) -> Plan:
         """Decide what becomes of each change."""
         plan = Plan(batch, self._max_item_bytes)
-        slices = _Slices()
+        began = time.perf_counter()
         for write in writes:
             for key, change in write.changes.items():
                 there = known.get(key)
@@ -195,31 +195,16 @@ class Rounds:
                         await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
                     else:
                         plan.add(key, change, there)
-                await slices.pause()
+                began = await _pause(began)
         plan.meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
-            if write.tried:  # of its own changes: the rows of all rounds would be many
-                own = {key: plan.meant.get(key) or write.tried.get(key) for key in write.changes}
-                write.tried = {key: meant for key, meant in own.items() if meant is not None}
-            else:
-                write.tried = plan.meant
+            write.tried |= {key: plan.meant[key] for key in write.changes if key in plan.meant}
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
         """Send inserts or updates as one command. Raises when the outcome is unknown."""
         stored = [row.stored for row in part]
-        try:
-            reply = await durably(self._database, _inserts(stored) if part[0].known is None else _updates(stored))
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            if len(part) > 1:  # find the row that does not fit: only its client gets the error
-                await self._send(plan, part[: len(part) // 2])
-                await self._send(plan, part[len(part) // 2 :])
-                return
-            log.error("an item cannot be sent to the database", extra={"error": type(error).__name__})
-            plan.errors[part[0].output_id] = StoreError(type(error).__name__)
-            return
+        reply = await durably(self._database, _inserts(stored) if part[0].known is None else _updates(stored))
         failed = {part[error["index"]].output_id: error["code"] for error in reply.get("writeErrors", ())}
         for output_id, code in failed.items():
             if code == DUPLICATE_KEY:
@@ -244,8 +229,6 @@ class Rounds:
 
     async def _touch(self, plan: Plan) -> None:
         """Store that unchanged items were seen again; items that changed go to another round."""
-        if not plan.touches:
-            return
         statements = plan.touch_statements()
         halves = (half for half in (statements[::2], statements[1::2]) if half)
         replies = await _together([durably(self._database, _updates(half)) for half in halves])
@@ -265,16 +248,12 @@ class Rounds:
             plan.leave(key, touch.known, "unchanged")
 
 
-class _Slices:
-    """Lets other tasks run after some milliseconds of work."""
-
-    def __init__(self) -> None:
-        self._end = time.perf_counter() + _SLICE_SECONDS
-
-    async def pause(self) -> None:
-        if time.perf_counter() > self._end:
-            await asyncio.sleep(0)
-            self._end = time.perf_counter() + _SLICE_SECONDS
+async def _pause(began: float) -> float:
+    """Let other tasks run after some milliseconds of work; return when the present slice began."""
+    if time.perf_counter() > began + _SLICE_SECONDS:
+        await asyncio.sleep(0)
+        return time.perf_counter()
+    return began
 
 
 def _inserts(documents: list[Any]) -> dict[str, Any]:
@@ -305,9 +284,7 @@ def _commands(rows: list[Row]) -> Iterator[list[Row]]:
 async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
     """Run commands at once, as the database does each on one core; raise the first error when all have ended."""
     replies = await asyncio.gather(*commands, return_exceptions=True)
-    done: list[T] = []
-    for reply in replies:
-        if isinstance(reply, BaseException):
-            raise reply
-        done.append(reply)
-    return done
+    for error in replies:
+        if isinstance(error, BaseException):
+            raise error
+    return replies  # type: ignore[return-value]
