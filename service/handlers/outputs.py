@@ -131,7 +131,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     headers = _caching(request, page.version, has_version)
     if not query.newest_first:
         headers["X-Cursor"] = str(page.checkpoint)
-    if page.next_cursor is not None and len(page.documents) == part.limit < query.limit:
+    if page.next_cursor is not None and (page.cut or len(page.documents) == part.limit < query.limit):
         admission.release(held)
         parts = _parts(request, group, query, page, headers)
         del page  # a slow reader holds only the rendered text
@@ -168,8 +168,8 @@ async def _parts(
         page = await outputs.page(group, part)
         if "X-Cursor" in headers:
             headers["X-Cursor"] = str(page.checkpoint)
-        if len(page.documents) < part.limit:
-            left = len(page.documents)  # a part that ended early ends the whole page
+        if len(page.documents) < part.limit and not page.cut:
+            left = len(page.documents)  # a search that ended early ends the whole page
     next_url = None if next_cursor is None else url_with_cursor(request, next_cursor, walk)
     yield rendered.end(next_url, next_cursor)
 
@@ -279,7 +279,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     everything = loaded.pop("all")
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    if (loaded["missing"] or "").startswith("data."):
+    if f"{loaded['missing']}.".startswith("data."):
         raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
     query = Query(**await select_jobs(request, group, loaded, named=True))
     deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id)

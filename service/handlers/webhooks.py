@@ -10,6 +10,7 @@ from service.http.errors import ApiError, http_error, invalid, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, SETTINGS, STORE
+from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import idle
 from service.http.outgoing import url_problem
 from service.http.output.responses import json_response
@@ -64,7 +65,7 @@ async def test(request: web.Request) -> web.StreamResponse:
     webhook = await webhooks.find(organization_id, webhook_id)
     if webhook is None:
         raise _not_found()
-    async with idle(request):
+    async with while_valid(request), idle(request):
         tested = await request.app[COURIER].test(webhook)
     if tested is None:
         raise http_error(429, {"Retry-After": "1"})

@@ -22,7 +22,7 @@ from service.store.errors import StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
-from service.store.jobs import EXISTS, Jobs, served
+from service.store.jobs import ELSEWHERE, EXISTS, Jobs, served
 from service.store.listing import Record
 from service.store.outputs.counts import KINDS, UPKEEP_DELAY
 from service.store.outputs.ids import readable
@@ -201,12 +201,18 @@ class Crawls:
                 log.error("nobody was told of an ended job", extra={"error": str(error)})
 
     async def _note_verdict(self, owner: Record, job: Record) -> None:
-        """Keep the verdict of the newest finished job, and its fields that dropped, with its group."""
+        """Keep the verdict of the newest finished job, and its fields that dropped, with its group.
+
+        A group that has no item yet is listed from then on; a deleted one, which has a last id, is not.
+        """
         newest = _shown(job)
         older = {"$not": [{"$gt": ["$verdict.date", job["finish_date"]]}]}
-        await self._groups.update_one(
-            owner, [{"$set": {"verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]}}}]
-        )
+        listed = {"$cond": [{"$gt": ["$last_id", 0]}, "$$REMOVE", job["finish_date"]]}
+        changes = {
+            "verdict": {"$cond": [older, {"$literal": newest}, "$verdict"]},
+            "last_change": {"$ifNull": ["$last_change", listed]},
+        }
+        await self._groups.update_one(owner, [{"$set": changes}])
 
     async def _forget_verdict(self, owner: Record, job_id: str) -> None:
         """Let the group show the verdict on the newest job that is still finished, if it shows that on this one."""
@@ -237,15 +243,17 @@ class Crawls:
 
     @stored
     async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
-        """Return up to 1000 jobs with items that a job did not see; None, unless `named`, if it is all other jobs.
+        """Return the jobs (at most 1000) that hold items which a job did not see; None, unless `named`, for all others.
 
-        Leaves out jobs that began later, as the job may have seen their items. Of an unknown job, nothing is known.
+        Leaves out jobs that began later, as the job may have seen their items. Returns none for an unknown job, and,
+        if `named`, for one that has seen items which a newer scrape keeps in another job.
         """
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
         owner = group.owner
-        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}, ["job_id", "series", *_DATES])
-        if job is None:
+        fields = ["job_id", "series", ELSEWHERE, *_DATES]
+        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}, fields)
+        if job is None or (named and job.get(ELSEWHERE)):
             return []
         elsewhere = {"$or": [{"series": {"$ne": job.get("series")}}, _later(job)]}
         seen = {**owner, "items": {"$gt": 0}, "job_id": {"$ne": job_id}, **elsewhere}
@@ -258,9 +266,12 @@ class Crawls:
     async def delete_missing(self, group: Group, job: Record) -> bool:
         """Delete items that a job did not see, for a limited time; return whether there are more.
 
-        Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict).
+        Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict),
+        or if it has seen items that a newer scrape keeps in another job: nobody knows which these are.
         """
         if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
+            return False
+        if job.get(ELSEWHERE, 0) > 0:
             return False
         owner = group.owner
         # Before it is known which jobs still run: what they write from now on stays.

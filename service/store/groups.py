@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo import DESCENDING
 
-from service.store.connection import COMMITTED, MAJORITY, Collection, Database, upsert
+from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, upsert
 from service.store.contract import stored, streamed
 from service.store.errors import CursorInvalid
 from service.store.group import Group
@@ -40,7 +40,7 @@ class Groups:
     """The groups of an organization, with their counts."""
 
     def __init__(self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes) -> None:
-        self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
+        self._groups: Collection = database.get_collection("groups", write_concern=DURABLE, read_concern=MAJORITY)
         self._versions: Collection = database.get_collection("versions", write_concern=COMMITTED)
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
         self._jobs, self._comparings, self._indexes = jobs, comparings, indexes

@@ -21,6 +21,8 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
+# Items that a job sent unchanged, but with an older date than they have: they stay with their job.
+ELSEWHERE = "elsewhere"
 # Jobs in memory at once.
 _AT_ONCE = 50
 # What a job has, unless it is only kept after the deletion of its group.
@@ -139,8 +141,9 @@ def summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str,
         day["net"] += sum(counts.get("items", 0) for counts in entry["jobs"])
         for counts in entry["jobs"]:
             job = jobs.setdefault(counts["job_id"], dict.fromkeys(JOB_COUNTS, 0))
-            for name in JOB_COUNTS:
-                job[name] += counts.get(name, 0)
+            for name in (*JOB_COUNTS, ELSEWHERE):
+                if name in counts:
+                    job[name] = job.get(name, 0) + counts[name]
             if any(name in counts for name in ("created", "changed", "unchanged")):
                 job["first_write"] = min(job.get("first_write", date), date)
                 job["last_write"] = max(job.get("last_write", date), date)

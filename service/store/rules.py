@@ -69,7 +69,7 @@ def _percent(share: float) -> str:
 
 def _min_fill(rule: Rule, facts: Facts) -> Found:
     path, wanted, fill = rule["path"], rule["min_fill"], _fill(rule["path"], facts)
-    if fill >= wanted:
+    if fill >= round(wanted, 4):  # fill rates have four digits
         return None
     return fill, f"{path} is filled in {_percent(fill)} of the items; at least {_percent(wanted)} is required"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
 import secrets
 import zlib
 from collections.abc import Iterable
@@ -96,11 +95,8 @@ class Tokens:
     @stored
     async def find(self, digest: str) -> Token | None:
         """Return the token whose text has this digest, valid or not."""
-        # The index compares digests, which reveal nothing about the text; the final comparison is constant-time.
         found = await self._tokens.find_one({"_id": digest})
-        if found is None or not hmac.compare_digest(found["_id"], digest):
-            return None
-        return _token(found)
+        return None if found is None else _token(found)
 
     @stored
     async def list(self, organization_id: int | None = None) -> list[Token]:

@@ -225,6 +225,9 @@ BAD_DATES = [
     "9999-12-31T23:59:59-14:00",
     "2026-01-01T00:00:00+25:00",
     "2026-01-01T00:00:00+99:99",
+    "2026-01-01T00:00:00+02:60",
+    "2026-01-01 00:00:00Z",
+    "2026-01-01 23:59",
     "2026-W01-1",
     "2026-001",
     "20260101",
@@ -301,3 +304,21 @@ async def test_what_a_browser_keeps_may_have_longer_keys(api: Api) -> None:
     origin = {"origin": "https://shop.example", "localStorage": [], "indexedDB": databases}
     await api.ok("/v1/storage-state", {"cookies": [], "origins": [origin]})
     assert (await api.ok("/v1/storage-state"))["origins"][0]["indexedDB"] == databases
+
+
+async def test_a_value_that_cannot_be_stored_hides_no_other_problem(api: Api) -> None:
+    cookie = {"domain": "a", "name": "n\0", "valeu": "v", "secure": 1}
+    response = await api.post("/v1/cookies", [cookie])
+    assert response.status == 422
+    assert sorted(response.problems()) == [
+        (["body", "0", "name"], "value_error"),
+        (["body", "0", "secure"], "bool_type"),
+        (["body", "0", "valeu"], "unknown_field"),
+        (["body", "0", "value"], "missing"),
+    ]
+
+
+async def test_a_number_that_cannot_be_stored_hides_no_other_problem_of_an_object(admin: Api) -> None:
+    response = await admin.put("/v1/groups/g", {"rules": [{"min_items": 2**64}, {"path": "a", "min_fill": 2}]})
+    assert response.status == 422
+    assert {".".join(loc) for loc, _ in response.problems()} >= {"body.rules.0.min_items", "body.rules.1.min_fill"}

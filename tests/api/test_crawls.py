@@ -422,6 +422,20 @@ async def test_the_missing_are_the_sum_of_what_the_other_jobs_hold(admin: Api) -
     assert await keys(admin, "job_id=job-4&change=missing") == [0, 1, 2, 3]
 
 
+async def test_a_first_crawl_without_items_shows_its_verdict_in_the_list_of_groups(admin: Api) -> None:
+    await rules(admin, {"min_items": 1})
+    assert (await put(admin, "a"))["verdict"] == "failed"
+    (group,) = await admin.ok("/v1/groups")
+    assert (group["group_id"], group["items"], group["verdict"]) == ("shop", 0, "failed")
+
+
+async def test_a_deleted_group_is_not_listed_again_because_a_job_of_it_ends(admin: Api) -> None:
+    await crawl(admin, "a", range(2))
+    assert (await admin.delete("/v1/groups/shop")).status == 200
+    await put(admin, "b")
+    assert await admin.ok("/v1/groups") == []
+
+
 # -- missing: delete ------------------------------------------------------------------------------
 
 
@@ -435,6 +449,18 @@ async def test_what_a_job_did_not_see_is_deleted_in_the_change_order(admin: Api)
     assert [(record["key_hash"], record["deleted"]) for record in records] == [("key-4", True), ("key-5", True)]
     again = await put(admin, "b", missing="delete")
     assert again == done
+
+
+async def test_a_job_whose_items_have_newer_dates_from_another_deletes_nothing(admin: Api) -> None:
+    """The clock of the first crawl is ahead: the items stay with it, although the second one has seen them."""
+    ahead, today = "2999-01-01T00:10:00Z", "2026-11-17T12:00:00Z"
+    await admin.ok("/v1/outputs/shop", [item(number, "a") | {"last_scraped_date": ahead} for number in range(6)])
+    sent = [item(number, "b") | {"last_scraped_date": today} for number in range(3, 7)]
+    assert (await admin.ok("/v1/outputs/shop", sent))["unchanged"] == 3
+    done = await put(admin, "b", missing="delete")
+    assert (done["items"], done["deleted"], done["more"]) == (1, 0, False)
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 0
+    assert await keys(admin) == [*range(7)]
 
 
 async def test_what_an_earlier_crawl_sees_after_a_job_has_finished_is_not_missing(admin: Api) -> None:
@@ -639,9 +665,10 @@ async def test_the_missing_of_very_many_jobs_are_deleted_in_more_than_one_reques
     assert await keys(admin) == [10]
 
 
-async def test_a_deletion_refuses_a_path_that_begins_with_data(admin: Api) -> None:
+@pytest.mark.parametrize("path", ["data", "data.title"])
+async def test_a_deletion_refuses_a_path_that_begins_with_data(admin: Api, path: str) -> None:
     await crawl(admin, "a", range(2))
-    response = await admin.delete("/v1/outputs/shop?missing=data.title")
+    response = await admin.delete(f"/v1/outputs/shop?missing={path}")
     assert (response.status, response.problems()) == (422, [(["query", "missing"], "value_error")])
     assert await keys(admin) == [0, 1]
 

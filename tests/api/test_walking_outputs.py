@@ -178,3 +178,12 @@ async def test_a_page_whose_filter_no_index_serves_alone_keeps_to_its_limit(api:
         cursor = page["metadata"]["next_cursor"]
     assert [len(page) for page in pages] == [7, 7, 7, 7, 2]
     assert len({key for page in pages for key in page}) == 30
+
+
+async def test_a_page_is_as_long_as_requested_although_its_items_are_larger_than_those_before(api: Api) -> None:
+    for first in range(0, 40, 10):
+        text = "x" if first < 20 else "x" * 200_000
+        await api.ok(PATH, [make_output(n, data={"text": text}) for n in range(first, first + 10)])
+    for query, count in (("limit=10", 10), ("limit=10&cursor=15", 10), ("limit=10&cursor=20", 10), ("limit=40", 40)):
+        await api.ok(f"{PATH}?limit=2")  # small ones only
+        assert len((await api.ok(f"{PATH}?{query}"))["items"]) == count

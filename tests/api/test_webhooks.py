@@ -192,6 +192,19 @@ async def test_one_test_of_an_organization_runs_at_a_time(api: Api, stranger: Ap
     first.cancel()
 
 
+async def test_a_test_that_waits_is_401_when_its_token_is_revoked(
+    api: Api, make_api: MakeApi, receiver: Receiver, store: Store
+) -> None:
+    receiver.hangs = True
+    webhook_id = (await api.ok(PATH, make_webhook(receiver.url)))["webhook_id"]
+    writer = await make_api(api.organization_id, ["write"])
+    testing = asyncio.create_task(writer.post(f"{PATH}/{webhook_id}/test"))
+    await receiver.wait_for(1)
+    assert await store.tokens.revoke(writer.token)
+    response = await testing
+    assert (response.status, response.problems()) == (401, [(["header", "Authorization"], "auth_invalid")])
+
+
 # -- events ---------------------------------------------------------------------------------------
 
 

@@ -183,3 +183,9 @@ def test_fields_that_dropped_are_named_largest_first_without_the_object_around_t
     assert dropped(now._replace(fill_before=before)) == ["price.amount", "colour"]
     assert dropped(now._replace(fill_before={f"field {n}": 1.0 for n in range(9)})) == [f"field {n}" for n in range(5)]
     assert dropped(now) == []
+
+
+def test_a_share_that_is_met_exactly_passes() -> None:
+    third = facts({"a": 1}, {"b": 1}, {"b": 1})
+    assert judge([{"path": "a", "min_fill": 1 / 3}, {"path": "b", "min_fill": 2 / 3}], third).verdict == "passed"
+    assert judge([{"path": "a", "min_fill": 0.3335}], third).verdict == "failed"

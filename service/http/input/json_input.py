@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -41,8 +42,7 @@ async def read_object(request: web.Request, schema: Schema, max_bytes: int | Non
         check_values(raw, settings)
         value = parse(raw)
         size = tree_bytes(count_tree(value), settings)
-        check_storable(value, settings.max_depth)
-        return load(schema, value), size
+        return load(schema, value, unstorable(value, settings.max_depth)), size
 
     loaded, size = await off_loop(work_of(raw), work)
     request[ADMISSION].hold(size)
@@ -54,12 +54,16 @@ def work_of(raw: bytes) -> int:
     return len(raw) if len(raw) > OFF_LOOP_BYTES else max(len(raw), _count_values(raw) * _BYTES_OF_A_VALUE)
 
 
-def load(schema: Schema, value: Any) -> Any:
-    """Return what Marshmallow makes of a value."""
+def load(schema: Schema, value: Any, problems: list[Problem], *loc: str) -> Any:
+    """Return what Marshmallow makes of a value at a place of the body. Raises with all its problems, given ones too."""
+    loaded = None
     try:
-        return schema.load(value)
+        loaded = schema.load(value)
     except ValidationError as error:
-        raise invalid_fields(error.messages, "body") from None
+        problems = problems + invalid_fields(error.messages, "body", *loc).problems
+    if problems:
+        raise ApiError(422, problems[:MAX_PROBLEMS])
+    return loaded
 
 
 def check_values(raw: bytes, settings: Settings) -> None:
@@ -107,21 +111,15 @@ def parse(raw: bytes, name: str = "The body") -> Any:
         raise invalid("json_invalid", f"{name} is not valid JSON in UTF-8", "body") from None
 
 
-def check_storable(
-    value: Any, max_depth: int, levels_above: int = 0, max_key: int = MAX_KEY, loc: tuple[str, ...] = ("body",)
-) -> None:
-    """Reject what the database cannot store: NUL, integers over 64 bits, too deep nesting; and keys that are too long.
+def unstorable(value: Any, max_depth: int, *loc: str, levels_above: int = 0, max_key: int = MAX_KEY) -> list[Problem]:
+    """Return what the database cannot store: NUL, integers over 64 bits, too deep nesting; and keys that are too long.
 
     The depth counts from a record's fields.
     """
     levels = max_depth + 1 + levels_above
-    if not is_storable([value], levels + 1, max_key=max_key):
-        problems = []
-        for found in _unstorable(value, levels, max_key, list(loc)):
-            problems.append(found)
-            if len(problems) == MAX_PROBLEMS:
-                break
-        raise ApiError(422, problems)
+    if is_storable([value], levels + 1, max_key=max_key):
+        return []
+    return list(islice(_unstorable(value, levels, max_key, ["body", *loc]), MAX_PROBLEMS))
 
 
 _WINDOW = MAX_KEY // 2

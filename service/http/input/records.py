@@ -10,20 +10,21 @@ from typing import Any
 
 import msgspec
 from aiohttp import web
-from marshmallow import Schema, ValidationError
+from marshmallow import Schema
 
 from schemas.base import JsonObject
-from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
+from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, problem
 from service.http.input.body import JSON, NDJSON, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected, lists_of
 from service.http.input.json_input import (
-    check_storable,
     check_values,
     count_tree,
     is_plainly_storable,
     is_storable,
+    load,
     parse,
     tree_bytes,
+    unstorable,
 )
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION, LIMITS
@@ -124,13 +125,9 @@ class Records:
         self, raw: bytes, index: int, settings: Settings, name: str = "The body"
     ) -> dict[str, Any]:
         """Return a record loaded with Marshmallow, which reports what is wrong."""
-        value = parse(raw, name)
-        check_storable(value, settings.max_depth, loc=("body", str(index)))
-        try:
-            loaded: dict[str, Any] = self._schema.load(value)
-            return loaded
-        except ValidationError as error:
-            raise invalid_fields({index: error.messages}, "body") from None
+        value, place = parse(raw, name), str(index)
+        loaded: dict[str, Any] = load(self._schema, value, unstorable(value, settings.max_depth, place), place)
+        return loaded
 
 
 class _Loading:

@@ -11,7 +11,7 @@ from aiohttp import web
 from schemas.storage_state import StorageStateInput
 from service.http.errors import invalid
 from service.http.input.body import read_body
-from service.http.input.json_input import check_storable, check_values, count_tree, load, parse, tree_bytes, work_of
+from service.http.input.json_input import check_values, count_tree, load, parse, tree_bytes, unstorable, work_of
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import off_loop
@@ -72,12 +72,13 @@ def _parse(raw: bytes, settings: Settings) -> tuple[Any, int]:
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
-    check_storable(value, settings.max_depth, 1, max_key=settings.max_item_bytes)  # long keys of a browser are allowed
     return value, size
 
 
 def _load(value: Any, settings: Settings) -> dict[str, Any]:
-    state: dict[str, Any] = load(_INPUT, value)
+    # Long keys of a browser are allowed.
+    problems = unstorable(value, settings.max_depth, levels_above=1, max_key=settings.max_item_bytes)
+    state: dict[str, Any] = load(_INPUT, value, problems)
     for index, cookie in enumerate(state["cookies"]):
         if len(orjson.dumps(cookie["extra"])) > _MAX_EXTRA:
             raise invalid(

@@ -10,6 +10,7 @@ from aiohttp import web
 from isal import igzip
 
 from service.http.errors import http_error
+from service.http.output.etags import is_known
 from service.http.output.responses import accepts_gzip, public_response
 
 TYPES = {
@@ -39,7 +40,7 @@ def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str])
     if found is None:
         raise http_error(404)
     headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": found.etag}
-    if request.headers.get("If-None-Match") == found.etag:
+    if is_known(request, found.etag):
         return web.Response(status=304, headers=headers)
     body = found.body
     if accepts_gzip(request):

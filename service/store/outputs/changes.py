@@ -292,6 +292,8 @@ class Plan:
         ).items():
             # Once: if the item stays where it is, its job has counted it before, or a newer job has it.
             change.job(seen_by, unchanged=count if job != before else 0)
+            if seen_by != job:
+                change.job(seen_by, elsewhere=count)
             if job != before:
                 change.job(before, items=-count)
                 change.job(job, items=count)

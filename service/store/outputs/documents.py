@@ -57,7 +57,8 @@ def id_of(document: Document) -> int:
 class Page(NamedTuple):
     """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown.
 
-    `checkpoint` is the id up to which the filters were applied; `walk` the state that the next page of a walk needs.
+    `checkpoint` is the id up to which the filters were applied; `walk` the state that the next page of a walk needs;
+    `cut` tells that there are fewer documents than requested because they are large.
     """
 
     documents: list[Document]
@@ -66,6 +67,7 @@ class Page(NamedTuple):
     version: int
     checkpoint: int = 0
     walk: Any = None
+    cut: bool = False
 
     @property
     def work(self) -> int:

@@ -25,11 +25,15 @@ _COUNTED = 2000
 
 
 class Found(NamedTuple):
-    """Documents of a range, about how many bytes they are, and the id after which it goes on; None at its end."""
+    """Documents of a range, about how many bytes they are, and the id after which it goes on; None at its end.
+
+    `cut` means that there are fewer than requested because they are large.
+    """
 
     documents: list[Document]
     size: int
     next: int | None
+    cut: bool = False
 
 
 class Range(NamedTuple):

@@ -98,7 +98,7 @@ class Reading:
             if not found.documents:
                 await self._wait(group, watermark.version, _WALK_SECONDS)
         walk = query.walk and query.walk._replace(seen=latest.allocated)
-        return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk)
+        return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk, found.cut)
 
     async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark, latest: Watermark) -> bool:
         """Return whether an item may be beyond the watermark that the walk has not returned.
@@ -214,7 +214,8 @@ class Reading:
             "sort": {"id": DESCENDING},
             "hint": "version",
         }
-        return Page(*await self._ranges.find(earlier, limit, watermark.time), watermark.version)
+        found = await self._ranges.find(earlier, limit, watermark.time)
+        return Page(found.documents, found.size, found.next, watermark.version)
 
     @stored
     async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
@@ -238,7 +239,7 @@ def _cut(found: Found) -> Found:
     count = max(1, bisect_right(ends, _STREAMED_BYTES))
     if count == len(ends):
         return found
-    return Found(found.documents[:count], ends[count - 1], documents.id_of(found.documents[count - 1]))
+    return Found(found.documents[:count], ends[count - 1], documents.id_of(found.documents[count - 1]), cut=True)
 
 
 def _check_expired(query: Query, latest: Watermark) -> None:
