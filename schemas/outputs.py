@@ -214,16 +214,16 @@ class OutputSelection(OutputFilters):
             "default": None,
         },
     )
-
-
-class OutputsQuery(OutputSelection):
-    limit = Digits(minimum=1, maximum=1000, load_default=10, metadata={"description": "Items of a page, at most"})
     walk = WalkState(
         load_default=None,
         allow_none=True,
         max_length=64,
-        metadata={"description": "The state of a walk from page to page, as next_url carries it"},
+        metadata={"description": "The state of a walk, as next_url carries it"},
     )
+
+
+class OutputsQuery(OutputSelection):
+    limit = Digits(minimum=1, maximum=1000, load_default=10, metadata={"description": "Items of a page, at most"})
     wait = Digits(
         minimum=0,
         maximum=60,

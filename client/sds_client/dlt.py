@@ -47,6 +47,9 @@ def _changes(group: str, url: str, token: str, filters: dict[str, Any]) -> Itera
     if state.setdefault("filters", asked) != asked:
         raise ValueError(f'the last run of {group} had other filters: run with refresh="drop_resources"')
     with Client(url, token) as client:
+        owner = {"url": client.url, "organization_id": client.token()["organization_id"]}
+        if state.setdefault("owner", owner) != owner:
+            raise ValueError(f'the last run of {group} read another service: run with refresh="drop_resources"')
         start = state.get("position", {"cursor": state.get("cursor", 0)})  # earlier states have the cursor only
         try:
             for items, position in client.changes(group, position=start, **filters):

@@ -84,7 +84,9 @@ class Follower:
             metadata = response.json["metadata"]
             self._at_end = metadata["next_cursor"] is None
             # The filters were applied up to here: often beyond the last item, also on an empty page.
-            applied = int(response.headers.get("X-Cursor", 0)) if self._at_end else metadata["next_cursor"]
+            applied = int(response.headers.get("X-Cursor", self._read)) if self._at_end else metadata["next_cursor"]
+            if applied < self._read:
+                raise self._unknown(applied)
             self._read = max(self._read, applied, *(item["id"] for item in items[-1:]))
             self._walk |= walk_query(metadata)
             if items:
@@ -108,9 +110,19 @@ class Follower:
             self._saved = position
 
     def _expired(self, error: CursorExpired) -> CursorExpired:
+        message = f"the cursor {self._read} is too old to learn of every deletion since: {self._again}"
+        if not self._read:  # cursor 0 is never too old
+            message = "deletions since created_after were forgotten: leave it out, or take a later date"
+        return CursorExpired(error.status, error.problems, message)
+
+    def _unknown(self, last: int) -> ValueError:
+        reason = f"the group has no id above {last}, so the cursor {self._read} is of another database"
+        return ValueError(f"{reason}; was it replaced? Then {self._again}")
+
+    @property
+    def _again(self) -> str:
         first = "" if self._file is None else f"remove {self._file}, "
-        message = f"the cursor {self._read} is too old to learn of every deletion since: {first}empty the copy and "
-        return CursorExpired(error.status, error.problems, f"{message}follow again from cursor 0")
+        return f"{first}empty the copy and follow again from cursor 0"
 
 
 class CursorFile:
@@ -118,17 +130,18 @@ class CursorFile:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path, self._about = path, about
+        self._kept = self._content()
 
     def __str__(self) -> str:
         return str(self._path)
 
     def load(self, default: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the saved position. Raises ValueError for a file that belongs to something else."""
-        try:
-            kept = json.loads(self._path.read_text())
-            position = {"cursor": kept.pop("cursor")} | ({"walk": kept.pop("walk")} if "walk" in kept else {})
-        except FileNotFoundError:
+        if self._kept is None:
             return default
+        try:
+            kept = json.loads(self._kept)
+            position = {"cursor": kept.pop("cursor")} | ({"walk": kept.pop("walk")} if "walk" in kept else {})
         except (ValueError, KeyError, AttributeError):
             raise ValueError(f"{self._path} is not a cursor file") from None
         # Earlier files do not name the service and the organization.
@@ -141,8 +154,17 @@ class CursorFile:
         return position
 
     def save(self, position: Mapping[str, Any]) -> None:
-        """Write the position, durably."""
-        replace_file(self._path, json.dumps({**self._about, **position}).encode())
+        """Write the position, durably. Raises ValueError if somebody else has written the file since."""
+        if self._content() != self._kept:
+            raise ValueError(f"{self._path} was changed by another process: each consumer needs a file of its own")
+        self._kept = json.dumps({**self._about, **position}).encode()
+        replace_file(self._path, self._kept)
+
+    def _content(self) -> bytes | None:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return None
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -116,7 +116,7 @@ class Transport:
         while True:
             try:
                 async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
-                    return Response(response.status, _parse(await response.read()), response.headers)
+                    return Response(response.status, _parse(response, await response.read()), response.headers)
             except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 
@@ -225,10 +225,12 @@ def _lost(error: Exception) -> ClientError:
     return ClientError(0, message=kind)
 
 
-def _parse(text: bytes) -> Any:
+def _parse(response: aiohttp.ClientResponse, text: bytes) -> Any:
     try:
         return json.loads(text)
     except ValueError:
+        if response.content_type == "application/json" and text:
+            raise ConnectionError("the response is cut off") from None  # behind some proxies this looks like its end
         raise ClientError(200, message="the response is not JSON: is this the address of the service?") from None
 
 

@@ -233,7 +233,8 @@ def test_an_export_goes_on_after_broken_connections(
     assert lines(out) == list(client.outputs("group"))
     exports = [line for line in way.requests if "/export" in line]
     cursors = [int(found[1]) for line in exports if (found := re.search(r"cursor=(\d+)", line))]
-    assert len(exports) == 3 and len(cursors) == 2 and cursors[0] < cursors[1]
+    # The last one shows that the one before had not only been cut.
+    assert len(exports) == 4 and cursors == sorted(set(cursors)) and cursors[-1] == lines(out)[-1]["id"]
 
 
 def test_an_export_stopped_by_the_user_goes_on_after_the_last_whole_line(
@@ -319,5 +320,22 @@ def test_a_consumer_that_takes_longer_than_the_patience_continues_after_a_lost_c
             if len(way.requests) == 1:
                 time.sleep(1.2)
     way.close()
-    assert len(way.requests) == 2
+    assert len(way.requests) == 3
     assert [json.loads(line) for line in b"".join(blocks).splitlines()] == list(client.outputs("group"))
+
+
+def test_a_second_export_to_a_file_that_is_being_written_is_refused(
+    client: Client, running: ServiceProcess, tmp_path: Path, capsys: Any
+) -> None:
+    client.push("group", [make_output(n, data={"title": os.urandom(2000).hex()}) for n in range(100)])
+    way = Breaking(running.port, [200_000], stall=True)
+    out, part = tmp_path / "x.ndjson", tmp_path / "x.ndjson.part"
+    command = [sys.executable, "-m", "sds_client", "outputs", "export", "group", "--out", str(out), "--url", way.url]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_until(lambda: part.exists() and part.stat().st_size > 0)
+        before = part.stat().st_size
+        assert main(["outputs", "export", "group", "--out", str(out)]) == 1
+        assert "error: another export to x.ndjson is running" in capsys.readouterr().err
+        assert part.stat().st_size == before
+        process.kill()
+    way.close()

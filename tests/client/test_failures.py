@@ -17,7 +17,7 @@ from aiohttp import web
 
 from sds_client import AsyncClient, ClientError
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
-from tests.support.peer import failure, peer, written
+from tests.support.peer import failure, page, peer, written
 from tests.support.tls import make_certificate
 
 
@@ -270,3 +270,41 @@ async def test_push_sends_while_items_still_come_and_holds_few_of_them() -> None
         await client.push("group", items(), batch_items=10, concurrency=2, on_batch=note)
     assert len(service.requests) == 100
     assert all(ahead - 10 * (n + 1) <= 21 for n, ahead in enumerate(at_each))
+
+
+def streamed(*items: int, cut: bytes = b"") -> Any:
+    """Return a response of unknown length, whose end shows nothing."""
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b"".join(b'{"id": %d}\n' % id for id in items) + cut
+
+    return lambda: web.Response(body=body(), headers={"X-Cursor": "9"})
+
+
+@pytest.mark.parametrize("cut", [b"", b'{"id'], ids=["between lines", "in a line"])
+async def test_an_export_that_a_proxy_cuts_as_if_it_had_ended_is_continued(cut: bytes) -> None:
+    responses = [streamed(1, 2, 3, cut=cut), streamed(4, 5), b'{"id": 6}\n']
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        text = b"".join([block async for block in client.ndjson("group")])
+    assert [json.loads(line)["id"] for line in text.splitlines()] == [1, 2, 3, 4, 5, 6]
+    assert [request.query.get("cursor") for request in service.requests] == [None, "3", "5"]
+
+
+async def test_an_export_beside_a_fast_writer_ends() -> None:
+    responses = [streamed(1, 2, 3), streamed(4, 10), streamed(11)]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        text = b"".join([block async for block in client.ndjson("group")])
+    assert [json.loads(line)["id"] for line in text.splitlines()] == [1, 2, 3, 4, 10]
+
+
+async def test_a_page_that_a_proxy_cuts_is_read_again() -> None:
+    cut = web.Response(text='{"items": [{"id": 1', content_type="application/json")
+    async with peer(lambda: cut, page([])) as service, AsyncClient(service.url, "t") as client:
+        assert [i async for i in client.outputs("group")] == []
+    assert len(service.requests) == 2
+
+
+async def test_a_continued_export_with_deletions_tells_where_it_began() -> None:
+    async with peer(streamed(1, 2), b"") as service, AsyncClient(service.url, "t") as client:
+        assert [block async for block in client.ndjson("group", deleted=True)]
+    assert [request.query.get("walk") for request in service.requests] == [None, "9.0"]

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import subprocess
+import sys
 import threading
 from contextlib import aclosing
 from pathlib import Path
@@ -12,7 +16,7 @@ import pytest
 from aiohttp import web
 
 from sds_client import AsyncClient, Client, CursorExpired
-from tests.support.api import make_outputs
+from tests.support.api import make_output, make_outputs
 from tests.support.peer import failure, page, peer
 from tests.support.processes import ServiceProcess
 
@@ -182,3 +186,36 @@ async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_paus
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(anext(client.follow("group")), 1.5)
     assert 2 <= len(service.requests) <= 8
+
+
+def test_a_cursor_of_a_database_that_was_replaced_is_refused(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "lamps.cursor"
+    client.push("lamps", make_outputs(3))
+    with pytest.raises(ValueError, match="the cursor 5000 is of another database"):
+        list(client.follow("lamps", cursor=5000, cursor_file=file, live=False))
+    assert len(list(client.follow("lamps", cursor_file=file, live=False))) == 3
+
+
+def test_two_consumers_with_one_cursor_file_are_told(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "lamps.cursor"
+    client.push("lamps", make_outputs(3))
+    first = client.follow("lamps", cursor_file=file, live=False)
+    next(first)
+    assert len(list(client.follow("lamps", cursor_file=file, live=False))) == 3
+    with pytest.raises(ValueError, match="was changed by another process"):
+        list(first)
+
+
+async def test_a_date_before_which_deletions_were_forgotten_is_named() -> None:
+    async with peer(failure(410, "cursor_expired")) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(CursorExpired, match="deletions since created_after were forgotten: leave it out"):
+            await anext(client.follow("group", deleted=True, created_after="2020-01-01"))
+
+
+@pytest.mark.usefixtures("environment")
+def test_items_in_any_script_are_written_in_utf_8(client: Client) -> None:
+    client.push("lamps", [make_output(1, data={"title": "机の灯り"})])
+    command = [sys.executable, "-m", "sds_client", "follow", "lamps", "--once"]
+    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
+    assert json.loads(done.stdout)["data"]["title"] == "机の灯り"

@@ -256,3 +256,21 @@ def test_an_item_without_its_key_is_named_by_its_line(client: Client, tmp_path: 
     assert "line 3 of x.csv has no sku, which is one of the key fields" in capsys.readouterr().err
     assert load(tmp_path / "x.csv", text, "--job-id", "j", "--text", "zip") == 1
     assert "there is no column 'zip'" in capsys.readouterr().err
+
+
+def test_an_import_into_a_group_that_was_deleted_begins_again(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "x.ndjson"
+    file.write_text("\n".join([*(json.dumps(make_output(n)) for n in range(3)), "{broken"]))
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    client.delete_group("group")
+    assert main(["outputs", "import", "group", str(file)]) == 1
+    assert client.group("group")["items"] == 3
+
+
+def test_a_csv_with_deletions_is_refused(client: Client, tmp_path: Path, capsys: Any) -> None:
+    client.push("group", [make_output(n) for n in range(2)])
+    client.delete("group", next(iter(client.outputs("group")))["output_id"])
+    file = tmp_path / "x.csv"
+    assert main(["outputs", "export", "group", "--deleted", "--out", str(file)]) == 0
+    assert main(["outputs", "import", "copy", str(file)]) == 1
+    assert "is a deletion, not an item: export without --deleted" in capsys.readouterr().err

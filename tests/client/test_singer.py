@@ -52,3 +52,14 @@ def test_a_second_run_from_the_state_has_only_changes_and_deletions(
     assert (changed["record"]["key_hash"], changed["record"]["data"]["title"]) == ("key-0", "Changed 0")
     assert "_sdc_deleted_at" not in changed["record"]
     assert (deleted["record"]["key_hash"], bool(deleted["record"]["_sdc_deleted_at"])) == ("key-2", True)
+
+
+def test_the_state_of_another_organization_is_refused(
+    client: Client, other_token: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.push("lamps", make_outputs(3))
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(messages(capsys)[-1]["value"]))
+    monkeypatch.setenv("SDS_TOKEN", other_token)
+    assert main(["singer", "lamps", "--state", str(state)]) == 1
+    assert f"{state} is the state of organization" in capsys.readouterr().err

@@ -94,4 +94,4 @@ def test_each_type_has_the_fields_of_its_schema(kind: Any, schema: type[Schema])
 
 def test_the_filters_are_those_of_the_api() -> None:
     names = {field.data_key or name for name, field in outputs.OutputSelection().fields.items()}
-    assert {*types.ReadOptions.__annotations__, "cursor", "order", "deleted"} == names
+    assert {*types.ReadOptions.__annotations__, "cursor", "order", "deleted", "walk"} == names

@@ -319,7 +319,7 @@ def test_descriptions_are_text_without_indentation() -> None:
             "GET",
             "/v1/outputs/{group_id}/export",
             "job_id created_after url limit cursor country region is_approved key_hash order "
-            "deleted fields change missing where rejected format "
+            "deleted fields walk change missing where rejected format "
             "follow safe",
         ),
         (

@@ -75,9 +75,12 @@ def items(file: BinaryIO, kinds: dict[str, Callable[[str], Any]]) -> Iterator[tu
     rows = _rows(file)
     next(rows, None)
     fields = _own_fields(kinds)
+    marks = "deleted" if fields is _FIELDS else None  # the column of an export with deletions
     for line, row in rows:
         item: dict[str, Any] = {"data": {}}
         for (name, kind), cell in zip(kinds.items(), row, strict=True):
+            if cell and name == marks:
+                raise CsvError(f"line {line} is a deletion, not an item: export without --deleted")
             if cell:
                 path = name if name.split(".")[0] in fields else f"data.{name}"
                 _put(item, path.split("."), kind(cell), f"line {line}: {name}")

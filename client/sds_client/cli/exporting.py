@@ -8,8 +8,9 @@ import json
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from sds_client.cli import printing, tables
 from sds_client.cli.errors import NothingFoundError, UsageError
@@ -18,6 +19,9 @@ from sds_client.paths import read_query
 from sds_client.sync import Client
 
 _BLOCK = 1024 * 1024
+fcntl: Any = None  # Windows has none
+with suppress(ImportError):
+    import fcntl
 
 
 def export(
@@ -32,6 +36,45 @@ def export(
     """
     _check_name(out)
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
+    try:
+        with part.open("ab") as lock:
+            _lock(lock, out)
+            count, progress = _gather(client, group, part, about, options, deleted)
+            if not count:
+                raise NothingFoundError(_nothing(client, group, options))
+            _finish(part, out, safe)
+    except _InUse:
+        raise
+    except BaseException:
+        # An empty part is useless; a part with lines makes the next export shorter.
+        if part.exists() and not part.stat().st_size:
+            part.unlink()
+        if not part.exists():
+            about.unlink(missing_ok=True)
+        raise
+    part.unlink(missing_ok=True)
+    about.unlink()
+    progress.finish(f"wrote {out.name}")
+    return count
+
+
+class _InUse(ValueError):
+    """Raised when another process writes the same file."""
+
+
+def _lock(part: IO[bytes], out: Path) -> None:
+    """Keep other processes from writing the same part, until it is closed. Raises _InUse while one does."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _InUse(f"another export to {out.name} is running") from None
+
+
+def _gather(
+    client: Client, group: str, part: Path, about: Path, options: Mapping[str, Any], deleted: bool
+) -> tuple[int, Progress]:
+    """Write the lines of a group to a part, after those that are there already; return how many there are then."""
     query, organization = read_query(options), client.token()["organization_id"]
     query |= {"deleted": "true"} if deleted else {}
     asked = json.dumps({"url": client.url, "organization_id": organization, "group": group, "query": query})
@@ -44,27 +87,13 @@ def export(
             printing.tell(f"continuing {part.name} of {written}, {printing.count(count, 'item')}\n")
     total = None if query else client.group(group)["items"]
     progress = Progress(f"export of {group}", count)
-    try:
-        with part.open("ab" if cursor else "wb") as file:
-            about.write_text(asked)
-            for block in client.ndjson(group, cursor=cursor, deleted=deleted, **options):
-                file.write(block)
-                count += block.count(b"\n")
-                progress.update(count, count / total if total else None)
-        if not count:
-            raise NothingFoundError(_nothing(client, group, options))
-        _finish(part, out, safe)
-    except BaseException:
-        # An empty part is useless; a part with lines makes the next export shorter.
-        if part.exists() and not part.stat().st_size:
-            part.unlink()
-        if not part.exists():
-            about.unlink(missing_ok=True)
-        raise
-    part.unlink(missing_ok=True)
-    about.unlink()
-    progress.finish(f"wrote {out.name}")
-    return count
+    with part.open("ab" if cursor else "wb") as file:
+        about.write_text(asked)
+        for block in client.ndjson(group, cursor=cursor, deleted=deleted, **options):
+            file.write(block)
+            count += block.count(b"\n")
+            progress.update(count, count / total if total else None)
+    return count, progress
 
 
 def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any], *, deleted: bool = False) -> int:

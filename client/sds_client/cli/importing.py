@@ -56,6 +56,8 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
     identity = f"{target}\0{status.st_size}\0{status.st_mtime_ns}\0{completion}\0{text_columns}"
     kept = file.with_name(f"{file.name}.{hashlib.sha256(identity.encode()).hexdigest()[:12]}.import")
     done = int(kept.read_text()) if kept.exists() else 0
+    if done and _is_empty(client, group):
+        done = 0  # what was stored has been deleted
     if done:
         tell(f"continuing the import of {modified(kept)} after {count(done, 'item')}\n")
     source = _Source(file, done, completion, text_columns)
@@ -79,6 +81,16 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
     kept.unlink(missing_ok=True)
     progress.finish(f"{pushed.created:,} created, {pushed.updated:,} updated, {pushed.unchanged:,} unchanged")
     return pushed
+
+
+def _is_empty(client: Client, group: str) -> bool:
+    """Return whether a group has no items; a token without the scope `read` cannot tell."""
+    try:
+        return client.group(group)["items"] == 0
+    except ClientError as error:
+        if error.status != 403:
+            raise
+        return False
 
 
 def _owner(client: Client) -> int | str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import closing
@@ -12,7 +11,7 @@ from typing import Any, cast
 
 from sds_client.cli import exporting, importing
 from sds_client.cli.errors import UsageError
-from sds_client.cli.printing import Result, discard
+from sds_client.cli.printing import Result, discard, print_json
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.following import replace_file
@@ -269,7 +268,7 @@ def follow_group(
     try:
         with closing(following):
             for item in following:
-                sys.stdout.write(json.dumps(item, ensure_ascii=False, separators=(",", ":")) + "\n")
+                print_json(item)
                 sys.stdout.flush()
     except BrokenPipeError:
         if cursor_file is None:

@@ -32,6 +32,11 @@ def show(result: Result, as_json: bool) -> None:
         print(text)
 
 
+def print_json(value: Any) -> None:
+    """Write a value to standard output as one line, in UTF-8 whatever the system's encoding is."""
+    sys.stdout.buffer.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
 def tell(text: str, stream: TextIO | None = None) -> None:
     """Write to standard error. A reader that has left, or a full disk, does not end the work."""
     stream = stream or sys.stderr

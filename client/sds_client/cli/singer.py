@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+from sds_client.cli.printing import print_json
 from sds_client.cli.running import command
 from sds_client.sync import Client
 
@@ -45,27 +45,31 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
 
 @command
 def singer(client: Client, group: list[str], state: Path | None) -> None:
-    positions = _positions(state) if state and state.exists() else {}
+    owner = {"url": client.url, "organization_id": client.token()["organization_id"]}
+    positions = _positions(state, owner) if state and state.exists() else {}
     for name in group:
-        _print({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
+        print_json({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
         printed = None
         for items, position in client.changes(name, position=positions.get(name)):
             for item in items:
-                _print({"type": "RECORD", "stream": name, "record": _record(dict(item))})
+                print_json({"type": "RECORD", "stream": name, "record": _record(dict(item))})
             if position != printed:
                 positions[name] = printed = position
-                _print({"type": "STATE", "value": {"positions": positions}})
+                print_json({"type": "STATE", "value": {**owner, "positions": positions}})
 
 
-def _positions(state: Path) -> dict[str, Any]:
-    """Return the position of each group. Raises ValueError for a file that holds no state."""
+def _positions(state: Path, owner: dict[str, Any]) -> dict[str, Any]:
+    """Return the position of each group. Raises ValueError for a file that holds no state, or one of another owner."""
     try:
         kept = json.loads(state.read_text())
         earlier = {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()}
         positions: dict[str, Any] = kept.get("positions", earlier)
+        kept_of = {name: kept.get(name, value) for name, value in owner.items()}  # earlier states do not name it
     except (ValueError, AttributeError):
         message = f"{state} must hold the value of the last STATE message"
         raise ValueError(f"{message}; without the file, everything is read again") from None
+    if kept_of != owner:
+        raise ValueError(f"{state} is the state of organization {kept_of['organization_id']} of {kept_of['url']}")
     return positions
 
 
@@ -73,7 +77,3 @@ def _record(item: dict[str, Any]) -> dict[str, Any]:
     if item.pop("deleted", False):
         item["_sdc_deleted_at"] = item["update_date"]
     return item
-
-
-def _print(message: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(message, ensure_ascii=False, separators=(",", ":")) + "\n")

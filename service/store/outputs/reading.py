@@ -91,6 +91,8 @@ class Reading:
     async def _page(self, group: Group, query: Query, found: Found, watermark: Watermark, latest: Watermark) -> Page:
         """Return the documents found below a watermark as a page, with the state of its walk."""
         next_cursor, checkpoint = found.next, max(query.cursor, watermark.version)
+        if query.cursor > latest.allocated:  # of another database
+            checkpoint = watermark.version
         if next_cursor is not None:
             checkpoint = next_cursor
         elif not query.newest_first and await self._has_moved_on(group, query, watermark, latest):
