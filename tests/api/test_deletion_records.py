@@ -189,6 +189,20 @@ async def test_a_reader_that_came_too_late_starts_again(admin: Api, store: Store
     assert await walk(admin, "/v1/outputs/shop?cursor=1") == three[2:]
 
 
+async def test_an_export_that_was_cut_continues_over_what_has_aged_out(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    for item in three[:2]:
+        await delete(admin, item)
+    await age_out(store, admin.organization_id)
+    whole = await admin.get("/v1/outputs/shop/export?deleted=true")
+    first, *rest = [json.loads(line)["id"] for line in whole.body.splitlines()]
+    path = f"/v1/outputs/shop/export?deleted=true&cursor={first}"
+    assert (await admin.get(path)).status == 410
+    continued = await admin.get(f"{path}&walk={whole.headers['X-Cursor']}.0")
+    assert [json.loads(line)["id"] for line in continued.body.splitlines()] == rest
+
+
 async def test_newest_first_goes_back_over_what_has_aged_out(
     admin: Api, store: Store, three: list[dict[str, Any]]
 ) -> None:

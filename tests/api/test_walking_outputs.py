@@ -187,3 +187,11 @@ async def test_a_page_is_as_long_as_requested_although_its_items_are_larger_than
     for query, count in (("limit=10", 10), ("limit=10&cursor=15", 10), ("limit=10&cursor=20", 10), ("limit=40", 40)):
         await api.ok(f"{PATH}?limit=2")  # small ones only
         assert len((await api.ok(f"{PATH}?{query}"))["items"]) == count
+
+
+async def test_a_cursor_that_the_group_never_had_shows_in_the_checkpoint(api: Api) -> None:
+    await api.ok(PATH, [make_output(n) for n in range(3)])
+    last = (await api.ok(PATH))["items"][-1]["id"]
+    for cursor, checkpoint in ((0, last), (last, last), (last + 1000, last)):
+        response = await api.get(f"{PATH}?cursor={cursor}")
+        assert (response.status, response.headers["X-Cursor"]) == (200, str(checkpoint))
