@@ -82,7 +82,7 @@ class BrowserState(SealedRecords):
     # -- reading -----------------------------------------------------------------------------
 
     def records(self, organization_id: int, selection: Selection = ALL, *, extra: bool = False) -> AsyncIterator[Chunk]:
-        """Yield the records in a stable order, about a megabyte at a time, with their `extra` if wanted."""
+        """Yield the records in a stable order, some at a time, with their `extra` if wanted."""
         self._indexes.require(self.name)
         return self._chunks(organization_id, selection, None, None, extra)
 

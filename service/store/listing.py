@@ -1,4 +1,4 @@
-"""Lists of any length: read about a megabyte at a time, each chunk continued after the last key."""
+"""Lists of any length: read about 256 KB at a time, each chunk continued after the last key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass
 from typing import Any
 
-BATCH_BYTES = 1024 * 1024
+BATCH_BYTES = 256 * 1024
 _FIRST_RECORDS = 100
 _MAX_RECORDS = 5000
 # The server ends a reply at 16 MB: a reply below this size with fewer records than requested is the last.

@@ -97,7 +97,7 @@ class Reviews:
 
     @streamed
     async def _chunks(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Chunk]:
-        """Yield the reviews of a pipeline's keys, about a megabyte at a time: a comment may be 256 KB."""
+        """Yield the reviews of a pipeline's keys, some at a time: a comment may be 256 KB."""
         found, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
         while keys := await found.to_list(_READ):
             while keys:
