@@ -19,6 +19,8 @@ from sds_client.types import Deletion, Output
 WAIT = 30
 # A service that is stopping ends the waiting at once: seconds before it is asked again.
 _MIN_WAIT = 0.25
+# Seconds after which a group that does not know the cursor is asked again.
+_DOUBT_SECONDS = 2.0
 # Seconds of items, or one page, that a kill may repeat.
 _SAVE_EVERY = 1.0
 
@@ -34,6 +36,7 @@ class Follower:
         self,
         transport: Transport,
         group: str,
+        *,
         cursor_file: str | os.PathLike[str] | None,
         owner: int | None,
         live: bool,
@@ -67,6 +70,7 @@ class Follower:
 
     async def page(self) -> list[Output | Deletion] | None:
         """Return the next page that has items, waiting for one; None at the end when it is not live."""
+        is_doubtful = False
         while True:
             self._taken = self._read  # the consumer came back: it has taken all of the last page
             if self._at_end:
@@ -82,11 +86,17 @@ class Follower:
                 raise self._expired(error) from None
             items: list[Output | Deletion] = response.json["items"]
             metadata = response.json["metadata"]
-            self._at_end = metadata["next_cursor"] is None
+            at_end = metadata["next_cursor"] is None
             # The filters were applied up to here: often beyond the last item, also on an empty page.
-            applied = int(response.headers.get("X-Cursor", self._read)) if self._at_end else metadata["next_cursor"]
+            applied = int(response.headers.get("X-Cursor", self._read)) if at_end else metadata["next_cursor"]
             if applied < self._read:
-                raise self._unknown(applied)
+                if is_doubtful:
+                    raise self._unknown(applied)
+                # After a failover, a new primary may not know its newest ids for a moment.
+                is_doubtful = True
+                await asyncio.sleep(_DOUBT_SECONDS)
+                continue
+            self._at_end = at_end
             self._read = max(self._read, applied, *(item["id"] for item in items[-1:]))
             self._walk |= walk_query(metadata)
             if items:
@@ -157,8 +167,9 @@ class CursorFile:
         """Write the position, durably. Raises ValueError if somebody else has written the file since."""
         if self._content() != self._kept:
             raise ValueError(f"{self._path} was changed by another process: each consumer needs a file of its own")
-        self._kept = json.dumps({**self._about, **position}).encode()
-        replace_file(self._path, self._kept)
+        content = json.dumps({**self._about, **position}).encode()
+        replace_file(self._path, content)
+        self._kept = content
 
     def _content(self) -> bytes | None:
         try:

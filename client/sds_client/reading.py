@@ -56,7 +56,7 @@ async def export(
 
     After a lost connection it continues after the last line that was received. Behind some proxies a lost connection
     looks like the end, unless the response has a length, as a short one has. So it asks again after any other, until
-    the end that the second response has named.
+    nothing comes, or up to the end that the second response has named.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
     wait = _SEARCH_SECONDS if query.keys() - {"format", "fields"} else 0.0

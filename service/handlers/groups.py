@@ -103,7 +103,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     if not more:
         await store.reviews.remove(group)
         there = await store.groups.one(group)
-        if there["last_change"] is not None:  # not deleted before
+        if there["last_change"] is not None and there["last_id"]:  # it had items, and was not deleted before
             await store.webhooks.group_removed(group, there["last_id"])
         await store.groups.remove(group)
     return await json_response(request, {"deleted": deleted, "more": more})

@@ -64,9 +64,9 @@ async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -
 async def select_jobs(
     request: web.Request, group: Group, loaded: dict[str, Any], *, named: bool = False
 ) -> dict[str, Any]:
-    """Return loaded filters with `change` in the store's terms: an item that a job did not see is another job's.
+    """Return loaded filters with `change=missing` as a filter of jobs: items that a job did not see belong to others.
 
-    Those jobs are `named` for a deletion: a job that begins meanwhile must not be one of them.
+    For a deletion these jobs are `named` one by one, so that a job that begins meanwhile is not among them.
     """
     if loaded["change"] is None:
         return loaded
@@ -149,7 +149,7 @@ async def _parts(
 ) -> AsyncGenerator[bytes, None]:
     """Yield a page of many bytes about a megabyte at a time, beginning with its first part.
 
-    A response that is complete before it is sent has the checkpoint of its last part, a longer one of an earlier part.
+    `X-Cursor` is the checkpoint of the last part if the response is complete before it is sent, else of an earlier one.
     """
     outputs = request.app[STORE].outputs
     rendered, left, size = PageText(), query.limit, 0

@@ -28,7 +28,7 @@ from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query
-from service.store.outputs.comparing import Comparings
+from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.door import ItemTooLarge
@@ -133,9 +133,9 @@ class Store:
         self.layout = Layout(database, self.indexes)
         self.watch = Watch(database)
         self.jobs = Jobs(database, self.indexes)
-        comparings = Comparings(database)
-        self.groups = Groups(database, self.jobs, comparings, self.indexes)
-        self.outputs = Outputs(database, self.jobs, comparings, self.indexes, self.watch, settings)
+        comparing = ComparingCache(database)
+        self.groups = Groups(database, self.jobs, comparing, self.indexes)
+        self.outputs = Outputs(database, self.jobs, comparing, self.indexes, self.watch, settings)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)

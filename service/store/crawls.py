@@ -48,7 +48,7 @@ _DELETED_AT_ONCE = 200
 # If nobody is told of an ended job by then, the process that ended it has died.
 _LATE = timedelta(seconds=30)
 _TOLD_AT_ONCE = 100
-_STOCK = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
+_OUTCOME = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
 
 # Given the paths that must be described, however many there are.
 Describe = Callable[[Iterable[str]], Awaitable[list[Field]]]
@@ -66,7 +66,7 @@ class Crawls:
         self._database, self._indexes = database, indexes
 
     @stored
-    async def declare(self, group: Group, job_id: str, said: Record) -> Record:
+    async def declare(self, group: Group, job_id: str, requested: Record) -> Record:
         """Set the series of a job, or its state to running or failed; return it. Creates the job if needed.
 
         Returns an empty record if its group is deleted meanwhile.
@@ -75,25 +75,25 @@ class Crawls:
         self._indexes.require("groups", "jobs")
         job = group.owner | {"job_id": job_id} | EXISTS
         await self._ensure(group, job)
-        changes: Record = {"series": said["series"]} if "series" in said else {}
+        changes: Record = {"series": requested["series"]} if "series" in requested else {}
         running: Record = {
             "$set": {**changes, "state": "running"},
-            "$unset": dict.fromkeys(_STOCK, ""),
+            "$unset": dict.fromkeys(_OUTCOME, ""),
             "$inc": {"reopened": 1},
         }
-        if said["state"] == "running":
+        if requested["state"] == "running":
             await self._jobs.update_one({**job, "state": {"$in": ["finished", "failed"]}}, running)
-        elif said["state"] == "failed":
+        elif requested["state"] == "failed":
             ended = {**changes, "state": "failed", "finish_date": now(), "untold": True}
-            stock = {name: "" for name in _STOCK if name not in ended}
-            await self._jobs.update_one({**job, "state": {"$ne": "failed"}}, {"$set": ended, "$unset": stock})
+            earlier = {name: "" for name in _OUTCOME if name not in ended}
+            await self._jobs.update_one({**job, "state": {"$ne": "failed"}}, {"$set": ended, "$unset": earlier})
         if changes:
-            other = {**job, "series": {"$ne": said["series"]}}
+            other = {**job, "series": {"$ne": requested["series"]}}
             await self._jobs.update_one({**other, "state": {"$ne": "finished"}}, {"$set": changes})
-            if said["state"] == "finished":
+            if requested["state"] == "finished":
                 # In another series other items are missing: it must be judged again before they are deleted.
                 await self._jobs.update_one({**other, "state": "finished"}, running)
-        if said["state"] != "finished":
+        if requested["state"] != "finished":
             await self._forget_verdict(group.owner, job_id)
         found: Record = await self._jobs.find_one(job) or {}
         return found
@@ -141,7 +141,7 @@ class Crawls:
             fill_before=None if before is None else fill_before,
         )
         verdict = judge(rules, facts)
-        stock = {
+        outcome = {
             "state": "finished",
             "finish_date": await server_time(self._database),
             "missing": missing,
@@ -154,7 +154,7 @@ class Crawls:
         }
         read = {name: job.get(name) for name in ("series", "reopened")}
         same = {**where, **read, "state": {"$ne": "finished"}}
-        found = await self._jobs.find_one_and_update(same, {"$set": stock}, return_document=ReturnDocument.AFTER)
+        found = await self._jobs.find_one_and_update(same, {"$set": outcome}, return_document=ReturnDocument.AFTER)
         ended: Record = found or await self._jobs.find_one(where) or {}
         if ended and ended.get("state") not in ("finished", "failed"):
             raise StoreUnavailable("the job was changed meanwhile")
@@ -183,6 +183,8 @@ class Crawls:
                 await self._note_verdict(group.owner, job)
             if await self._jobs.find_one(ended, ["_id"]) is None:  # it runs again, or its group was deleted
                 await self._forget_verdict(group.owner, job["job_id"])
+                unlisted = {**group.owner, "last_id": None, "jobs": 0}
+                await self._groups.update_one(unlisted, {"$unset": {"last_change": ""}})
                 return
             await self._webhooks.job_finished(group, served(job))
             await self._jobs.update_one(ended, {"$unset": {"untold": ""}})

@@ -16,7 +16,7 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.listing import Chunk, Key, Listing, after
-from service.store.outputs.comparing import Comparings
+from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.counts import RECOUNT
 
 # Groups listed at once, each with up to 30 days: about 1 MB.
@@ -39,11 +39,11 @@ _FIELDS: dict[str, Any] = {
 class Groups:
     """The groups of an organization, with their counts."""
 
-    def __init__(self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes) -> None:
+    def __init__(self, database: Database, jobs: Jobs, comparing: ComparingCache, indexes: Indexes) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE, read_concern=MAJORITY)
         self._versions: Collection = database.get_collection("versions", write_concern=COMMITTED)
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._jobs, self._comparings, self._indexes = jobs, comparings, indexes
+        self._jobs, self._comparing, self._indexes = jobs, comparing, indexes
 
     @stored
     async def listing(self, organization_id: int, since: str, limit: int | None, cursor: Key | None) -> Listing:
@@ -119,7 +119,7 @@ class Groups:
         if "retention_days" in settings:
             update.append({"$unset": ["retention_at", "retention_id"]})
         await upsert(lambda: self._groups.update_one(group.owner, update, upsert=True))
-        self._comparings.forget(group)
+        self._comparing.forget(group)
 
     @stored
     async def remove(self, group: Group) -> None:
@@ -135,7 +135,7 @@ class Groups:
         gone = dict.fromkeys(("last_change", "retention_days", *_SETTINGS), "")
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
-        self._comparings.forget(group)
+        self._comparing.forget(group)
         await self._versions.delete_many(owner)  # only now: without the settings, writes keep no more of them
         await self._groups.update_one(written, again)
 

@@ -25,7 +25,7 @@ JOB_COUNTS = ("items", "created", "changed", "unchanged")
 ELSEWHERE = "elsewhere"
 # Jobs in memory at once.
 _AT_ONCE = 50
-# What a job has, unless it is only kept after the deletion of its group.
+# Matches jobs that exist; what is kept of those of a deleted group has no `first_move`.
 EXISTS = {"first_move": {"$exists": True}}
 # The fields that are kept of a job when its group is deleted, so that a late move is refused.
 _REMOVED = {"organization_id": 1, "group_id": 1, "job_id": 1, "move": 1}

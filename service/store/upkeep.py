@@ -31,7 +31,7 @@ log = logging.getLogger("service.store")
 # Groups that one pass looks at, and how long a process reserves one.
 _GROUPS_PER_PASS = 100
 _CLAIM = timedelta(seconds=20)
-# For a group that is to be recounted: if the process dies, its jobs cannot be finished for so long.
+# A claim for a recount lasts longer. If its process dies, no job of the group can be finished until the claim ends.
 _CLAIM_PER_ITEM, _MAX_CLAIM = timedelta(microseconds=50), timedelta(minutes=3)
 # Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sds_client import AsyncClient, Client, CursorExpired
+from sds_client import AsyncClient, Client, CursorExpired, following
 from tests.support.api import make_output, make_outputs
 from tests.support.peer import failure, page, peer
 from tests.support.processes import ServiceProcess
@@ -188,7 +188,10 @@ async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_paus
     assert 2 <= len(service.requests) <= 8
 
 
-def test_a_cursor_of_a_database_that_was_replaced_is_refused(client: Client, tmp_path: Path) -> None:
+def test_a_cursor_of_a_database_that_was_replaced_is_refused(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "_DOUBT_SECONDS", 0.01)
     file = tmp_path / "lamps.cursor"
     client.push("lamps", make_outputs(3))
     with pytest.raises(ValueError, match="the cursor 5000 is of another database"):

@@ -84,6 +84,21 @@ async def test_a_reader_in_the_middle_of_what_was_read_gets_the_rest_of_it(
         assert first.position == second.position >= written[-1]["id"]
 
 
+async def test_a_reader_with_a_cursor_that_the_group_never_had_leaves_nobody_behind(
+    store: Store, group: Group, gate: OpenGate
+) -> None:
+    (written,) = await group.write(store, make_output(0))
+    with reading(store, group, gate, 10**15) as lost:
+        waiting = asyncio.ensure_future(lost.next(SOON))
+        await until_waiting(store, 1)
+        await asyncio.sleep(0.2)  # the tail has looked for something new
+        with reading(store, group, gate, written["id"]) as reader:
+            assert await reader.next(0.2) is None, "not Behind"
+            await group.write(store, make_output(1))
+            assert keys(await reader.next(SOON)) == ["key-1"]
+        waiting.cancel()
+
+
 async def test_a_form_that_cannot_be_cut_is_read_by_the_reader_itself(
     store: Store, group: Group, gate: OpenGate
 ) -> None:

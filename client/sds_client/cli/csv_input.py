@@ -79,9 +79,10 @@ def items(file: BinaryIO, kinds: dict[str, Callable[[str], Any]]) -> Iterator[tu
     for line, row in rows:
         item: dict[str, Any] = {"data": {}}
         for (name, kind), cell in zip(kinds.items(), row, strict=True):
-            if cell and name == marks:
-                raise CsvError(f"line {line} is a deletion, not an item: export without --deleted")
-            if cell:
+            if name == marks:
+                if cell.lower() == "true":
+                    raise CsvError(f"line {line} is a deletion, not an item: export without --deleted")
+            elif cell:
                 path = name if name.split(".")[0] in fields else f"data.{name}"
                 _put(item, path.split("."), kind(cell), f"line {line}: {name}")
         yield line, item

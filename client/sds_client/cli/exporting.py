@@ -7,10 +7,10 @@ import gzip
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sds_client.cli import printing, tables
 from sds_client.cli.errors import NothingFoundError, UsageError
@@ -36,39 +36,39 @@ def export(
     """
     _check_name(out)
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
-    try:
-        with part.open("ab") as lock:
-            _lock(lock, out)
+    with _alone(part, out):
+        try:
             count, progress = _gather(client, group, part, about, options, deleted)
             if not count:
                 raise NothingFoundError(_nothing(client, group, options))
             _finish(part, out, safe)
-    except _InUse:
-        raise
-    except BaseException:
-        # An empty part is useless; a part with lines makes the next export shorter.
-        if part.exists() and not part.stat().st_size:
-            part.unlink()
-        if not part.exists():
-            about.unlink(missing_ok=True)
-        raise
-    part.unlink(missing_ok=True)
-    about.unlink()
+        except BaseException:
+            # An empty part is useless; a part with lines makes the next export shorter.
+            if part.exists() and not part.stat().st_size:
+                part.unlink()
+            if not part.exists():
+                about.unlink(missing_ok=True)
+            raise
+        part.unlink(missing_ok=True)
+        about.unlink()
     progress.finish(f"wrote {out.name}")
     return count
 
 
-class _InUse(ValueError):
-    """Raised when another process writes the same file."""
-
-
-def _lock(part: IO[bytes], out: Path) -> None:
-    """Keep other processes from writing the same part, until it is closed. Raises _InUse while one does."""
-    if fcntl is not None:
+@contextmanager
+def _alone(part: Path, out: Path) -> Iterator[None]:
+    """Keep other processes from writing the same part. Raises ValueError while one does."""
+    if fcntl is None:
+        yield
+        return
+    with part.open("ab") as file:
         try:
-            fcntl.flock(part, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise _InUse(f"another export to {out.name} is running") from None
+            raise ValueError(f"another export to {out.name} is running") from None
+        except OSError:
+            pass  # a file system without locks
+        yield
 
 
 def _gather(

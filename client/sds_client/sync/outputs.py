@@ -132,7 +132,17 @@ class Outputs(Base):
         start, owner = {"cursor": cursor}, None
         if cursor_file is not None:
             owner = (self._wait(self._transport.call("GET", "/v1/token"))).json["organization_id"]
-        with Follower(self._transport, group, cursor_file, owner, live, start, page_size, deleted, options) as follower:
+        with Follower(
+            self._transport,
+            group,
+            cursor_file=cursor_file,
+            owner=owner,
+            live=live,
+            position=start,
+            page_size=page_size,
+            deleted=deleted,
+            options=options,
+        ) as follower:
             while (page := self._wait(follower.page())) is not None:
                 for item in page:
                     yield item
@@ -149,10 +159,20 @@ class Outputs(Base):
         """Yield pages of what is new, changed or deleted, to the present end, each with the position after it.
 
         For a consumer that keeps the position itself, as JSON: given as `position`, reading continues there. The last
-        page is empty; its position is beyond all to which the filters were applied.
+        page is empty: its position is after the items that the filters left out.
         """
         start = position or {"cursor": 0}
-        follower = Follower(self._transport, group, None, None, False, start, page_size, True, options)
+        follower = Follower(
+            self._transport,
+            group,
+            cursor_file=None,
+            owner=None,
+            live=False,
+            position=start,
+            page_size=page_size,
+            deleted=True,
+            options=options,
+        )
         while (page := self._wait(follower.page())) is not None:
             yield page, follower.position
         yield [], follower.position

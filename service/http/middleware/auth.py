@@ -41,7 +41,7 @@ def _malformed() -> ApiError:
     return _refused("auth_invalid", "The token is malformed")
 
 
-def _ended() -> ApiError:
+def _not_valid() -> ApiError:
     return _refused("auth_invalid", "The token is unknown, expired or revoked")
 
 
@@ -54,7 +54,7 @@ class Authenticator:
         self._cache: Bounded[str, tuple[float, Token]] = Bounded(_MAX_CACHED)
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
         self._unknown = 0
-        # Digest -> its requests that are reading now.
+        # Digest -> the open `while_valid` blocks of its requests.
         self._lasting: dict[str, set[asyncio.Timeout]] = {}
 
     async def token(self, header: list[str]) -> Token:
@@ -69,7 +69,7 @@ class Authenticator:
             raise _malformed()
         token = await self._find(secret)
         if token is None or not token.valid_at(datetime.now(UTC)):
-            raise _ended()
+            raise _not_valid()
         return token
 
     async def _find(self, secret: str) -> Token | None:
@@ -101,7 +101,7 @@ class Authenticator:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise _ended() from None
+            raise _not_valid() from None
         finally:
             scopes.discard(scope)
             if not scopes:

@@ -192,7 +192,7 @@ class Admission:
     async def beginning(self) -> AsyncIterator[None]:
         """Hold a place among those that read their first piece, when it is this organization's turn.
 
-        The wait counts as time of the database: while that is stalled, nobody waits for longer than for the database.
+        The wait counts against the time that the request has for the database, and ends with it.
         """
         async with in_time():
             await self._limits.beginning.take_in_turn(self._holder)

@@ -54,7 +54,7 @@ async function refresh(view, signal) {
   put(view.lead, stats.items
     ? `${many(stats.items, "item")} from ${many(stats.jobs, "job")} · ${count(stats.approved)} approved (${percent(stats.approved / stats.items)}) · last change `
     : stats.last_id > 0 ? `All items of this group were deleted${stats.last_change ? " · last change " : ""}` : "Nothing has been written to this group, or it belongs to another organization.",
-  stats.last_change ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
+  stats.last_change && stats.last_id > 0 ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
   view.spark.hidden = !stats.items;
   put(view.spark, spark(stats.days));
   return stats;

@@ -17,7 +17,7 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs.changes import Delete, Patch, Result
-from service.store.outputs.comparing import Comparings
+from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import Page
 from service.store.outputs.door import Door, Put
 from service.store.outputs.ids import Ids
@@ -53,7 +53,13 @@ class Outputs(Reading):
     """Reads and writes the outputs of a group."""
 
     def __init__(
-        self, database: Database, jobs: Jobs, comparings: Comparings, indexes: Indexes, watch: Watch, settings: Settings
+        self,
+        database: Database,
+        jobs: Jobs,
+        comparing: ComparingCache,
+        indexes: Indexes,
+        watch: Watch,
+        settings: Settings,
     ) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
@@ -63,8 +69,8 @@ class Outputs(Reading):
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
-        self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparings, settings)
-        self._comparings = comparings
+        self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparing, settings)
+        self._comparing = comparing
         self._tails = Tails(self, watch, settings.mongo_timeout)
 
     def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
@@ -76,7 +82,7 @@ class Outputs(Reading):
 
     async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:
         """Return a function that encodes one validated item of a group for `write`. Raises ItemTooLarge."""
-        return Door(group, self._max_item_bytes, await self._comparings.of(group)).encode
+        return Door(group, self._max_item_bytes, await self._comparing.of(group)).encode
 
     async def write(self, group: Group, items: list[Put]) -> list[Result]:
         """Create, update or leave unchanged each item by its key; return the results in order.

@@ -301,7 +301,7 @@ class Plan:
 
 
 def measure(known: Known) -> Known:
-    """Return the fields of a stored item with the size of what a patch of its tags leaves as it is."""
+    """Replace the content of a stored item, in place, by the size of what a patch of its tags leaves as it is."""
     url, data, files = known.pop("source_url"), known.pop("data"), known.pop("files")
     # Without what the service may have added.
     sent = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]

@@ -37,8 +37,8 @@ class Comparing(NamedTuple):
 PLAIN = Comparing()
 
 
-class Comparings:
-    """The settings of the groups that this process writes: read once, then as each turn shows them."""
+class ComparingCache:
+    """A cache of the settings of groups, which every turn refreshes."""
 
     def __init__(self, database: Database) -> None:
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
@@ -47,13 +47,13 @@ class Comparings:
     async def of(self, group: Group) -> Comparing:
         """Return the settings of a group."""
         known = self._known.get(group)
-        return known if known is not None else self.saw(group, await self._read(group))
+        return known if known is not None else self.refresh(group, await self._read(group))
 
     @stored
     async def _read(self, group: Group) -> dict[str, Any]:
         return await self._groups.find_one(group.owner, FIELDS) or {}
 
-    def saw(self, group: Group, document: dict[str, Any]) -> Comparing:
+    def refresh(self, group: Group, document: dict[str, Any]) -> Comparing:
         """Remember the settings in a group's document."""
         self._known[group] = comparing = Comparing.of(document)
         return comparing

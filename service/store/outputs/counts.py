@@ -1,9 +1,8 @@
 """What a batch changes in the counts of its group, its jobs and its day.
 
-A job has `created` or `changed` an item or found it `unchanged`; stored as `change` in the item's document.
-If one job writes an item several times, `created` and `changed` stay, and `unchanged` may become `changed`. So the
-counts of a job are numbers of items, and `change=` lists exactly those items, unless another job that runs at the same
-time takes items from it and back.
+The field `change` of an item says what its job did: `created`, `changed` or `unchanged`. When the job writes the item
+again, only `unchanged` can become `changed`. So a job's counts are numbers of items, and `change=` lists exactly these,
+unless overlapping jobs write the same items.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def plus(name: str, amount: int) -> dict[str, Any]:
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
-# Fields of a group that ask for a recount, and keep one that is under way from being applied.
+# Fields of a group that request a recount, and make one that is running invalid.
 RECOUNT = {"recount": plus("recount", 1), "recounts": plus("recounts", 1), "due": {"$min": ["$due", "$$NOW"]}}
 
 
@@ -75,7 +74,7 @@ def change_of(job_id: str, job_before: str | None, change_before: str) -> str:
 
 
 def counted(change: str, change_before: str | None, times: int) -> dict[str, int]:
-    """Return what to add to a job's counts; `change_before` is its word before, None if it had none."""
+    """Return what to add to a job's counts; `change_before` is what it had done to the item before, None if nothing."""
     if change_before == change:
         return {change: 0}
     return {change: times} if change_before is None else {change: times, change_before: -times}

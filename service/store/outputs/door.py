@@ -42,7 +42,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
 
     output_id: str
     key_hash: str
-    key_is_made: bool  # of the content: it was sent without one
+    key_is_made: bool  # from the content: it was sent without one
     root_job_id: str
     is_approved: bool | None  # None: not sent
     scraped: datetime | None  # None: now

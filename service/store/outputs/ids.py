@@ -52,9 +52,9 @@ class Watermark(NamedTuple):
     """Where a group's readers must stop, and which state of the group that shows.
 
     `version` is the id of the newest change that a page below `end` can hold: two watermarks of one version show the
-    same outputs. `hidden` is how many records readers pass over; `expired_id` and `expired_date` are those of the
-    newest deletion record that was removed; `in_flight` the first ids of the batches in flight; `last_id` the newest
-    change, readable or not; `allocated` the newest id that was given to a batch.
+    same outputs. `hidden` is the number of deletion records and tombstones; `expired_id` and `expired_date` are
+    those of the newest deletion record that was removed; `in_flight` tells whether there are batches in flight;
+    `last_id` is the newest change, readable or not; `allocated` the newest id that was given to a batch.
     """
 
     end: int = 1
@@ -128,7 +128,7 @@ class Ids:
             update.append({"$set": {**change.update(batch.date), "open": others, "rounds": plus("rounds", 1)}})
         if size:
             update += self._allocation(size, token)
-        fields = {"_id": 0, "open": {"$elemMatch": {"token": token}}, "paused": 1, "waiting": _WAITING, **FIELDS}
+        fields = {"open": {"$elemMatch": {"token": token}}, **_LANE_FIELDS}
         command = {"findAndModify": "groups", "query": where, "update": update, "fields": fields, "new": True}
         command["upsert"] = finished is None
         return (await upsert(lambda: durably(self._database, command)))["value"]  # type: ignore[no-any-return]
@@ -193,9 +193,9 @@ class Ids:
             expired_date=document.get("expired_date"),
             in_flight=bool(document.get("open")),
             last_id=document.get("last_id", 0),
-            allocated=document.get("next", 1) - 1,
+            allocated=document.get("next", self.first) - 1,
         )
-        if watermark.end >= self.remembered(group).end:
+        if document and watermark.end >= self.remembered(group).end:
             self._remembered[group] = watermark
         return watermark
 
@@ -212,8 +212,8 @@ def readable(group: dict[str, Any]) -> int:
     return first - 1
 
 
-# Bytes of the counts that wait in the group's document.
-_WAITING = {"$bsonSize": {"pending": "$pending"}}
+# What a lane needs of a group's document besides its batch, such as the bytes of the counts in `pending`.
+_LANE_FIELDS = {"_id": 0, "paused": 1, "pending_bytes": {"$bsonSize": {"pending": "$pending"}}, **FIELDS}
 _WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
     ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date"), 1
 )

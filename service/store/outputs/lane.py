@@ -20,7 +20,7 @@ from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
 from service.store.outputs.changes import Pending, Plan, Result
-from service.store.outputs.comparing import Comparings
+from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.ids import Finished, Ids
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
@@ -33,16 +33,22 @@ _MAX_LOSSES = 20
 # Seconds before a failed round is tried again, for those of its clients that still wait.
 _RETRY_SECONDS = 0.2
 # Bytes of counts in the group's document before they are moved: every turn rewrites it, and 16 MB is its limit.
-_MAX_WAITING_BYTES = 64 * 1024
+_MAX_PENDING_BYTES = 64 * 1024
 
 
 class Lanes:
     """The lanes of this process: one per group that is being written."""
 
     def __init__(
-        self, database: Database, ids: Ids, recovery: Recovery, jobs: Jobs, comparings: Comparings, settings: Settings
+        self,
+        database: Database,
+        ids: Ids,
+        recovery: Recovery,
+        jobs: Jobs,
+        comparing: ComparingCache,
+        settings: Settings,
     ) -> None:
-        self.database, self.ids, self.recovery, self.jobs, self.comparings = database, ids, recovery, jobs, comparings
+        self.database, self.ids, self.recovery, self.jobs, self.comparing = database, ids, recovery, jobs, comparing
         self.seconds, self.max_item_bytes = settings.mongo_timeout, settings.max_item_bytes
         self._lanes: dict[Group, Lane] = {}
         self.rounds = 0  # so far
@@ -130,7 +136,7 @@ class Lane:
                     with contextlib.suppress(BaseException):
                         await looking
             if batch is not None:
-                comparing = self._lanes.comparings.saw(self.group, document)
+                comparing = self._lanes.comparing.refresh(self.group, document)
                 self._lanes.rounds += 1
                 with time_budget(self._lanes.seconds):
                     plan, change = await self._rounds.write(batch, writes, known, comparing)
@@ -143,7 +149,7 @@ class Lane:
         for write in self._settled:
             write.succeed()
         self._written, self._settled = None, []
-        if document.get("waiting", 0) > _MAX_WAITING_BYTES:
+        if document.get("pending_bytes", 0) > _MAX_PENDING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
                 await self._lanes.jobs.gather(self.group)
 

@@ -96,7 +96,7 @@ class Reading:
         if next_cursor is not None:
             checkpoint = next_cursor
         elif not query.newest_first and await self._has_moved_on(group, query, watermark, latest):
-            next_cursor = checkpoint
+            next_cursor = max(query.cursor, checkpoint)
             if not found.documents:
                 await self._wait(group, watermark.version, _WALK_SECONDS)
         walk = query.walk and query.walk._replace(seen=latest.allocated)
@@ -105,9 +105,8 @@ class Reading:
     async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark, latest: Watermark) -> bool:
         """Return whether an item may be beyond the watermark that the walk has not returned.
 
-        Such an item got a new id before the walk reached its old one. If its batch began after the previous page was
-        read, the old id is on this page; if the batch may be older, it can be on any page of the walk. `latest` was
-        read after the page.
+        Such an item changed before the walk reached its old id. If its batch began after the previous page was read,
+        the old id is above the cursor; otherwise it may have been on any page. `latest` was read after this page.
         """
         if not latest.in_flight and latest.version == watermark.version:
             return False

@@ -23,7 +23,7 @@ log = logging.getLogger("service.store")
 
 # Pauses before each attempt to end a batch of this process; after the last one, `reap` does it.
 _PAUSES = (0.0, 0.3, 1.0, 3.0)
-# Batches of dead writers that are ended at once: each keeps the readers of its group waiting.
+# Batches of dead writers that are ended at the same time: each keeps the readers of its group waiting.
 _ENDED_AT_ONCE = 4
 
 
@@ -137,8 +137,8 @@ class Recovery:
             if document.get("first_id", 0) >= batch.first:
                 change.created += 1
                 change.items += 1
-                change.job(job, items=1, created=0)  # 0: the recount adds it; the job has begun to write
-                # Changed since: the later batch has counted from the state that this batch wrote.
+                change.job(job, items=1, created=0)  # 0 shows that the job has written; the recount adds the number
+                # If it was changed since, the later batch has counted its approval.
                 change.approved += in_place and document.get("is_approved", False)
             elif document.get("deleted"):
                 change.items -= 1

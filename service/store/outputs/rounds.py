@@ -140,9 +140,9 @@ class Rounds:
         return plan, plan.count(made, tombstones)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
-        """Hash again the new and stored items that were hashed before the settings of the group changed.
+        """Hash again the items that were hashed with other settings of the group; return the writes to continue with.
 
-        Return the writes that go on: with other settings, other keys are made for items that were sent without one.
+        A write whose keys were made with other settings fails.
         """
         stale, began = [], time.perf_counter()
         for write in writes:
@@ -167,7 +167,7 @@ class Rounds:
         return [write for write in writes if not write.done.done()]
 
     async def _keep_versions(self, plan: Plan) -> None:
-        """Let the database copy the versions that this round replaces; a copy may be left of a failed round."""
+        """Let the database copy the versions that this round replaces; a failed round may leave a copy behind."""
         ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
         if not ids:
             return
@@ -190,7 +190,7 @@ class Rounds:
                 if tried is not None and there is not None and there["id"] == tried["id"]:
                     plan.results[key] = tried  # the failed attempt had written it
                 elif key not in write.results and (there is None or there["id"] < batch.first):
-                    # Otherwise it has a newer id than this batch can give: the next round writes it with a higher one.
+                    # An item with an id above this batch waits for the next round, whose ids are higher.
                     if isinstance(change, Patch) and change.tags is not None:
                         await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
                     else:
@@ -217,7 +217,7 @@ class Rounds:
             plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
 
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
-        """Return which of `count` updates found another version than the one looked up."""
+        """Return which of `count` updates matched nothing, because another writer had changed the item."""
         now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
         lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
         # These have a newer id: either this update was made and then replaced, or another writer was faster.
@@ -282,7 +282,7 @@ def _commands(rows: list[Row]) -> Iterator[list[Row]]:
 
 
 async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """Run commands at once, as the database does each on one core; raise the first error when all have ended."""
+    """Run commands at the same time: the database uses one core for each. Raise the first error when all have ended."""
     replies = await asyncio.gather(*commands, return_exceptions=True)
     for error in replies:
         if isinstance(error, BaseException):

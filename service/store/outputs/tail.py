@@ -179,15 +179,17 @@ class Tail:
 
     async def _read(self) -> bool:
         """Read the next page and hand it on, if there is something new; return whether there is more."""
-        start = min(reader.position for reader in self.waiting)
-        if start > self._end:  # all readers have read for themselves
-            while self._buffer:
-                self._drop()
-            self._begin = self._end = start
-        start = max(start, self._end)  # up to there, nothing is unread: it is in the buffer
         with time_budget(self._timeout):
             response_has_begun()  # waits for a failover, once for all readers
-            if await self._reading.version(self._group) <= start:
+            version = await self._reading.version(self._group)
+            start = min((reader.position for reader in self.waiting), default=version)
+            # All readers have read for themselves; not beyond the version, where a cursor of another group may be.
+            if (begin := min(start, version)) > self._end:
+                while self._buffer:
+                    self._drop()
+                self._begin = self._end = begin
+            start = max(start, self._end)  # readers further back find the rest in the buffer
+            if version <= start:
                 return False
             await self._gate.take(_READ_BYTES)
             room = _READ_BYTES
