@@ -11,15 +11,15 @@ import mimetypes
 import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import PurePath
 from types import TracebackType
 from typing import Any, Literal, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from sds_client import formats
 from sds_client.aio import AsyncClient
-from sds_client.series import Series
+from sds_client.beginning import Beginning, new_job_id
+from sds_client.transport import PATIENCE
 from sds_client.types import Job
 from sds_client.writing import key_hash
 
@@ -35,10 +35,10 @@ class Observer:
     """An `OutputObserver` of harambe-core. Each call returns when the service has stored what it was given.
 
     `key_fields` are the fields (or dotted paths) by which an item is the same as one from an earlier run; without
-    them it is the page and all of its data. `job_id` names the run; by default it is the group and the time.
-    `series` names the part of the group that the scraper crawls; the service knows it before the first item.
+    them it is the page and all of its data. `job_id` names the run; by default it is the group, the time and a random
+    end. `series` names the part of the group that the scraper crawls; the service knows it before the first item.
     A download whose URL is in saved data is listed in the item's `files`, with its SHA-256 (of a PDF: without its
-    dates of creation); its content is not stored.
+    dates of creation); its content is not stored. A service that is away is waited for, for `patience` seconds.
     """
 
     def __init__(
@@ -51,10 +51,11 @@ class Observer:
         job_id: str | None = None,
         series: str | None = None,
         tags: dict[str, Any] | None = None,
+        patience: float = PATIENCE,
     ) -> None:
-        self._client, self._group, self._keys = AsyncClient(url, token), group, key_fields
-        self._job = job_id or f"{group}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-        self._series, self._tags = Series(self._client, group, series), tags or {}
+        self._client, self._group, self._keys = AsyncClient(url, token, patience=patience), group, key_fields
+        self._job = job_id or new_job_id(group)
+        self._beginning, self._tags = Beginning(self._client, group, series), tags or {}
         self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -93,7 +94,7 @@ class Observer:
         if self._keys:
             output["key_hash"] = key_hash(kept, self._keys)
         files = [{**self._files[url], "field": f"data.{path}"} for path, url in _texts(kept) if url in self._files]
-        await self._series.declare(self._job)
+        await self._beginning.declare(self._job)
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
 
     async def finish(self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False) -> Job:
@@ -102,7 +103,7 @@ class Observer:
         `delete_missing` is for a run that surely saw everything, and needs the scope `delete`.
         """
         return await self._client.finish_job(
-            self._group, self._job, state=state, series=self._series.name, delete_missing=delete_missing
+            self._group, self._job, state=state, series=self._beginning.series, delete_missing=delete_missing
         )
 
     async def on_queue_url(self, url: str, context: dict[str, Any], options: dict[str, Any]) -> None:
@@ -143,12 +144,22 @@ class Observer:
     async def on_save_local_storage(self, local_storage: list[dict[str, Any]]) -> None:
         """Merge local-storage entries into the organization's."""
         await self._client.set_local_storage(
-            {"domain": entry["domain"], "key": entry["key"], "value": entry["value"], "path": entry.get("path") or "/"}
+            {
+                "domain": _host(entry["domain"]),
+                "path": entry.get("path") or "/",
+                "key": entry["key"],
+                "value": entry["value"],
+            }
             for entry in local_storage
         )
 
     async def on_check_and_solve_captchas(self, page: Any) -> None:
         """Do nothing."""
+
+
+def _host(domain: str) -> str:
+    """Return the host of an entry: harambe's examples give an address, such as `https://shop.example`."""
+    return urlsplit(domain).netloc if "://" in domain else domain
 
 
 def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

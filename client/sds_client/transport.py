@@ -18,6 +18,8 @@ import aiohttp
 
 from sds_client.errors import ClientError, CursorExpired, VersionConflict
 
+# Seconds for which a service that is away is waited for.
+PATIENCE = 120.0
 # The statuses of a busy or restarting service and of the proxies before it; 408: the body did not arrive in time.
 BUSY = frozenset({408, 429, 502, 503, 504})
 # A request rejected with one of these stored nothing; the others may have stored something.

@@ -151,13 +151,13 @@ def counted_from(error: ClientError, first: int) -> ClientError:
 def key_hash(data: Mapping[str, Any], fields: Iterable[str]) -> str:
     """Return the identity that an item has by some of its fields, which may be dotted paths.
 
-    Raises KeyError with the field that is missing.
+    Raises KeyError with the field that is missing or empty: items without a key must not become one.
     """
     values = []
     for path in fields:
         value: Any = data
         for name in path.split("."):
-            if not isinstance(value, Mapping) or value.get(name) is None:
+            if not isinstance(value, Mapping) or value.get(name) in (None, "", [], {}):
                 raise KeyError(path)
             value = value[name]
         values.append(value)

@@ -19,6 +19,7 @@ import sds_client.sync
 from sds_client import AsyncClient, Client, ClientError, Pushed
 from sds_client.harambe import Observer
 from sds_client.state import chunks, state_chunks
+from sds_client.writing import key_hash
 from tests.support.api import make_cookie, make_entry, make_output, make_outputs, make_review
 from tests.support.processes import ServiceProcess
 
@@ -238,3 +239,10 @@ def test_gzip_bodies_are_understood_by_the_service(client: Client) -> None:
     client.push("group", [make_output(1, data={"title": text})])
     assert [item["data"]["title"] for item in client.outputs("group")] == [text]
     assert len(gzip.compress(text.encode(), 1)) < 32 * 1024
+
+
+@pytest.mark.parametrize("value", [None, "", [], {}])
+def test_an_empty_field_makes_no_key(value: Any) -> None:
+    with pytest.raises(KeyError, match="sku"):
+        key_hash({"sku": value}, ["sku"])
+    assert key_hash({"sku": 0}, ["sku"]) != key_hash({"sku": False}, ["sku"])

@@ -39,6 +39,7 @@ def test_a_crawl_that_saw_all_is_complete(stats: dict[str, Any]) -> None:
         ({"item_dropped_count": 2}, "pipelines dropped 2 items"),
         ({"robotstxt/forbidden": 4}, "robots.txt forbids 4 pages"),
         ({"retry/max_reached": 1}, "there were errors"),
+        ({"urllength/request_ignored_count": 3}, "3 addresses were longer than URLLENGTH_LIMIT"),
     ],
 )
 def test_what_was_not_seen_makes_a_crawl_incomplete(stats: dict[str, Any], why: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from types import TracebackType
 from typing import Any, Self
 
-from sds_client.transport import Transport, Waiting
+from sds_client.transport import PATIENCE, Transport, Waiting
 
 Items = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 
@@ -18,7 +18,7 @@ class Base:
         token: str,
         *,
         timeout: float = 60.0,
-        patience: float = 120.0,
+        patience: float = PATIENCE,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
         self.url = url

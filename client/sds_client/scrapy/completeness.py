@@ -26,6 +26,8 @@ def why_incomplete(reason: str, stats: Mapping[str, Any], *, resumable: bool = F
         return f"pipelines dropped {dropped} items"
     if forbidden := stats.get("robotstxt/forbidden"):
         return f"robots.txt forbids {forbidden} pages"
+    if ignored := stats.get("urllength/request_ignored_count"):
+        return f"{ignored} addresses were longer than URLLENGTH_LIMIT"
     for name, count in stats.items():
         status = name.removeprefix(_IGNORED)
         if status != name and status not in _GONE:

@@ -8,6 +8,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.utils.reactor import is_asyncio_reactor_installed
 
 from sds_client.aio import AsyncClient
+from sds_client.transport import PATIENCE
 
 
 def connect(settings: Any) -> AsyncClient:
@@ -15,4 +16,5 @@ def connect(settings: Any) -> AsyncClient:
         raise NotConfigured(
             "the service's client needs TWISTED_REACTOR = 'twisted.internet.asyncioreactor.AsyncioSelectorReactor'"
         )
-    return AsyncClient(settings["SDS_URL"], settings["SDS_TOKEN"])
+    patience = settings.getfloat("SDS_PATIENCE", PATIENCE)
+    return AsyncClient(settings["SDS_URL"], settings["SDS_TOKEN"], patience=patience)

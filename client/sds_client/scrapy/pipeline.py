@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 from itemadapter import ItemAdapter
 from scrapy import signals
 from scrapy.exceptions import DropItem, NotConfigured
 
+from sds_client.beginning import Beginning, new_job_id
 from sds_client.errors import ClientError
 from sds_client.scrapy.completeness import why_incomplete
 from sds_client.scrapy.connection import connect
 from sds_client.scrapy.files import MediaFields
 from sds_client.scrapy.sources import Sources
-from sds_client.series import Series
 from sds_client.transport import dump
 from sds_client.writing import key_hash
 
@@ -37,7 +36,7 @@ class OutputsPipeline:
         self._tags, self._tags_field = settings.getdict("SDS_TAGS"), settings.get("SDS_TAGS_FIELD")
         self._job: str | None = settings.get("SDS_JOB_ID")
         self._finish_job = settings.getbool("SDS_FINISH_JOB", True)
-        self._series = Series(self._client, self._group, settings.get("SDS_SERIES") or None)
+        self._beginning = Beginning(self._client, self._group, settings.get("SDS_SERIES") or None)
         self._delete_missing = settings.getbool("SDS_DELETE_MISSING")
         self._max_items = settings.getint("SDS_BATCH_ITEMS", 100)
         self._pause = settings.getfloat("SDS_BATCH_SECONDS", 0.5)
@@ -50,11 +49,17 @@ class OutputsPipeline:
         pipeline = cls(crawler)
         crawler.signals.connect(pipeline._spider_closed, signals.spider_closed)
         crawler.signals.connect(pipeline._item_failed, signals.item_error)
+        crawler.signals.connect(pipeline._item_dropped, signals.item_dropped)
         return pipeline
 
-    def _item_failed(self) -> None:
+    def _item_failed(self, item: Any) -> None:
         """Count an item that a pipeline failed on: with LOG_LEVEL = CRITICAL, Scrapy does not count its error."""
         self._crawler.stats.inc_value("sds/dropped")
+        self._sources.page(item)
+
+    def _item_dropped(self, item: Any) -> None:
+        """Forget the page of an item that will not come."""
+        self._sources.page(item)
 
     def open_spider(self, spider: Any = None) -> None:
         self._media = MediaFields(self._crawler)
@@ -100,7 +105,7 @@ class OutputsPipeline:
             self._group,
             self._job_id(),
             state="finished" if reason == "finished" else "failed",
-            series=self._series.name,
+            series=self._beginning.series,
             delete_missing=delete,
         )
         if delete:
@@ -113,7 +118,7 @@ class OutputsPipeline:
     def _job_id(self) -> str:
         if self._job is None:
             spider = self._crawler.spider
-            self._job = getattr(spider, "_job", None) or f"{spider.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+            self._job = getattr(spider, "_job", None) or new_job_id(spider.name)
         return self._job
 
     def _output(self, item: Any) -> dict[str, Any]:
@@ -156,10 +161,10 @@ class OutputsPipeline:
         """Store a batch, without the items that the service rejects."""
         while batch:
             try:
-                await self._series.declare(self._job_id())
+                await self._beginning.declare(self._job_id())
                 pushed = await self._client.push(self._group, [output for output, _ in batch])
             except Exception as error:
-                rejected = _rejected(error)
+                rejected = _rejected(error, len(batch))
                 if not rejected:
                     self._fail(batch, error)
                     return
@@ -186,13 +191,13 @@ def _close(crawler: Any, reason: str) -> None:
         crawler.engine.close_spider(crawler.spider, reason)
 
 
-def _rejected(error: Exception) -> dict[int, str]:
-    """Return which items of a batch an error is about, and why; none if it is about something else."""
+def _rejected(error: Exception, count: int) -> dict[int, str]:
+    """Return which of `count` items an error is about, and why; none if it is about something else."""
     rejected: dict[int, str] = {}
     if isinstance(error, ClientError) and error.status in (413, 422):
         for problem in error.problems:
             loc = [str(part) for part in problem.get("loc", [])]
             if len(loc) < 2 or not loc[1].isdecimal():
-                return {}
+                return {0: str(problem.get("msg"))} if count == 1 else {}
             rejected.setdefault(int(loc[1]), f"{'.'.join(loc[2:])}: {problem.get('msg')}".lstrip(": "))
     return rejected

@@ -9,8 +9,8 @@ from typing import Any
 
 from itemadapter import is_item
 
-# Pages of items that other pipelines dropped would gather for ever.
-_MAX_SOURCES = 10_000
+# Items on their way at the same time: a page may have hundreds, and Scrapy reads ahead of a service that is slow.
+_MAX_SOURCES = 50_000
 
 
 class Sources:

@@ -1,4 +1,4 @@
-"""The series of a crawl is known to the service before the first item: harambe and Scrapy."""
+"""The service knows that a job runs, and its series, before the first item: harambe and Scrapy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
+from aiohttp import web
 
 import sds_client
 from sds_client import ClientError
@@ -42,10 +43,26 @@ async def test_nothing_is_written_while_the_series_is_not_named() -> None:
     assert [request.method for request in service.requests] == ["PUT", "PUT", "POST"]
 
 
-async def test_a_crawl_without_a_series_names_none() -> None:
-    async with peer(written(1)) as service, Observer(service.url, "t", "shop") as observer:
+async def test_a_run_without_a_series_opens_its_job_again() -> None:
+    """A job of an earlier run with the same id would keep its verdict."""
+    responses = [{"more": False}, written(1)]
+    async with peer(*responses) as service, Observer(service.url, "t", "shop", job_id="m") as observer:
         await observer.on_save_data({"__url": "https://shop.example/1"})
-    assert [request.method for request in service.requests] == ["POST"]
+    assert [(request.method, request.path) for request in service.requests] == [PUT, POST]
+    assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep"}
+
+
+async def test_two_runs_that_begin_in_the_same_second_are_two_jobs() -> None:
+    jobs = {Observer("http://127.0.0.1", "t", "shop")._job for _ in range(2)}
+    assert len(jobs) == 2 and all(job.startswith("shop-") for job in jobs)
+
+
+async def test_local_storage_that_harambe_names_by_an_address_is_stored_by_its_host() -> None:
+    entries = [{"domain": domain, "key": "k", "value": "v"} for domain in ("https://shop.example", "shop.example:8443")]
+    counts = {"created": 2, "updated": 0, "unchanged": 0}
+    async with peer(counts) as service, Observer(service.url, "t", "shop") as observer:
+        await observer.on_save_local_storage(entries)
+    assert [entry["domain"] for entry in json.loads(service.bodies[0])] == ["shop.example", "shop.example:8443"]
 
 
 class Settings(dict[str, Any]):
@@ -86,15 +103,26 @@ def open_pipeline(module: Any, url: str, **settings: Any) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("series", ["oak", None, ""])
 async def test_a_crawl_of_scrapy_names_its_series_before_its_first_item(pipeline: Any, series: str | None) -> None:
-    responses = [{"more": False}] if series else []
-    async with peer(*responses, written(1), written(1)) as service:
+    async with peer({"more": False}, written(1), written(1)) as service:
         opened, _ = open_pipeline(pipeline, service.url, SDS_SERIES=series, SDS_FINISH_JOB=False)
         await asyncio.gather(*(opened.process_item(f"https://shop.example/{n}") for n in range(2)))
         await opened._spider_closed("finished")
     asked = [(request.method, request.path) for request in service.requests]
-    assert asked == [*([PUT] if series else []), POST, POST]
-    if series:
-        assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", "series": "oak"}
+    assert asked == [PUT, POST, POST]
+    named = {"series": "oak"} if series else {}
+    assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", **named}
+
+
+async def test_an_item_whose_body_is_rejected_as_a_whole_is_dropped_alone(pipeline: Any) -> None:
+    problem = {"loc": ["body"], "msg": "Too many values", "type": "too_many"}
+    too_many = web.json_response({"detail": [problem]}, status=422)
+    async with peer({"more": False}, too_many, written(1)) as service:
+        opened, crawler = open_pipeline(pipeline, service.url, SDS_FINISH_JOB=False)
+        with pytest.raises(ValueError, match="Too many values"):
+            await opened.process_item("https://shop.example/1")
+        await opened.process_item("https://shop.example/2")
+        await opened._spider_closed("finished")
+    crawler.engine.close_spider.assert_not_called()
 
 
 async def test_a_crawl_of_scrapy_that_cannot_name_its_series_ends_as_one_that_cannot_store(pipeline: Any) -> None:

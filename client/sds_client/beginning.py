@@ -1,0 +1,33 @@
+"""Begin the job of a crawl."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import UTC, datetime
+
+from sds_client.aio import AsyncClient
+
+
+def new_job_id(name: str) -> str:
+    """Return a job id with the time, and a random end: crawls of two parts may begin in the same second."""
+    return f"{name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+
+
+class Beginning:
+    """Tells the service once, before the first item is written, that a job runs, and its series.
+
+    A job that was finished before is counted and judged again. A crawl that dies before it has named its series takes
+    the items that it saw out of it.
+    """
+
+    def __init__(self, client: AsyncClient, group: str, series: str | None) -> None:
+        self._client, self._group, self.series = client, group, series
+        self._lock, self._is_declared = asyncio.Lock(), False
+
+    async def declare(self, job_id: str) -> None:
+        """Return when the service knows that the job runs. Call it before every write."""
+        async with self._lock:
+            if not self._is_declared:
+                await self._client.finish_job(self._group, job_id, state="running", series=self.series)
+                self._is_declared = True
