@@ -22,7 +22,9 @@ JOB = {"job_id": "crawl-1", "state": "finished", "verdict": "passed", "finish_da
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="test", mongo_timeout=20.0, lease_seconds=60.0, webhook_private=True)
+    return Settings(
+        mongo_database="test", mongo_timeout=20.0, lease_seconds=60.0, webhook_private=True, token_cache_seconds=0.5
+    )
 
 
 @pytest.fixture
