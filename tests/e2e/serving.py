@@ -27,7 +27,7 @@ class Site:
                 self.end_headers()
                 self.wfile.write(body)
 
-            do_POST = do_GET
+            do_POST = do_PUT = do_GET
 
             def log_message(self, *_: Any) -> None:
                 pass
