@@ -93,6 +93,7 @@ async def test_changed_settings_are_kept_until_they_are_saved_or_discarded(new_t
 
     await history.fill("7")
     await page.go_back()
+    await expect(history).to_be_hidden()  # else the page may see both steps as one
     await page.go_forward()
     await expect(history).to_have_value("7")
     await page.get_by_role("button", name="Discard changes").click()
