@@ -37,13 +37,13 @@ class Follower:
         transport: Transport,
         group: str,
         *,
-        cursor_file: str | os.PathLike[str] | None,
-        owner: int | None,
-        live: bool,
         position: Mapping[str, Any],
         page_size: int,
-        deleted: bool,
         options: Mapping[str, Any],
+        deleted: bool = True,
+        live: bool = False,
+        cursor_file: str | os.PathLike[str] | None = None,
+        owner: int | None = None,
     ) -> None:
         self._transport, self._path, self._live = transport, outputs_path(group), live
         self._query = read_query(options) | ({"deleted": "true"} if deleted else {})

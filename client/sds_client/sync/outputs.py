@@ -162,17 +162,7 @@ class Outputs(Base):
         page is empty: its position is after the items that the filters left out.
         """
         start = position or {"cursor": 0}
-        follower = Follower(
-            self._transport,
-            group,
-            cursor_file=None,
-            owner=None,
-            live=False,
-            position=start,
-            page_size=page_size,
-            deleted=True,
-            options=options,
-        )
+        follower = Follower(self._transport, group, position=start, page_size=page_size, options=options)
         while (page := self._wait(follower.page())) is not None:
             yield page, follower.position
         yield [], follower.position
