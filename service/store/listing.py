@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from dataclasses import dataclass
 from typing import Any
 
-BATCH_BYTES = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 _FIRST_RECORDS = 100
 _MAX_RECORDS = 5000
 # The server ends a reply at 16 MB: a reply below this size with fewer records than requested is the last.
@@ -42,13 +42,13 @@ def after(fields: Sequence[str], key: Key, operator: str = "$gt") -> Record:
 
 
 def split(records: list[Record], size_of: Callable[[Record], int]) -> Iterator[tuple[int, list[Record]]]:
-    """Yield the records in lists of about BATCH_BYTES, each with its size; keeps no reference to them."""
+    """Yield the records in lists of about CHUNK_BYTES, each with its size; keeps no reference to them."""
     records.reverse()
     part: list[Record] = []
     size = 0
     while records:
         weight = size_of(records[-1])
-        if part and size + weight > BATCH_BYTES:
+        if part and size + weight > CHUNK_BYTES:
             yield size, part
             part, size = [], 0
         part.append(records.pop())
@@ -63,7 +63,7 @@ async def by_bytes(
     size_of: Callable[[Record], int],
     begin: Key | None = None,
 ) -> AsyncIterator[tuple[int, list[Record]]]:
-    """Yield the records in lists of about BATCH_BYTES; `read` returns a limited number of records after a key.
+    """Yield the records in lists of about CHUNK_BYTES; `read` returns a limited number of records after a key.
 
     Every read is a query of its own: a reader that takes an hour holds no cursor open in the database.
     """
@@ -76,4 +76,4 @@ async def by_bytes(
             del part
         if count < asked and total < _REPLY_BYTES:
             return
-        asked = max(1, min(_MAX_RECORDS, BATCH_BYTES * count // total))
+        asked = max(1, min(_MAX_RECORDS, CHUNK_BYTES * count // total))

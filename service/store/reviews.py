@@ -15,7 +15,7 @@ from service.store.counters import Counters
 from service.store.errors import CursorInvalid
 from service.store.group import Group
 from service.store.indexes import Indexes
-from service.store.listing import BATCH_BYTES, Chunk, Key, Listing, Record, after
+from service.store.listing import CHUNK_BYTES, Chunk, Key, Listing, Record, after
 
 _ORDER = ("review_date", "order")
 _INDEX = "latest"
@@ -104,7 +104,7 @@ class Reviews:
                 reviews = await self._read(owner, keys[:at_once], _SERVED)
                 del keys[:at_once]
                 size = sum(map(_size, reviews))
-                at_once = max(1, min(_READ, BATCH_BYTES * len(reviews) // max(1, size)))
+                at_once = max(1, min(_READ, CHUNK_BYTES * len(reviews) // max(1, size)))
                 yield Chunk(size, partial(list, reviews))
                 del reviews
 
