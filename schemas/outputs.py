@@ -119,18 +119,6 @@ class Paths(Text):
         return tuple(kept)
 
 
-class WalkState(Text):
-    """Two numbers with a dot between, made by the service."""
-
-    def _deserialize(  # type: ignore[override]
-        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> tuple[int, int]:
-        parts = super()._deserialize(value, attr, data, **kwargs).split(".")
-        if len(parts) != 2 or not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
-            raise ValidationError([problem("value_error", "Must be the walk of a next_url")])
-        return int(parts[0]), int(parts[1])
-
-
 class OutputFilters(Base):
     """The filters of the outputs of a group."""
 
@@ -214,11 +202,11 @@ class OutputSelection(OutputFilters):
             "default": None,
         },
     )
-    walk = WalkState(
+    walk = Digits(
+        minimum=0,
         load_default=None,
         allow_none=True,
-        max_length=64,
-        metadata={"description": "The state of a walk, as next_url carries it"},
+        metadata={"description": "With deleted=true: the newest id when the walk began, as next_url carries it"},
     )
 
 

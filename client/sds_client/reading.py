@@ -70,7 +70,7 @@ async def export(
             async with transport.open("GET", path, query=query, wait=wait) as response:
                 rest, before, reached = b"", cursor, response.headers.get("X-Cursor")
                 if not cursor and deleted and reached:  # what was forgotten before the first response is no loss
-                    query["walk"] = f"{reached}.0"
+                    query["walk"] = str(reached)
                 if ended and not end:
                     end = int(reached or 0)
                 async for chunk in response.content.iter_any():

@@ -88,12 +88,13 @@ class Reader:
         if random.random() > _WALKS:
             return
         known, newest = {key for key in self._read.seen if key[0] == group}, self._cursors[group]
-        path: str | None = f"/v1/outputs/{group}?limit=1000"
+        start, by_cursor = f"/v1/outputs/{group}?limit=1000", random.random() < 0.5
+        path: str | None = start
         while path:
             page = self._client.done("GET", path).json
             known -= {(group, item["key_hash"]) for item in page["items"]}
-            url = page["metadata"]["next_url"]
-            path = url and url[url.index("/v1/") :]
+            cursor, url = page["metadata"]["next_cursor"], page["metadata"]["next_url"]
+            path = url and (f"{start}&cursor={cursor}" if by_cursor else url[url.index("/v1/") :])
         self._read.left_out += [(key, newest) for key in known]
 
     def _sync(self, group: str) -> None:

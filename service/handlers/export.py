@@ -54,7 +54,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         return await stream_response(request, pieces, live.content_type, at_once=True)
     outputs, headers = request.app[STORE].outputs, {}
     if limit is None and not query.newest_first:  # the export contains all up to this id
-        headers["X-Cursor"] = str(max(query.cursor, await outputs.version(group)))
+        headers["X-Cursor"] = str(max(query.cursor, (await outputs.watermark(group)).version))
     pages = _counted(request, outputs.pages(group, query, limit))
     match format:
         case "ndjson":

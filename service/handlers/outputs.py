@@ -35,7 +35,7 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
-from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, Walk, render_page
+from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, render_page
 
 INPUT = Records(OutputInput)
 # The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: tags that are removed, and as many that are added.
@@ -56,8 +56,6 @@ _PATCH_KINDS = ("updated", "unchanged", "not_found", "conflict", "too_large")
 async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -> Query:
     """Return the store's query for loaded parameters."""
     newest_first, kept = loaded.pop("order") == "desc", loaded.pop("kept")
-    if loaded.get("walk") is not None:
-        loaded["walk"] = Walk(*loaded["walk"])
     return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group, loaded))
 
 
@@ -106,7 +104,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     query = await query_of(request, group, loaded)
     outputs = request.app[STORE].outputs
     if "If-None-Match" in request.headers and has_version and not wait:
-        current = _etag(request, await outputs.version(group))
+        current = _etag(request, (await outputs.watermark(group)).version)
         if is_known(request, current):
             return web.Response(status=304, headers={"ETag": current, **CACHING})
     if wait and query.newest_first:

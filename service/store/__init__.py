@@ -33,7 +33,6 @@ from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
-from service.store.outputs.query import Walk
 from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
@@ -87,7 +86,6 @@ __all__ = [
     "Tokens",
     "TooManyWebhooks",
     "Vault",
-    "Walk",
     "Webhook",
     "Webhooks",
     "hash_token",

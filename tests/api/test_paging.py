@@ -167,7 +167,7 @@ async def test_every_page_says_up_to_where_its_filters_were_applied(api: Api) ->
     assert "X-Cursor" not in (await api.get("/v1/outputs/shop?order=desc")).headers
 
 
-@pytest.mark.parametrize("walk", ["x", "1", "1.2.3", "-1.2", "1.2e3", "9" * 20 + ".1"])
+@pytest.mark.parametrize("walk", ["x", "1.2", "1e3"])
 async def test_a_made_up_walk_is_refused(api: Api, walk: str) -> None:
-    response = await api.get(f"/v1/outputs/shop?walk={walk}")
-    assert (response.status, response.problems()) == (422, [(["query", "walk"], "value_error")])
+    response = await api.get(f"/v1/outputs/shop?deleted=true&walk={walk}")
+    assert (response.status, response.problems()) == (422, [(["query", "walk"], "int_type")])

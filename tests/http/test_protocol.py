@@ -522,4 +522,4 @@ async def test_next_url_starts_with_the_host_asked_for(api: Api, target: bytes, 
     head = b"GET " + target + b" HTTP/1.1\r\nAuthorization: Bearer {token}\r\nHost: " + host + b"\r\n\r\n"
     page = (await exchange(api, head)).json
     cursor = page["metadata"]["next_cursor"]
-    assert page["metadata"]["next_url"].startswith(f"http://{host.decode()}/v1/outputs/g?limit=1&cursor={cursor}&walk=")
+    assert page["metadata"]["next_url"] == f"http://{host.decode()}/v1/outputs/g?limit=1&cursor={cursor}"

@@ -200,7 +200,7 @@ CALLS: dict[str, Call] = {
     "delete outputs": lambda store, org: store.outputs.delete_matching(Group(org).key, Query()),
     "read outputs": lambda store, org: store.outputs.page(Group(org).key, Query()),
     "read an output": lambda store, org: store.outputs.one(Group(org).key, "id"),
-    "the version of a group": lambda store, org: store.outputs.version(Group(org).key),
+    "the version of a group": lambda store, org: store.outputs.watermark(Group(org).key),
     "follow outputs": lambda store, org: _follow(store, Group(org)),
     "list groups": lambda store, org: store.groups.listing(org, "", None, None),
     "a group": lambda store, org: store.groups.one(Group(org).key),

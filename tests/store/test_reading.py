@@ -273,28 +273,66 @@ async def test_a_walk_does_not_end_without_an_item_that_moves_just_before_the_pa
     assert sorted(await everything(other, group, **query)) == [f"key-{n}" for n in range(6)]
 
 
-async def test_a_page_says_that_a_walk_goes_on_and_what_its_next_page_has_to_know(
+async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_moved_before_it_came_there(
     store: Store, other: Store, group: Group
 ) -> None:
-    await group.write(store, *(make_output(n) for n in range(6)))
+    """The item has left its place on the second page after the first one was read."""
+    await group.write(store, *(make_output(n) for n in range(9)))
+    assert [item["id"] for item in await group.read(other, limit=3)] == [1, 2, 3]
+    pages = []
     async with stopped_at(store, "written", group.write(store, make_output(4, data={"moved": True}))):
-        page = await other.outputs.page(group.key, Query(limit=3))
-        assert page.next_cursor == 3
-        # It has left its place on this page: not the end, and the cursor stands before the batch in flight.
-        page = await other.outputs.page(group.key, Query(limit=3, cursor=3, walk=page.walk))
-        assert ([item["id"] for item in page.items()], page.next_cursor) == ([4, 6], 6)
-        # A cursor that comes alone belongs to a reader who comes back.
-        assert (await other.outputs.page(group.key, Query(cursor=6))).next_cursor is None
-    page = await other.outputs.page(group.key, Query(limit=3, cursor=6, walk=page.walk))
+        for cursor in (3, 7):
+            page = await other.outputs.page(group.key, Query(limit=3, cursor=cursor))
+            pages.append(([item["id"] for item in page.items()], page.next_cursor))
+    # Not the end, and the cursor stands before the batch in flight.
+    assert pages == [([4, 6, 7], 7), ([8, 9], 9)]
+    page = await other.outputs.page(group.key, Query(limit=3, cursor=9))
     assert ([item["key_hash"] for item in page.items()], page.next_cursor) == (["key-4"], None)
 
 
-async def test_a_walk_ends_while_items_that_it_has_offered_change(store: Store, other: Store, group: Group) -> None:
-    await group.write(store, *(make_output(n) for n in range(6)))
+async def test_the_last_page_waits_for_what_is_in_flight(store: Store, other: Store, group: Group) -> None:
+    await group.write(store, *(make_output(n) for n in range(4)))
+    async with stopped_at(store, "written", group.write(store, make_output(1, data={"moved": True}))):
+        reading = asyncio.ensure_future(other.outputs.page(group.key, Query(limit=4)))
+        await asyncio.wait([reading], timeout=0.3)
+        assert not reading.done()
+    page = await reading
+    assert ([item["key_hash"] for item in page.items()], page.next_cursor) == (
+        ["key-0", "key-2", "key-3", "key-1"],
+        None,
+    )
+
+
+@pytest.mark.parametrize("limit", [3, 10, 1000])
+async def test_a_walk_ends_with_all_items_while_every_item_changes_again_and_again(
+    store: Store, other: Store, group: Group, limit: int
+) -> None:
+    keys = {f"key-{n}" for n in range(30)}
+    await group.write(store, *(make_output(n) for n in range(30)))
+
+    async def change() -> None:
+        for number in itertools.count():
+            for first in range(0, 30, 10):
+                await group.write(store, *(make_output(n, data={"v": number}) for n in range(first, first + 10)))
+
+    changing = [asyncio.ensure_future(change()) for _ in range(2)]
+    try:
+        for _ in range(10):
+            assert {item["key_hash"] for item in await asyncio.wait_for(group.walk(other, limit=limit), 30)} == keys
+    finally:
+        for task in changing:
+            task.cancel()
+        await asyncio.gather(*changing, return_exceptions=True)
+
+
+async def test_a_full_last_page_says_that_there_is_more(store: Store, other: Store, group: Group) -> None:
+    """The reader's process remembers an earlier end, up to which the page is just full."""
+    await group.write(store, *(make_output(n) for n in range(3)))
+    assert len(await group.read(other)) == 3
+    assert (await other.outputs.page(group.key, Query(limit=3))).next_cursor is None
+    await group.write(store, make_output(3))
     page = await other.outputs.page(group.key, Query(limit=3))
-    async with stopped_at(store, "written", group.write(store, make_output(0, data={"moved": True}))):
-        page = await other.outputs.page(group.key, Query(limit=3, cursor=3, walk=page.walk))
-        assert page.next_cursor is None
+    assert ([item["id"] for item in page.items()], page.next_cursor) == ([1, 2, 3], 3)
 
 
 async def test_an_export_ends_when_what_is_in_flight_changes_nothing(store: Store, other: Store, group: Group) -> None:

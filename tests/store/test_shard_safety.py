@@ -89,11 +89,11 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     ):
         await group.walk(store, **query)
     await store.outputs.one(owner, written[0]["output_id"])
-    await store.outputs.version(owner)
+    await store.outputs.watermark(owner)
     await store.outputs.versions(owner, written[0]["output_id"], 10, 0)
     async for _ in store.outputs.pages(owner, Query()):
         pass
-    with reading(store, group, cursor=await store.outputs.version(owner)) as reader:
+    with reading(store, group, cursor=(await store.outputs.watermark(owner)).version) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
         await until_waiting(store)
         await group.write(store, make_output(50))

@@ -13,6 +13,7 @@ import pytest
 
 from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
 from service.store.outputs import tail as tails
+from service.store.outputs.ids import Watermark
 from service.store.outputs.tail import Reader
 from tests.support.api import make_output
 from tests.support.commands import Commands
@@ -173,7 +174,7 @@ async def test_a_failing_database_is_told_to_all_who_wait(
             raise StoreUnavailable
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.outputs, "page", fail)
+            patch.setattr(store.outputs, "below", fail)
             await group.write(store, make_output(0))
             found = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(error) for error in found] == [StoreUnavailable] * 2
@@ -194,7 +195,7 @@ async def test_the_error_of_many_readers_does_not_gather_their_frames(
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in readers]
         await until_waiting(store, 50)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs, "page", fail)
+        monkeypatch.setattr(store.outputs, "below", fail)
         await group.write(store, make_output(0))
         error = (await asyncio.gather(*waiting, return_exceptions=True))[-1]
     assert isinstance(error, StoreUnavailable)
@@ -220,7 +221,7 @@ async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
         await until_waiting(store, 2)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs, "page", fail)
+        monkeypatch.setattr(store.outputs, "below", fail)
         await group.write(store, make_output(0))
         async with asyncio.timeout(SOON):
             while waiting_readers(store):
@@ -237,13 +238,13 @@ async def test_what_was_read_in_vain_is_not_read_again(
     store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A reader whose filter matches nothing waits where it is, while its tail goes on."""
-    read, cursors = store.outputs.page, []
+    read, cursors = store.outputs.below, []
 
-    async def page(key: Any, query: Query) -> Page:
+    async def below(key: Any, query: Query, watermark: Watermark) -> Page:
         cursors.append(query.cursor)
-        return await read(key, query)
+        return await read(key, query, watermark)
 
-    monkeypatch.setattr(store.outputs, "page", page)
+    monkeypatch.setattr(store.outputs, "below", below)
     query = Query(limit=0, url="https://nowhere.example/")
     with store.outputs.tail(group.key, query, LINES, gate) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))

@@ -49,7 +49,7 @@ def _is_part(value: Any) -> bool:
     return type(value) is str or (type(value) is int and abs(value) <= INT64_MAX)
 
 
-def url_with_cursor(request: web.Request, cursor: object, walk: tuple[int, int] | None = None) -> str:
+def url_with_cursor(request: web.Request, cursor: object, walk: int | None = None) -> str:
     """Return the absolute URL that repeats a request with another cursor, as the next page of a walk."""
     base = request.app[SETTINGS].base_url.rstrip("/")
     if not base:
@@ -57,5 +57,5 @@ def url_with_cursor(request: web.Request, cursor: object, walk: tuple[int, int] 
         base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
     query = request.rel_url.raw_query_string.split("&")
     kept = [part for part in query if part and unquote(part.partition("=")[0]) not in ("cursor", "walk")]
-    added = [f"cursor={cursor}", *(["walk={}.{}".format(*walk)] if walk else [])]
+    added = [f"cursor={cursor}", *([] if walk is None else [f"walk={walk}"])]
     return f"{base}{request.rel_url.raw_path}?{'&'.join([*kept, *added])}"

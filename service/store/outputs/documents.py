@@ -57,7 +57,7 @@ def id_of(document: Document) -> int:
 class Page(NamedTuple):
     """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown.
 
-    `checkpoint` is the id up to which the filters were applied; `walk` the state that the next page of a walk needs;
+    `checkpoint` is the id up to which the filters were applied; `walk` the newest id when a walk with deletions began;
     `cut` tells that there are fewer documents than requested because they are large.
     """
 
@@ -66,7 +66,7 @@ class Page(NamedTuple):
     next_cursor: int | None
     version: int
     checkpoint: int = 0
-    walk: Any = None
+    walk: int | None = None
     cut: bool = False
 
     @property

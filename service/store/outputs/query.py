@@ -28,13 +28,6 @@ LIVE = {"deleted": {"$exists": False}}
 _NO_TOMBSTONE = {"tombstone": {"$exists": False}}
 
 
-class Walk(NamedTuple):
-    """The state that one page of a walk hands to the next."""
-
-    began: int  # the newest id when the walk began
-    seen: int  # the newest id that was allocated when the page before was read; 0: unknown
-
-
 class Query(NamedTuple):
     """The parameters of a page: which outputs of a group, and which of their fields."""
 
@@ -55,7 +48,7 @@ class Query(NamedTuple):
     rejected: bool | None = None
     of_jobs: tuple[str, ...] | None = None  # of any of these jobs
     not_of_job: str | None = None
-    walk: Walk | None = None  # None: a cursor without a walk
+    walk: int | None = None  # the newest id when a walk with deletions began
     newest_first: bool = False
     deleted: bool = False
     fields: tuple[str, ...] = ()  # paths to keep; empty keeps all

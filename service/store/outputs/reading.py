@@ -6,8 +6,8 @@ import asyncio
 import time
 from bisect import bisect_right
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from itertools import accumulate
-from typing import Any
 
 from pymongo import DESCENDING
 
@@ -23,7 +23,7 @@ from service.store.indexes import Indexes
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.query import LIVE, WHOLE, Query, Walk, select
+from service.store.outputs.query import LIVE, WHOLE, Query, select
 from service.store.outputs.ranges import Found, Ranges
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
@@ -58,75 +58,113 @@ class Reading:
     async def page(self, group: Group, query: Query) -> Page:
         """Return the page after `query.cursor`, in the order of ids, without gaps."""
         self._indexes.require("outputs", "groups")
-        begins = query.cursor == 0 and not query.newest_first
-        if query.newest_first or query.deleted or begins:
+        if query.newest_first:
             watermark = await self._ids.watermark(group)
-            if begins:
-                query = query._replace(walk=Walk(watermark.version, 0))
-            return await self._fresh(group, query, watermark)
+            found = await self._range(group, query, watermark)
+            return Page(found.documents, found.size, found.next, watermark.version, cut=found.cut)
+        if query.deleted and not query.cursor:
+            query = query._replace(walk=(await self._ids.watermark(group)).version)
         watermark = self._ids.remembered(group)
-        read: Found | None = None
-        if query.cursor + 1 < watermark.end:
-            read = await self._range(group, query, watermark)
-            if read.next is not None:
-                # It is unknown which ids were allocated since this watermark was read.
-                return await self._page(group, query, read, watermark, watermark._replace(allocated=0))
-        # At the end of the group only a new watermark shows whether there is more.
-        new = await self._ids.watermark(group)
-        if read is None or new.version != watermark.version:
-            return await self._fresh(group, query, new)
-        return await self._page(group, query, read, new, new)
+        found = await self._range(group, query, watermark)
+        if found.next is None:
+            return await self._last(group, query, found, watermark)
+        if query.deleted:
+            _check_expired(query, await self._ids.watermark(group))
+        return Page(found.documents, found.size, found.next, watermark.version, found.next, query.walk, found.cut)
 
-    async def _fresh(self, group: Group, query: Query, watermark: Watermark) -> Page:
-        """Return the page below a watermark that was read just now."""
-        found, latest = await self._range(group, query, watermark), watermark
-        if not query.newest_first:
-            if query.cursor + 1 < watermark.end and (query.walk is not None or query.deleted):
-                # Items may have got new ids since the watermark was read, and before the page was.
-                latest = await self._ids.watermark(group)
-            if query.deleted:
-                _check_expired(query, latest)
-        return await self._page(group, query, found, watermark, latest)
+    @patient
+    @stored
+    async def below(self, group: Group, query: Query, watermark: Watermark) -> Page:
+        """Return what is between the cursor and a watermark.
 
-    async def _page(self, group: Group, query: Query, found: Found, watermark: Watermark, latest: Watermark) -> Page:
-        """Return the documents found below a watermark as a page, with the state of its walk."""
-        next_cursor, checkpoint = found.next, max(query.cursor, watermark.version)
-        if query.cursor > latest.allocated:  # of another database
-            checkpoint = watermark.version
-        if next_cursor is not None:
-            checkpoint = next_cursor
-        elif not query.newest_first and await self._has_moved_on(group, query, watermark, latest):
-            next_cursor = max(query.cursor, checkpoint)
-            if not found.documents:
-                await self._wait(group, watermark.version, _WALK_SECONDS)
-        walk = query.walk and query.walk._replace(seen=latest.allocated)
-        return Page(found.documents, found.size, next_cursor, watermark.version, checkpoint, walk, found.cut)
+        Without a next page it is not the end of a walk: an item may be in flight that no page has shown.
+        """
+        found = await self._range(group, query, watermark)
+        if query.deleted:
+            _check_expired(query, await self._ids.watermark(group))
+        return Page(found.documents, found.size, found.next, watermark.version, found.next or watermark.version)
 
-    async def _has_moved_on(self, group: Group, query: Query, watermark: Watermark, latest: Watermark) -> bool:
+    async def _last(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
+        """Return what was found below a watermark and the rest of the group, as the end of a walk.
+
+        An item may have changed before the walk came to its old id, in a batch that is still in flight. The page waits
+        for it; after a second, it is not the last one.
+        """
+        began = reached = max(query.cursor, watermark.version)
+        deadline = time.monotonic() + _WALK_SECONDS
+        watermark = latest = await self._ids.watermark(group)
+        seen, next_cursor = latest.allocated, None
+        while True:
+            if reached < watermark.version:
+                found = await self._with_rest(group, query._replace(cursor=reached), found, watermark)
+                reached = watermark.version
+                if found.next is None or query.deleted:
+                    # Items may have got new ids before this range was read.
+                    latest = await self._ids.watermark(group)
+            if found.next is not None or not await self._has_moved_on(group, query, watermark, latest, began, seen):
+                break
+            newer = await self._newer(group, watermark.version, deadline)
+            if newer is None:
+                next_cursor = reached
+                break
+            watermark = latest = newer
+        if query.deleted:
+            _check_expired(query, latest)
+        if found.next is not None:
+            next_cursor = reached = found.next
+        elif query.cursor > seen:  # of another database
+            reached = watermark.version
+        return Page(found.documents, found.size, next_cursor, watermark.version, reached, query.walk, found.cut)
+
+    async def _with_rest(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Found:
+        """Return what was found, and up to the limit what comes after `query.cursor`."""
+        room = query.limit - len(found.documents)
+        rest = await self._range(group, query._replace(limit=max(1, room)), watermark)
+        if not room:
+            return found._replace(next=documents.id_of(found.documents[-1])) if rest.documents else found
+        return Found(found.documents + rest.documents, found.size + rest.size, rest.next, rest.cut)
+
+    async def _has_moved_on(
+        self, group: Group, query: Query, watermark: Watermark, latest: Watermark, began: int, seen: int
+    ) -> bool:
         """Return whether an item may be beyond the watermark that the walk has not returned.
 
-        Such an item changed before the walk reached its old id. If its batch began after the previous page was read,
-        the old id is above the cursor; otherwise it may have been on any page. `latest` was read after this page.
+        It changed after the walk began, and before the walk came to its old id. So its batch was allocated before the
+        end of the group was first read, when `seen` was the newest allocated id; or it has changed again since then,
+        and its previous id is above `began`, the end at that time. `latest` was read after this page.
         """
         if not latest.in_flight and latest.version == watermark.version:
             return False
         # Not up to the newest id: a crawl that changes nothing uses up ids too, and must not keep walks going.
         if latest.last_id - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
             return True
-        moved: dict[str, Any] = {"prev_id": {"$gt": query.cursor}}
-        if query.walk is not None:
-            older: dict[str, Any] = {"prev_id": {"$exists": True}}
-            if query.walk.seen:
-                older["id"] = {"$lte": query.walk.seen}
-            moved = {"$or": [moved, older]}
+        moved = [{"prev_id": {"$gt": began}}, {"prev_id": {"$exists": True}, "id": {"$lte": seen}}]
         selection = select(group, query, watermark.hidden)
         where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
         reply = await read_committed(
             self._database,
-            {"find": "outputs", "filter": {"$and": [where, moved]}, "projection": {"_id": 1}, "limit": 1, "hint": "id"},
+            {
+                "find": "outputs",
+                "filter": {"$and": [where, {"$or": moved}]},
+                "projection": {"_id": 1},
+                "limit": 1,
+                "hint": "id",
+            },
             latest.time,
         )
         return bool(reply["cursor"]["firstBatch"])
+
+    async def _newer(self, group: Group, version: int, deadline: float) -> Watermark | None:
+        """Return a watermark above a version as soon as there is one; None at the deadline."""
+        with self._watch.waiting(group) as changed:
+            while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
+                changed.clear()
+                newer = await self._ids.watermark(group)
+                if newer.version > version:
+                    return newer
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), left)
+        return None
 
     def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
         """Return the number of items of a group in about a megabyte, estimated from those read last."""
@@ -149,26 +187,12 @@ class Reading:
             self._averages[key] = max(1, found.size // len(found.documents))
         return _cut(found) if found.size > _MAX_PAGE else found
 
-    @patient
-    async def _wait(self, group: Group, cursor: int, seconds: float) -> None:
-        """Return as soon as something after a cursor may be readable, or after some seconds."""
-        deadline = time.monotonic() + seconds
-        with self._watch.waiting(group) as waiting:
-            while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
-                waiting.clear()
-                if (await self._ids.watermark(group)).end > cursor + 1:
-                    return
-                try:
-                    await asyncio.wait_for(waiting.wait(), left)
-                except TimeoutError:
-                    return
-
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
 
         Every item that is there when it begins is part of it, unless it is deleted meanwhile.
         """
-        left, query = max_items, query._replace(walk=query.walk or Walk(0, 0))
+        left = max_items
         while True:
             fitting = self.fitting(group, query.fields)
             limit = fitting if left is None else min(fitting, left)
@@ -184,10 +208,10 @@ class Reading:
             query = query._replace(cursor=next_cursor)
 
     @patient
-    async def version(self, group: Group) -> int:
-        """Return the version that a page read now would show."""
+    async def watermark(self, group: Group) -> Watermark:
+        """Return how far a page that is read now would go."""
         self._indexes.require("outputs", "groups")
-        return (await self._ids.watermark(group)).version
+        return await self._ids.watermark(group)
 
     @stored
     async def one(self, group: Group, output_id: str) -> Page | None:
@@ -249,8 +273,7 @@ def _check_expired(query: Query, latest: Watermark) -> None:
     Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
     back to older ids misses nothing that its beginning did not show.
     """
-    safe = max(query.cursor, query.walk.began if query.walk else 0)
-    if query.cursor and safe < latest.expired_id:
+    if query.cursor and max(query.cursor, query.walk or 0) < latest.expired_id:
         raise CursorExpired
     begin, expired = query.created_after, latest.expired_date
     if query.cursor or begin is None or expired is None:

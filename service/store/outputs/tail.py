@@ -181,7 +181,8 @@ class Tail:
         """Read the next page and hand it on, if there is something new; return whether there is more."""
         with time_budget(self._timeout):
             response_has_begun()  # waits for a failover, once for all readers
-            version = await self._reading.version(self._group)
+            watermark = await self._reading.watermark(self._group)
+            version = watermark.version
             start = min((reader.position for reader in self.waiting), default=version)
             # All readers have read for themselves; not beyond the version, where a cursor of another group may be.
             if (begin := min(start, version)) > self._end:
@@ -196,7 +197,9 @@ class Tail:
             try:
                 limit = self._reading.fitting(self._group, self._query.fields)
                 limit = min(limit, self._query.limit or limit)
-                page = await self._reading.page(self._group, self._query._replace(cursor=start, limit=limit))
+                page = await self._reading.below(
+                    self._group, self._query._replace(cursor=start, limit=limit), watermark
+                )
                 piece = await self._rendered(page)
                 self._hand_on(piece)
                 room -= piece.size
