@@ -128,6 +128,14 @@ def test_a_csv_has_a_column_for_all_that_occurs(client: Client, tmp_path: Path) 
     assert rows[-1]["data.stock"] == "1199"
 
 
+def test_two_fields_with_the_same_dotted_name_have_a_column_each(client: Client, tmp_path: Path) -> None:
+    client.push("group", [make_output(1, data={"a.b": 1, "a": {"b": 2}})])
+    file = tmp_path / "x.csv"
+    assert main(["outputs", "export", "group", "--out", str(file)]) == 0
+    (row,) = csv.DictReader(file.open(newline="", encoding="utf-8"))
+    assert {row["data.a.b"], row["data.a.b\\"]} == {"1", "2"}
+
+
 def test_an_export_of_a_group_that_does_not_exist_says_so_and_exits_with_3(
     client: Client, tmp_path: Path, capsys: Any
 ) -> None:

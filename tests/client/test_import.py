@@ -267,6 +267,15 @@ def test_an_import_into_a_group_that_was_deleted_begins_again(client: Client, tm
     assert client.group("group")["items"] == 3
 
 
+def test_a_csv_of_the_service_with_fields_that_have_no_column_is_refused(
+    client: Client, tmp_path: Path, capsys: Any
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text('source_url,data.title,output_id,other\nhttps://x.example/1,Oak,o-1,"{""data.late"":""7""}"\n')
+    assert main(["outputs", "import", "copy", str(file), "--job-id", "run"]) == 1
+    assert "line 2 has fields without a column of their own: import NDJSON instead" in capsys.readouterr().err
+
+
 def test_a_csv_with_deletions_is_refused(client: Client, tmp_path: Path, capsys: Any) -> None:
     client.push("group", [make_output(n) for n in range(2)])
     client.delete("group", next(iter(client.outputs("group")))["output_id"])

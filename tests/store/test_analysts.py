@@ -131,6 +131,28 @@ def test_an_analyst_of_one_organization_reads_its_data_and_no_other(
     assert code(address_of_7, lambda client: client[DATABASE].cookies.find_one()) == UNAUTHORIZED
 
 
+@pytest.mark.parametrize("name", READABLE)
+@pytest.mark.parametrize("hint", [[("$natural", 1)], "_id_"])
+def test_an_error_in_the_query_of_an_analyst_shows_nothing_of_other_organizations(
+    address_of_7: str, database: Any, name: str, hint: Any
+) -> None:
+    database[name].insert_one({"organization_id": 8, "group_id": "secret of 8"})
+    number = {"$eq": [{"$toInt": "$group_id"}, 0]}  # fails with the text that is not a number
+    query = {"$or": [{"$expr": number}, {"none": 1}]}
+    assert code(address_of_7, lambda client: list(client[DATABASE][f"{name}_7"].find(query).hint(hint))) is None
+
+
+def test_a_view_of_an_earlier_version_is_replaced(
+    address_of_7: str, database: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (made,) = database.list_collections(filter={"name": "outputs_7"})
+    database.drop_collection("outputs_7")
+    database.command("create", "outputs_7", viewOn="outputs", pipeline=[{"$match": {"organization_id": 7}}])
+    assert main(["analyst", "create", "--name", "other", "--organization", "7"]) == 0
+    (replaced,) = database.list_collections(filter={"name": "outputs_7"})
+    assert replaced["options"] == made["options"]
+
+
 def test_the_views_of_an_organization_go_with_its_last_analyst(
     address_of_7: str, database: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

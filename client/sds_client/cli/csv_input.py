@@ -60,9 +60,12 @@ def column_kinds(file: BinaryIO, text_columns: Sequence[str] = ()) -> dict[str, 
     rows = _rows(file)
     _, header = next(rows, (0, []))
     _check_header(header, text_columns)
-    possible = {name: _candidates(name, text_columns, _own_fields(header)) for name in header}
+    fields = _own_fields(header)
+    possible = {name: _candidates(name, text_columns, fields) for name in header}
     for line, row in rows:
         for name, cell in zip(header, row, strict=True):
+            if cell and name == "other" and fields is _FIELDS:  # the service's own CSV has one
+                raise CsvError(f"line {line} has fields without a column of their own: import NDJSON instead")
             if cell and possible[name] != (str,):
                 possible[name] = tuple(kind for kind in possible[name] if _fits(kind, cell))
                 if not possible[name]:

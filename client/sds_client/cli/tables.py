@@ -47,17 +47,22 @@ def rows(lines: Path) -> Iterator[dict[str, Any]]:
             yield flatten(json.loads(line))
 
 
-def flatten(value: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(value: dict[str, Any]) -> dict[str, Any]:
     """Return an item's cells: objects become dotted names, lists and empty objects JSON text."""
     cells: dict[str, Any] = {}
+    for name, item in _leaves(value, ""):
+        while name in cells:
+            name += "\\"  # a key with a dot in it has the same dotted name as another
+        cells[name] = item
+    return cells
+
+
+def _leaves(value: dict[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for name, item in value.items():
         if isinstance(item, dict) and item:
-            cells.update(flatten(item, f"{prefix}{name}."))
-        elif isinstance(item, (dict, list)):
-            cells[prefix + name] = _json(item)
+            yield from _leaves(item, f"{prefix}{name}.")
         else:
-            cells[prefix + name] = item
-    return cells
+            yield prefix + name, _json(item) if isinstance(item, (dict, list)) else item
 
 
 def columns(found: Iterable[dict[str, Any]]) -> dict[str, str]:
