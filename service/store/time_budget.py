@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, TypeVar
 
 import pymongo
 
@@ -15,8 +16,6 @@ from service.store.errors import StoreUnavailable
 # The driver ends an operation itself when its time is over. It cannot while the operation waits
 # for a thread, so the caller stops waiting this much later.
 _GRACE_SECONDS = 0.25
-
-T = TypeVar("T")
 
 
 class Budget:
@@ -53,19 +52,14 @@ class Budget:
 _budget: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 
-class time_budget:
+@contextmanager
+def time_budget(seconds: float) -> Iterator[None]:
     """Limit the total time of all store calls inside the block."""
-
-    __slots__ = ("_seconds", "_token")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def __enter__(self) -> None:
-        self._token = _budget.set(Budget(self._seconds))
-
-    def __exit__(self, *_: object) -> None:
-        _budget.reset(self._token)
+    token = _budget.set(Budget(seconds))
+    try:
+        yield
+    finally:
+        _budget.reset(token)
 
 
 def current_budget() -> Budget | None:
@@ -85,24 +79,6 @@ def response_has_begun() -> None:
     budget = _budget.get()
     if budget is not None:
         budget.begun = True
-
-
-async def result_in_time(future: asyncio.Future[T]) -> T:
-    """Wait for a future that is not a call of the driver, within the budget. Raises StoreUnavailable after it."""
-    budget = _budget.get()
-    if budget is None:
-        return await future
-    timer = asyncio.get_running_loop().call_later(budget.start() + _GRACE_SECONDS, _expire, future)
-    try:
-        return await future
-    finally:
-        timer.cancel()
-        budget.stop()
-
-
-def _expire(future: asyncio.Future[Any]) -> None:
-    if not future.done():
-        future.set_exception(StoreUnavailable("out of time"))
 
 
 class in_time:

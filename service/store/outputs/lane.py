@@ -24,7 +24,7 @@ from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.ids import Finished, Ids
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
-from service.store.time_budget import result_in_time, time_budget
+from service.store.time_budget import in_time, time_budget
 
 # A larger round gains nothing, and may take longer than its lease.
 _MAX_KEYS = 1000
@@ -68,7 +68,8 @@ class Lanes:
             lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
         lane.waiting.append(write)
         try:
-            return await result_in_time(write.done)
+            async with in_time():
+                return await write.done
         except BaseException:
             with contextlib.suppress(ValueError):  # taken already
                 lane.waiting.remove(write)  # its bytes are no longer counted
