@@ -222,10 +222,9 @@ class Crawls:
         if await self._groups.find_one(shown, ["_id"]) is None:
             return
         fields = ["job_id", "verdict", "dropped", "finish_date"]
-        finished = self._jobs.find({**owner, "state": "finished"}, fields, hint="newest")
-        newest = finished.sort("finish_date", -1).limit(1)
-        found = [_shown(job) for job in await newest.to_list(1)]
-        change: Record = {"$set": {"verdict": found[0]}} if found else {"$unset": {"verdict": ""}}
+        finished = {**owner, "state": "finished"}
+        newest = await self._jobs.find_one(finished, fields, sort=[("finish_date", -1)], hint="newest")
+        change: Record = {"$set": {"verdict": _shown(newest)}} if newest else {"$unset": {"verdict": ""}}
         await self._groups.update_one(shown, change)
 
     async def _missing(self, owner: Record, job: Record) -> int:
@@ -240,8 +239,7 @@ class Crawls:
         """Return the last finished job of the same series that has fill rates: one without items has none."""
         where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
         where["fields.0"] = {"$exists": True}
-        found = await self._jobs.find(where, ["fields"]).sort("finish_date", -1).limit(1).to_list(1)
-        return found[0] if found else None
+        return await self._jobs.find_one(where, ["fields"], sort=[("finish_date", -1)])
 
     @stored
     async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:

@@ -242,8 +242,8 @@ class Deliveries:
     async def next(self, lease: Lease) -> Message | None:
         """Return the message that has waited longest for its attempt."""
         where = {**lease.owner, "due": {"$lte": now()}}
-        found = await self._deliveries.find(where, hint="due").sort("due", 1).limit(1).to_list(1)
-        return Message(*(found[0][key] for key in ("_id", "type", "body", "attempts"))) if found else None
+        found = await self._deliveries.find_one(where, sort=[("due", 1)], hint="due")
+        return Message(*(found[key] for key in ("_id", "type", "body", "attempts"))) if found else None
 
     @stored
     async def record(self, lease: Lease, message: Message, outcome: Outcome) -> None:
@@ -293,11 +293,11 @@ class Deliveries:
     async def release(self, lease: Lease) -> None:
         """Release a webhook, and set when it must be looked at next."""
         moment = now()
-        waiting = self._deliveries.find({**lease.owner, "due": {"$exists": True}}, ["due"], hint="due")
-        found = await waiting.sort("due", 1).limit(1).to_list(1)
-        times = [moment + _IDLE, *(record["due"] for record in found), *([lease.look] if lease.look else [])]
+        waiting = {**lease.owner, "due": {"$exists": True}}
+        first = await self._deliveries.find_one(waiting, ["due"], sort=[("due", 1)], hint="due")
+        times = [moment + _IDLE, first and first["due"], lease.look]
         # Behind the others that are due now. A message added meanwhile has set `due` to before the end of the lease.
-        due = max(moment, min(times))
+        due = max(moment, min(filter(None, times)))
         update: list[Record] = [
             {
                 "$set": {
