@@ -22,6 +22,7 @@ _WINDOW = 5000
 _WINDOWS_SECONDS = 1.0
 # Index entries that are counted to choose between two filters.
 _COUNTED = 2000
+_BY_DATE = {"update_date": ASCENDING, "id": ASCENDING}
 
 
 class Found(NamedTuple):
@@ -93,7 +94,7 @@ class Ranges:
         if by_date:
             # Dates never decrease along ids, so the order by date is the order by id.
             where["update_date"] = {"$gte": query.created_after}
-            sort, hint = {"update_date": ASCENDING, "id": ASCENDING}, "updated"
+            sort, hint = _BY_DATE, "updated"
         wanted = {"find": "outputs", "filter": where, "projection": query.projection, "sort": sort, "hint": hint}
         return await self.find(wanted, query.limit, within.time)
 
@@ -146,38 +147,24 @@ class Ranges:
 
     async def _end_of_window(self, within: Range, size: int) -> int | None:
         """Return the id of the last of `size` documents of a range; None if it has fewer."""
-        reply = await read_committed(
-            self._database,
-            {
-                "find": "outputs",
-                "filter": within.indexed,
-                "projection": {"_id": 0, "id": 1},
-                "sort": within.order,
-                "skip": size - 1,
-                "limit": 1,
-                "singleBatch": True,
-                "hint": within.selection.hint,
-            },
-            within.time,
-        )
-        last = reply["cursor"]["firstBatch"]
-        return int(last[0]["id"]) if last else None
+        return await self._id_at(within.indexed, within.order, within.selection.hint, within.time, size - 1)
+
+    async def _id_at(
+        self, where: dict[str, Any], order: dict[str, int], hint: str, since: Any, skip: int = 0
+    ) -> int | None:
+        """Return the id of the first document in an order, after some that are skipped; None if there is none."""
+        wanted = {"find": "outputs", "filter": where, "projection": {"_id": 0, "id": 1}, "sort": order, "hint": hint}
+        one = {**wanted, "skip": skip, "limit": 1, "singleBatch": True}
+        found = (await read_committed(self._database, one, since))["cursor"]["firstBatch"]
+        return int(found[0]["id"]) if found else None
 
     async def _narrowest(self, within: Range) -> Selection:
         """Return a selection of several filters by the index that leads to the fewest documents."""
 
         async def count(choice: Selection) -> int:
-            reply = await read_committed(
-                self._database,
-                {
-                    "count": "outputs",
-                    "query": within._replace(selection=choice).indexed,
-                    "limit": _COUNTED,
-                    "hint": choice.hint,
-                },
-                within.time,
-            )
-            return int(reply["n"])
+            where = within._replace(selection=choice).indexed
+            command = {"count": "outputs", "query": where, "limit": _COUNTED, "hint": choice.hint}
+            return int((await read_committed(self._database, command, within.time))["n"])
 
         choices = [within.selection.by(field) for field in within.selection.choices]
         counts = await asyncio.gather(*map(count, choices))
@@ -185,18 +172,5 @@ class Ranges:
 
     async def _first_id_since(self, group: Group, moment: datetime, watermark: Watermark) -> int:
         """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
-        reply = await read_committed(
-            self._database,
-            {
-                "find": "outputs",
-                "filter": {**group.owner, "update_date": {"$gte": moment}},
-                "projection": {"_id": 0, "id": 1},
-                "sort": {"update_date": ASCENDING, "id": ASCENDING},
-                "limit": 1,
-                "singleBatch": True,
-                "hint": "updated",
-            },
-            watermark.time,
-        )
-        found = reply["cursor"]["firstBatch"]
-        return int(found[0]["id"]) if found else watermark.end
+        since = {**group.owner, "update_date": {"$gte": moment}}
+        return await self._id_at(since, _BY_DATE, "updated", watermark.time) or watermark.end
