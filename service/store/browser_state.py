@@ -12,12 +12,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
-from pymongo.errors import BulkWriteError
 
 from service.store.connection import Database
 from service.store.contract import stored, streamed
 from service.store.decoding import AWARE, decode, encoded
-from service.store.errors import CursorExpired, CursorInvalid, duplicates
+from service.store.errors import CursorExpired, CursorInvalid
 from service.store.indexes import Indexes
 from service.store.listing import Chunk, Key, Listing, Record, after, by_bytes
 from service.store.sealing import CHUNK, SealedRecords
@@ -215,21 +214,14 @@ class BrowserState(SealedRecords):
     async def _store(self, records: list[Record]) -> Counts:
         """Write the records, sealed in a thread if there is much to seal."""
         much = len(records) > _OFF_LOOP_RECORDS or sum(map(_size, records)) > _OFF_LOOP_BYTES
-        left: list[UpdateOne] = []
+        operations: list[UpdateOne] = []
         for start in range(0, len(records), _OFF_LOOP_RECORDS):
             some = records[start : start + _OFF_LOOP_RECORDS]
-            left += await asyncio.to_thread(self._operations, some) if much else self._operations(some)
+            operations += await asyncio.to_thread(self._operations, some) if much else self._operations(some)
         created = updated = 0
-        while left:
-            part, left = left[:CHUNK], left[CHUNK:]
-            result: Any
-            try:
-                result = (await self._records.bulk_write(part, ordered=False)).bulk_api_result
-            except BulkWriteError as error:
-                result = error.details
-                # Those that collided with the first write of the same record.
-                left += [part[failed["index"]] for failed in duplicates(error)]
-            created, updated = created + result["nUpserted"], updated + result["nMatched"]
+        for start in range(0, len(operations), CHUNK):
+            done = await self._records.bulk_write(operations[start : start + CHUNK], ordered=False)
+            created, updated = created + done.upserted_count, updated + done.matched_count
         return Counts(created, updated)
 
 

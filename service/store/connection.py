@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from pymongo import WriteConcern
-from pymongo.errors import AutoReconnect, DuplicateKeyError, PyMongoError
+from pymongo.errors import AutoReconnect, PyMongoError
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 from pymongo.read_concern import ReadConcern
 
@@ -44,8 +44,6 @@ _CONNECT_SECONDS = 2.0
 _PRIMARY: dict[str, Any] = {"readPreference": "primary", "readPreferenceTags": "", "maxStalenessSeconds": -1}
 
 _THREADS = "MOTOR_MAX_WORKERS"
-
-T = TypeVar("T")
 
 
 class PoolUse(CommandListener):
@@ -124,14 +122,6 @@ async def server_time(database: Database) -> datetime:
     """Return the time on the clock of the database."""
     local: datetime = (await database.command("hello"))["localTime"]
     return local.replace(tzinfo=UTC)
-
-
-async def upsert(write: Callable[[], Awaitable[T]]) -> T:
-    """Return what an upsert returns; sends it again if another writer has just made the document."""
-    try:
-        return await write()
-    except DuplicateKeyError:
-        return await write()
 
 
 async def durably(database: Database, command: dict[str, Any]) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymongo import ReturnDocument
 
-from service.store.connection import DURABLE, Collection, Database, upsert
+from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 
 
@@ -17,13 +17,11 @@ class Counters:
     @stored
     async def take(self, organization_id: int, name: str, count: int) -> int:
         """Take `count` numbers and return the first."""
-        document = await upsert(
-            lambda: self._counters.find_one_and_update(
-                {"_id": organization_id},
-                {"$inc": {name: count}},
-                {name: 1, "_id": 0},
-                upsert=True,
-                return_document=ReturnDocument.AFTER,
-            )
+        document = await self._counters.find_one_and_update(
+            {"_id": organization_id},
+            {"$inc": {name: count}},
+            {name: 1, "_id": 0},
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
         )
         return int(document[name]) - count + 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo import DESCENDING
 
-from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, upsert
+from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.errors import CursorInvalid
 from service.store.group import Group
@@ -118,7 +118,7 @@ class Groups:
             changes["due"] = {"$min": ["$due", "$$NOW"]}
         if "retention_days" in settings:
             update.append({"$unset": ["retention_at", "retention_id"]})
-        await upsert(lambda: self._groups.update_one(group.owner, update, upsert=True))
+        await self._groups.update_one(group.owner, update, upsert=True)
         self._comparing.forget(group)
 
     @stored

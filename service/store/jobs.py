@@ -14,7 +14,7 @@ from typing import Any
 from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError
 
-from service.store.connection import COMMITTED, MAJORITY, Collection, Database, upsert
+from service.store.connection import COMMITTED, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.errors import duplicates
 from service.store.group import Group
@@ -73,10 +73,8 @@ class Jobs:
     async def declare(self, group: Group, job_id: str) -> None:
         """Make a job that has written nothing; it is counted as a job of its group."""
         self._indexes.require("groups", "jobs")
-        owner = group.owner
         entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
-        nothing = {"$push": {"pending": entry}}
-        await upsert(lambda: self._groups.update_one(owner, nothing, upsert=True))
+        await self._groups.update_one(group.owner, {"$push": {"pending": entry}}, upsert=True)
         await self.gather(group)
 
     @stored

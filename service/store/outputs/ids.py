@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from service.bounded import Bounded
-from service.store.connection import Database, durably, read_committed, upsert
+from service.store.connection import Database, durably, read_committed
 from service.store.contract import stored
 from service.store.errors import Misconfigured
 from service.store.group import Group
@@ -131,7 +131,7 @@ class Ids:
         fields = {"open": {"$elemMatch": {"token": token}}, **_LANE_FIELDS}
         command = {"findAndModify": "groups", "query": where, "update": update, "fields": fields, "new": True}
         command["upsert"] = finished is None
-        return (await upsert(lambda: durably(self._database, command)))["value"]  # type: ignore[no-any-return]
+        return (await durably(self._database, command))["value"]  # type: ignore[no-any-return]
 
     def _allocation(self, size: int, token: str) -> list[dict[str, Any]]:
         """Return the stages that take ids, unless the database's clock is wrong or the group takes no writes now."""
