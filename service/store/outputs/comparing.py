@@ -31,7 +31,7 @@ class Comparing(NamedTuple):
 
     def data_text(self, data: dict[str, Any]) -> bytes:
         """Return the canonical text of an item's data without ignored paths."""
-        return documents.canonical(without(data, self.tree) if self.tree else data)
+        return documents.canonical(without(data, self.tree))
 
 
 PLAIN = Comparing()

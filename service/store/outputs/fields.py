@@ -59,16 +59,10 @@ def without(value: Any, tree: Ignored) -> Any:
 
     The value is not modified; parts without such paths are shared.
     """
+    if not tree:
+        return value
     if isinstance(value, dict):
-        kept = {}
-        for name, below in value.items():
-            node = tree.get(name, _KEEP)
-            if node is not None:
-                kept[name] = below if node is _KEEP else without(below, node)
-        return kept
+        return {name: without(below, node) for name, below in value.items() if (node := tree.get(name, {})) is not None}
     if isinstance(value, list):
         return [without(below, tree) for below in value]
     return value
-
-
-_KEEP: Ignored = {}
