@@ -28,11 +28,8 @@ class Cookies(BrowserState):
     async def set(self, organization_id: int, cookies: list[dict[str, Any]]) -> Counts:
         """Store each cookie, replacing the one of the same identity; the last of several wins."""
         self._indexes.require(self.name)
-        records: dict[Key, Record] = {}
-        for cookie in cookies:
-            record = _record(organization_id, cookie)
-            records[self._key(record)] = record
-        return await self._store(list(records.values()))
+        records = [_record(organization_id, cookie) for cookie in cookies]
+        return await self._store(list({self._key(record): record for record in records}.values()))
 
     def _update(self, record: Record) -> Record:
         return {"$set": {**record, **self._sealed(record)}}
@@ -47,24 +44,12 @@ class Cookies(BrowserState):
         return unix_seconds(moment)
 
     def _served(self, record: Record, opened: Sealed) -> Record:
-        return super()._served({**record, "url": _url(record)}, opened)  # the stored one may have been changed
+        return super()._served({**record, "url": _url(record)}, opened)
 
 
 def _record(organization_id: int, cookie: dict[str, Any]) -> Record:
-    path = cookie["path"]
-    return {
-        "organization_id": organization_id,
-        "name": cookie["name"],
-        "value": cookie["value"],
-        "url": _url(cookie),
-        "domain": cookie["domain"],
-        "path": path,
-        "path_key": path or "/",
-        "expires": unix_seconds(cookie["expires"]),
-        "http_only": cookie["http_only"],
-        "secure": cookie["secure"],
-        "extra": cookie.get("extra", {}),
-    }
+    path_key, expires = cookie["path"] or "/", unix_seconds(cookie["expires"])
+    return {"organization_id": organization_id, **cookie, "path_key": path_key, "expires": expires}
 
 
 def _url(cookie: dict[str, Any]) -> str:
