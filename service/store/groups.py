@@ -26,12 +26,13 @@ _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
 _GATHERED_AT_ONCE = 16
 _COLLECTIONS = ("groups", "jobs", "days")
-_NAMES = ("group_id", "items", "jobs", "approved", "last_id", "last_change", "retention_days", "verdict")
+# The fields of a group that are served as they are stored, with their defaults.
+_SERVED = {"items": 0, "jobs": 0, "approved": 0, "last_id": 0, "last_change": None, "retention_days": None}
 # The settings of a group, with their defaults.
 _SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
 # Whether counts of jobs and days wait to be moved, not the counts themselves: they may be 64 KB per group.
 _FIELDS: dict[str, Any] = {
-    **dict.fromkeys(_NAMES, 1),
+    **dict.fromkeys(("group_id", *_SERVED, "verdict"), 1),
     "waits": {"$gt": [{"$ifNull": ["$pending", "$moving"]}, None]},
 }
 
@@ -170,16 +171,12 @@ def _key(cursor: Key) -> Key:
 
 
 def _served(group: dict[str, Any], days: list[dict[str, Any]]) -> dict[str, Any]:
+    newest = group.get("verdict", {})
     return {
         "group_id": group["group_id"],
-        "items": group.get("items", 0),
-        "jobs": group.get("jobs", 0),
-        "approved": group.get("approved", 0),
-        "last_id": group.get("last_id", 0),
-        "last_change": group.get("last_change"),
-        "retention_days": group.get("retention_days"),
-        "verdict": group.get("verdict", {}).get("verdict"),
-        "dropped": group.get("verdict", {}).get("dropped", []),
+        **{name: group.get(name, default) for name, default in _SERVED.items()},
+        "verdict": newest.get("verdict"),
+        "dropped": newest.get("dropped", []),
         "days": [
             {"date": day["date"], **counts}
             for day in sorted(days, key=lambda day: day["date"])

@@ -64,10 +64,7 @@ class Webhooks(SealedRecords):
         record: Record = {
             "organization_id": organization_id,
             "webhook_id": str(uuid.uuid4()),
-            "url": webhook["url"],
-            "events": webhook["events"],
-            "group_id": webhook["group_id"],
-            "label": webhook["label"],
+            **webhook,
             "create_date": moment,
             "value": secret,
             "switched_off": None,
@@ -144,14 +141,6 @@ class Webhooks(SealedRecords):
 
 
 def _served(record: Record) -> Record:
-    return {
-        "webhook_id": record["webhook_id"],
-        "url": record["url"],
-        "events": record["events"],
-        "group_id": record["group_id"],
-        "label": record["label"],
-        "create_date": record["create_date"],
-        "active": record["switched_off"] is None,
-        "switched_off": record["switched_off"],
-        "last_result": record["last_result"],
-    }
+    served = {name: record[name] for name in ("webhook_id", "url", "events", "group_id", "label", "create_date")}
+    state = {name: record[name] for name in ("switched_off", "last_result")}
+    return {**served, "active": record["switched_off"] is None, **state}
