@@ -64,8 +64,6 @@ class Lanes:
         lane = self._lanes.get(group)
         if lane is None:
             lane = self._lanes[group] = Lane(self, group)
-            # In a context of its own: a lane must not end with the time of the request that began it.
-            lane.task = asyncio.create_task(lane.run(), context=contextvars.Context())
         lane.waiting.append(write)
         try:
             async with in_time():
@@ -83,8 +81,7 @@ class Lanes:
 
     async def close(self) -> None:
         """Wait for the writes under way, for a limited time: the reaper ends the rest."""
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
-        if tasks:
+        if tasks := [lane.task for lane in self._lanes.values()]:
             _, late = await asyncio.wait(tasks, timeout=2 * self.seconds)
             for task in late:
                 task.cancel()
@@ -100,19 +97,20 @@ class Lane:
 
     def __init__(self, lanes: Lanes, group: Group) -> None:
         self.group = group
-        self.task: asyncio.Task[None] | None = None
         self._taken: list[Write] = []
         self._written: Finished | None = None  # the batch that the next turn finishes
         self._settled: list[Write] = []  # the writes that wait for that
         self.waiting: deque[Write] = deque()
         self._lanes, self._ids, self._recovery = lanes, lanes.ids, lanes.recovery
         self._rounds = Rounds(lanes.database, lanes.ids, lanes.recovery, group, lanes.max_item_bytes)
+        # In a context of its own: a lane must not end with the time of the request that began it.
+        self.task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     def unfinished(self) -> list[Write]:
         """Return all writes whose callers wait."""
         return [*self._settled, *self._taken, *self.waiting]
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Write rounds until the queue is empty."""
         try:
             # No await after the queue was seen empty: a write that comes then starts another lane.
