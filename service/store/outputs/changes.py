@@ -120,7 +120,6 @@ class Touch(NamedTuple):
     job: str
     seen_by: str  # the job that sent it, even where a newer one has it
     scraped: datetime
-    content_hash: str | None  # set if the stored one was made with other settings
 
 
 @dataclass
@@ -132,7 +131,6 @@ class Plan:
     rows: list[Row] = field(default_factory=list)
     touches: dict[str, Touch] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
-    meant: dict[str, Result] = field(default_factory=dict)  # of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
     errors: dict[str, StoreError] = field(default_factory=dict)  # of rows that the database refused
@@ -233,7 +231,7 @@ class Plan:
         scraped = put.scraped or self.batch.date
         newest = put.scraped is None or scraped >= known["last_scraped_date"]
         job = put.root_job_id if newest else known["root_job_id"]
-        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped, known.get("rehashed"))
+        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped)
 
     def touch_statements(self) -> list[dict[str, Any]]:
         """Return the statements that store the touches: a few, however many dates they have.
@@ -255,12 +253,12 @@ class Plan:
         statement["q"] = {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before}
         changes: dict[str, Any] = {} if before == job else {"root_job_id": job, "change": "unchanged"}
         first = touches[0]
-        if all(touch.scraped == first.scraped and touch.content_hash is None for touch in touches):
+        if all(touch.scraped == first.scraped and "is_rehashed" not in touch.known for touch in touches):
             update = {"$max": {"last_scraped_date": first.scraped}, **({"$set": changes} if changes else {})}
             return {**statement, "u": update}
         # Each item finds its values among the constants: one statement per item would cost the database twice as much.
         dates = [touch.scraped for touch in touches]
-        hashes = [touch.content_hash or touch.known["content_hash"] for touch in touches]
+        hashes = [touch.known["content_hash"] for touch in touches]
         place = {"$indexOfArray": ["$$ids", "$id"]}
         changes = {name: {"$literal": value} for name, value in changes.items()}
         changes["last_scraped_date"] = {"$max": ["$last_scraped_date", {"$arrayElemAt": ["$$dates", place]}]}

@@ -136,7 +136,7 @@ class Rounds:
         tombstones = await self._recovery.fence(batch) if plan.errors else 0
         failed = plan.lost | plan.errors.keys()
         made = [row for row in plan.rows if row.output_id not in failed]
-        plan.results |= {row.output_id: plan.meant[row.output_id] for row in made}
+        plan.results |= {row.output_id: row.result for row in made}
         return plan, plan.count(made, tombstones)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
@@ -162,7 +162,8 @@ class Rounds:
             for raw in await self._find(stale[start : start + _HASHED_AT_ONCE], {"data": 1}, codec_options=RAW):
                 found = decode(encoded(raw))
                 there = known[found["_id"]]
-                there["content_hash"] = there["rehashed"] = rehash(there["content_hash"], found["data"], comparing)
+                there["content_hash"] = rehash(there["content_hash"], found["data"], comparing)
+                there["is_rehashed"] = True
                 began = await _pause(began)
         return [write for write in writes if not write.done.done()]
 
@@ -196,9 +197,9 @@ class Rounds:
                     else:
                         plan.add(key, change, there)
                 began = await _pause(began)
-        plan.meant = {row.output_id: row.result for row in plan.rows}
+        meant = {row.output_id: row.result for row in plan.rows}
         for write in writes:
-            write.tried |= {key: plan.meant[key] for key in write.changes if key in plan.meant}
+            write.tried |= {key: meant[key] for key in write.changes if key in meant}
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
