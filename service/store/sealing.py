@@ -56,9 +56,8 @@ class SealedRecords:
         stored_value = record["value"]
         if isinstance(stored_value, bytes):
             return self._vault.open(stored_value, *self._context(record))
-        return Sealed(
-            self._vault.check_plain(stored_value), record.get("extra") or {}
-        )  # from before SECRET_KEYS was set
+        # From before SECRET_KEYS was set.
+        return Sealed(self._vault.check_plain(stored_value), record.get("extra") or {})
 
     def _context(self, record: Record) -> tuple[Any, ...]:
         """Return the record fields that a value is sealed with: it opens with no others."""

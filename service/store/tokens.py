@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import zlib
 from collections.abc import Iterable
@@ -19,6 +20,8 @@ TOKEN_PREFIX = "sds_"  # noqa: S105
 _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _RANDOM = 40  # base-62 digits, 238 bits
 _CHECK = 6
+_ID = 12  # hex digits
+_ID_TEXT = re.compile(rf"[0-9a-f]{{{_ID}}}")
 SCOPES = ("read", "write", "delete", "state")
 DEFAULT_SCOPES = ("read", "write", "state")
 # Tokens without it were made when `state` was part of the other scopes, and keep it.
@@ -108,16 +111,9 @@ class Tokens:
     @stored
     async def revoke(self, id: str) -> bool:
         """Revoke a token by its id or its text; return whether one was found that was not revoked before."""
-        digest = {"$regex": f"^{id}"} if _is_id(id) else hash_token(id)
+        digest = {"$regex": f"^{id}"} if _ID_TEXT.fullmatch(id) else hash_token(id)
         result = await self._tokens.update_one({"_id": digest, "revoked": None}, {"$set": {"revoked": now()}})
         return bool(result.modified_count)
-
-
-_ID = 12
-
-
-def _is_id(text: str) -> bool:
-    return len(text) == _ID and all(c in "0123456789abcdef" for c in text)
 
 
 def _checksum(body: str) -> str:
