@@ -476,6 +476,7 @@ async def test_what_an_earlier_crawl_sees_after_a_job_has_finished_is_not_missin
 async def test_missing_items_with_dates_in_the_future_are_deleted(admin: Api) -> None:
     late = "2099-01-31T12:00:00Z"
     await admin.ok("/v1/outputs/shop", [item(n, "a") | {"last_scraped_date": late} for n in range(3)])
+    await put(admin, "a")
     await admin.ok("/v1/outputs/shop", [item(n, "b") | {"last_scraped_date": late} for n in range(2)])
     done = await put(admin, "b", missing="delete")
     assert (done["missing"], done["deleted"], await keys(admin)) == (1, 1, [0, 1])

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from service.store import Query, Store, StoreUnavailable
+from service.store import Query, Store, StoreUnavailable, now
 from service.store.outputs.counts import Change
 from tests.support.api import make_output
-from tests.support.groups import Group, killed_at, look_after, open_batch, reap
+from tests.support.groups import Group, at, killed_at, look_after, open_batch, reap
 
 KINDS = ("created", "changed", "unchanged")
 
@@ -316,3 +316,45 @@ async def test_a_body_with_an_older_date_sent_twice_counts_its_items_once(store:
         assert {result["result"] for result in await group.write(store, *older)} == {"unchanged"}
     jobs = await group.jobs(store)
     assert [(jobs[job]["items"], jobs[job]["unchanged"]) for job in "ab"] == [(10, 0), (0, 0)]
+
+
+async def test_unchanged_items_that_two_processes_write_for_one_job_at_once_are_counted_once(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    again = [make_output(n, root_job_id="b") for n in range(10)]
+    # Both have looked the items up; the other process writes some of them first.
+    store.outputs.ids.step = at("before write", lambda: group.write(other, *again[:4]))
+    assert {result["result"] for result in await group.write(store, *again)} == {"unchanged"}
+    await look_after(store, group)
+    job = await finish(store, group, "b")
+    assert [job[name] for name in ("items", *KINDS, "missing")] == [10, 0, 0, 10, 0]
+    await group.assert_counts_are_exact(store)
+
+
+async def test_the_dates_of_a_job_come_from_one_clock(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead = now() + timedelta(hours=1)
+    monkeypatch.setattr("service.store.crawls.now", lambda: ahead)  # the clock of this machine
+    await store.crawls.declare(group.key, "job", {"state": "running"})
+    await group.write(store, make_output(root_job_id="job"))
+    job = await store.crawls.one(group.key, "job")
+    assert job is not None and job["last_write"] == job["first_write"] < ahead
+
+
+async def test_an_item_that_an_earlier_crawl_sees_again_during_the_deletion_stays(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="slow") for n in range(10)))
+    await group.write(store, *(make_output(n, root_job_id="quick") for n in range(5)))
+    found = await finish(store, group, "quick")
+    delete = store.crawls._delete
+
+    async def late(*args: Any) -> Any:
+        await group.write(other, make_output(9, root_job_id="slow"))
+        return await delete(*args)
+
+    monkeypatch.setattr(store.crawls, "_delete", late)
+    await store.crawls.delete_missing(group.key, found)
+    assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
