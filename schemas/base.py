@@ -10,9 +10,11 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 from marshmallow import RAISE, Schema, ValidationError, fields
+
+F = TypeVar("F", bound=fields.Field[Any])
 
 INT64_MAX = 2**63 - 1
 
@@ -217,22 +219,21 @@ class ListOf(fields.Nested):
         return super()._deserialize(value, attr, data, *args, **kwargs)
 
 
+def optional(field: type[F], *args: Any, description: str, **kwargs: Any) -> F:
+    """Return a field that is None if it is left out or null, in a query also if it is empty."""
+    return field(*args, load_default=None, allow_none=True, metadata={"description": description}, **kwargs)
+
+
 class PageQuery(Schema):
     """The parameters of a list that can be read page by page; the whole list comes without them."""
 
-    limit = Digits(
+    limit = optional(
+        Digits,
         minimum=1,
         maximum=10_000,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Records per page; the Link header of the response leads to the next page"},
+        description="Records per page; the Link header of the response leads to the next page",
     )
-    cursor = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=8192,
-        metadata={"description": "From the Link header of the page before"},
-    )
+    cursor = optional(Text, max_length=8192, description="From the Link header of the page before")
 
 
 class Base(Schema):

@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text
+from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text, optional
 
 
 class CookieInput(Base):
@@ -35,12 +35,7 @@ class Cookie(Base):
 class StateQuery(Base, PageQuery):
     """The filters of both cookies and local storage."""
 
-    domain = Text(
-        load_default=None,
-        max_length=255,
-        allow_none=True,
-        metadata={"description": "Only this exact domain"},
-    )
+    domain = optional(Text, max_length=255, description="Only this exact domain")
     active = QueryFlag(
         load_default=False,
         allow_none=True,
@@ -51,13 +46,8 @@ class StateQuery(Base, PageQuery):
 class StateDeletion(Base):
     """The filters for deleting cookies and local storage."""
 
-    domain = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=255,
-        metadata={"description": "Only this exact domain"},
-    )
-    path = Text(load_default=None, allow_none=True, max_length=4096, metadata={"description": "Only this exact path"})
+    domain = optional(Text, max_length=255, description="Only this exact domain")
+    path = optional(Text, max_length=4096, description="Only this exact path")
     expired = QueryFlag(load_default=False, allow_none=True, metadata={"description": "true: only what has expired"})
     # Not `all`, which is a builtin.
     every = QueryFlag(
@@ -69,7 +59,7 @@ class StateDeletion(Base):
 
 
 class CookiesDeletion(StateDeletion):
-    name = Text(load_default=None, allow_none=True, max_length=4096, metadata={"description": "Only this name"})
+    name = optional(Text, max_length=4096, description="Only this name")
 
 
 class Deleted(Base):

@@ -4,7 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber, problem
+from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber, optional, problem
 from schemas.paths import DataPaths
 from schemas.reviews import Review
 from schemas.rules import Rule
@@ -158,9 +158,7 @@ class JobPut(Job):
 
 
 class FieldsQuery(Base):
-    job_id = Text(
-        load_default=None, allow_none=True, max_length=256, metadata={"description": "Only items of this job"}
-    )
+    job_id = optional(Text, max_length=256, description="Only items of this job")
     limit = Digits(
         minimum=1, maximum=1000, load_default=1000, metadata={"description": "How many of the newest items are read"}
     )

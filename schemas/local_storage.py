@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Date, Text
+from schemas.base import Base, Date, Text, optional
 from schemas.cookies import StateDeletion
 
 
@@ -29,4 +29,4 @@ class LocalStorageEntry(Base):
 
 
 class LocalStorageDeletion(StateDeletion):
-    key = Text(load_default=None, allow_none=True, max_length=8192, metadata={"description": "Only this key"})
+    key = optional(Text, max_length=8192, description="Only this key")

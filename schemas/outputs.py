@@ -16,6 +16,7 @@ from schemas.base import (
     QueryFlag,
     Text,
     WholeNumber,
+    optional,
     problem,
 )
 from schemas.paths import Condition, DataPath
@@ -122,67 +123,26 @@ class Paths(Text):
 class OutputFilters(Base):
     """The filters of the outputs of a group."""
 
-    job_id = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=256,
-        metadata={"description": "Only outputs of this root scraping job"},
+    job_id = optional(Text, max_length=256, description="Only outputs of this root scraping job")
+    url = optional(Text, max_length=8192, description="Only outputs of exactly this source URL")
+    country = optional(Text, max_length=1024, description="Only outputs whose tags.country is exactly this")
+    region = optional(Text, max_length=1024, description="Only outputs whose tags.region is exactly this")
+    is_approved = optional(QueryFlag, description="Only outputs that are, or are not, approved")
+    change = optional(
+        Choice, *CHANGES, description="Only outputs that job_id created, changed, found unchanged, or did not see"
     )
-    url = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=8192,
-        metadata={"description": "Only outputs of exactly this source URL"},
+    missing = optional(
+        DataPath, description='Only outputs where this field of data is absent, null, "" or []: price.amount'
     )
-    country = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=1024,
-        metadata={"description": "Only outputs whose tags.country is exactly this"},
-    )
-    region = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=1024,
-        metadata={"description": "Only outputs whose tags.region is exactly this"},
-    )
-    is_approved = QueryFlag(
-        load_default=None, allow_none=True, metadata={"description": "Only outputs that are, or are not, approved"}
-    )
-    change = Choice(
-        *CHANGES,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs that job_id created, changed, found unchanged, or did not see"},
-    )
-    missing = DataPath(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": 'Only outputs where this field of data is absent, null, "" or []: price.amount'},
-    )
-    where = Condition(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs where a field of data has this value: price.currency:EUR"},
-    )
-    rejected = QueryFlag(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs that have, or have not, tags.rejected"},
-    )
+    where = optional(Condition, description="Only outputs where a field of data has this value: price.currency:EUR")
+    rejected = optional(QueryFlag, description="Only outputs that have, or have not, tags.rejected")
 
 
 class OutputSelection(OutputFilters):
     """Which outputs are read, and which of their fields."""
 
-    key_hash = Text(
-        load_default=None, allow_none=True, max_length=256, metadata={"description": "Only the output with this key"}
-    )
-    created_after = Date(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs created or updated on or after this moment"},
-    )
+    key_hash = optional(Text, max_length=256, description="Only the output with this key")
+    created_after = optional(Date, description="Only outputs created or updated on or after this moment")
     cursor = Digits(
         minimum=0, load_default=0, metadata={"description": "Only ids greater than this; with order=desc, lower"}
     )
@@ -202,11 +162,10 @@ class OutputSelection(OutputFilters):
             "default": None,
         },
     )
-    walk = Digits(
+    walk = optional(
+        Digits,
         minimum=0,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "With deleted=true: the newest id when the walk began, as next_url carries it"},
+        description="With deleted=true: the newest id when the walk began, as next_url carries it",
     )
 
 
@@ -233,7 +192,7 @@ class ExportQuery(OutputSelection):
     follow = QueryFlag(
         load_default=False, metadata={"description": "true: stay open and send what comes (ndjson, sse)"}
     )
-    limit = Digits(minimum=1, load_default=None, allow_none=True, metadata={"description": "At most this many items"})
+    limit = optional(Digits, minimum=1, description="At most this many items")
     safe = QueryFlag(
         load_default=False,
         metadata={"description": "csv: put an apostrophe before texts that a spreadsheet takes for a formula"},
@@ -241,14 +200,9 @@ class ExportQuery(OutputSelection):
 
 
 class DeleteQuery(OutputFilters):
-    scraped_before = Date(
-        load_default=None, allow_none=True, metadata={"description": "Only outputs last scraped before this moment"}
-    )
-    max_id = Digits(
-        minimum=1,
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only outputs with an id up to this: what has come or changed since stays"},
+    scraped_before = optional(Date, description="Only outputs last scraped before this moment")
+    max_id = optional(
+        Digits, minimum=1, description="Only outputs with an id up to this: what has come or changed since stays"
     )
     all = QueryFlag(load_default=False, metadata={"description": "true: every output of the group"})
 

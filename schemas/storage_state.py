@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import INCLUDE, ValidationError, fields, post_load
 
-from schemas.base import Base, Flag, ListOf, Text, problem
+from schemas.base import Base, Flag, ListOf, Text, optional, problem
 from schemas.cookies import Counted
 
 _YEAR_10000 = 253402300800  # Unix seconds; milliseconds of any date since 1978 are above
@@ -117,9 +117,4 @@ class StorageStateWritten(Base):
 
 
 class StorageStateQuery(Base):
-    domain = Text(
-        load_default=None,
-        allow_none=True,
-        max_length=255,
-        metadata={"description": "Only this domain and its subdomains"},
-    )
+    domain = optional(Text, max_length=255, description="Only this domain and its subdomains")

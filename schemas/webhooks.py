@@ -4,7 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Choice, Text, problem
+from schemas.base import Base, Choice, Text, optional, problem
 
 EVENTS = ("job.finished", "group.changed")
 
@@ -39,12 +39,8 @@ class WebhookInput(Base):
         metadata={"description": "An https URL with a public address", "format": "uri"},
     )
     events = Events(required=True)
-    group_id = Text(
-        load_default=None,
-        allow_none=True,
-        min_length=1,
-        max_length=256,
-        metadata={"description": "Only this group; null: every group of the organization"},
+    group_id = optional(
+        Text, min_length=1, max_length=256, description="Only this group; null: every group of the organization"
     )
     label = Text(load_default="", max_length=256)
 
