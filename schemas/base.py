@@ -32,6 +32,21 @@ def problem(kind: str, message: str) -> dict[str, str]:
     return {"msg": message, "type": kind}
 
 
+def messages(kind: str, text: str) -> dict[str, Any]:
+    """Return a field's messages about a value that is missing, null or of another type."""
+    wrong = problem(kind, text)
+    null = problem(kind, f"{text}, not null")
+    return {"required": problem("missing", "Field required"), "null": null, "invalid": wrong, "type": wrong}
+
+
+def check_bounds(value: float, minimum: float | None, maximum: float | None) -> None:
+    """Refuse a number outside of the bounds that there are."""
+    if minimum is not None and value < minimum:
+        raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {minimum}")])
+    if maximum is not None and value > maximum:
+        raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {maximum}")])
+
+
 def parse_date(text: str) -> datetime:
     """Return the moment that an ISO 8601 text names, in UTC and whole milliseconds.
 
@@ -56,11 +71,7 @@ def parse_date(text: str) -> datetime:
 class Text(fields.String):
     """A JSON string within bounds; other values are not converted."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("string_type", "Must be a string, not null"),
-        "invalid": problem("string_type", "Must be a string"),
-    }
+    default_error_messages = messages("string_type", "Must be a string")
 
     def __init__(
         self,
@@ -94,11 +105,7 @@ class Text(fields.String):
 class Flag(fields.Boolean):
     """A JSON boolean: `true` or `false`, not "yes" and not 1."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("bool_type", "Must be true or false, not null"),
-        "invalid": problem("bool_type", "Must be true or false"),
-    }
+    default_error_messages = messages("bool_type", "Must be true or false")
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
         if type(value) is not bool:
@@ -109,7 +116,7 @@ class Flag(fields.Boolean):
 class QueryFlag(fields.Boolean):
     """`true` or `false` in a query."""
 
-    default_error_messages = {"invalid": problem("bool_type", "Must be true or false")}
+    default_error_messages = messages("bool_type", "Must be true or false")
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> bool:
         if value not in ("true", "false"):
@@ -121,8 +128,7 @@ class Date(fields.DateTime):
     """An ISO 8601 text in, a UTC datetime inside."""
 
     default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("datetime_type", "Must be a date, not null"),
+        **messages("datetime_type", "Must be a date"),
         "type": problem("datetime_type", "Must be a string with an ISO 8601 date"),
         "invalid": problem("datetime_invalid", "Must be ISO 8601, such as 2026-01-31 or 2026-01-31T12:00:00Z"),
     }
@@ -139,11 +145,7 @@ class Date(fields.DateTime):
 class Digits(fields.Integer):
     """A whole number within bounds, in JSON or written in decimal digits in a query."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("int_type", "Must be an integer, not null"),
-        "invalid": problem("int_type", "Must be an integer"),
-    }
+    default_error_messages = messages("int_type", "Must be an integer")
 
     def __init__(self, *, minimum: int, maximum: int = INT64_MAX, **kwargs: Any) -> None:
         self.minimum, self.maximum = minimum, maximum
@@ -158,10 +160,7 @@ class Digits(fields.Integer):
             if not (type(value) is str and value.isascii() and value.isdigit()):
                 raise self.make_error("invalid")
             value = INT64_MAX + 1
-        if value < self.minimum:
-            raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {self.minimum}")])
-        if value > self.maximum:
-            raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {self.maximum}")])
+        check_bounds(value, self.minimum, self.maximum)
         return int(value)
 
 
@@ -190,21 +189,13 @@ class Choice(Text):
 class JsonObject(fields.Dict):
     """Any JSON object, kept as it is."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("dict_type", "Must be an object, not null"),
-        "invalid": problem("dict_type", "Must be an object"),
-    }
+    default_error_messages = messages("dict_type", "Must be an object")
 
 
 class ListOf(fields.Nested):
     """A JSON array of another schema's objects."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("list_type", "Must be an array, not null"),
-        "type": problem("list_type", "Must be an array"),
-    }
+    default_error_messages = messages("list_type", "Must be an array")
 
     def __init__(self, nested: Any, *, max_length: int | None = None, **kwargs: Any) -> None:
         self.max_length = max_length

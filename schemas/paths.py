@@ -5,7 +5,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Text, problem
+from schemas.base import Text, messages, problem
 
 _MAX_NAMES = 65  # no value is nested deeper
 _MAX_LENGTH = 1024
@@ -37,10 +37,7 @@ class DataPath(Text):
 class DataPaths(fields.List[str]):
     """Some paths below `data`, each once."""
 
-    default_error_messages = {
-        "null": problem("list_type", "Must be an array, not null"),
-        "invalid": problem("list_type", "Must be an array"),
-    }
+    default_error_messages = messages("list_type", "Must be an array")
 
     def __init__(self, *, max_length: int, **kwargs: Any) -> None:
         self.max_length = max_length

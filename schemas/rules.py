@@ -5,7 +5,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields, validates_schema
 
-from schemas.base import Base, Choice, WholeNumber, problem
+from schemas.base import Base, Choice, WholeNumber, check_bounds, messages, problem
 from schemas.paths import DataPath
 
 TYPES = ("string", "number", "integer", "boolean", "array", "object")
@@ -17,11 +17,7 @@ OF_JOBS = ("min_items", "max_missing", "max_changed")
 class Number(fields.Raw):
     """A JSON number, within bounds if there are any."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("float_type", "Must be a number, not null"),
-        "invalid": problem("float_type", "Must be a number"),
-    }
+    default_error_messages = messages("float_type", "Must be a number")
 
     def __init__(self, *, minimum: float | None = None, maximum: float | None = None, **kwargs: Any) -> None:
         self.minimum, self.maximum = minimum, maximum
@@ -31,10 +27,7 @@ class Number(fields.Raw):
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> Any:
         if type(value) not in (int, float):
             raise self.make_error("invalid")
-        if self.minimum is not None and value < self.minimum:
-            raise ValidationError([problem("greater_than_equal", f"Must be greater than or equal to {self.minimum:g}")])
-        if self.maximum is not None and value > self.maximum:
-            raise ValidationError([problem("less_than_equal", f"Must be less than or equal to {self.maximum:g}")])
+        check_bounds(value, self.minimum, self.maximum)
         return value
 
 

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from marshmallow import INCLUDE, ValidationError, fields, post_load
 
-from schemas.base import Base, Flag, ListOf, Text, optional, problem
+from schemas.base import Base, Flag, ListOf, Text, messages, optional, problem
 from schemas.cookies import Counted
 
 _YEAR_10000 = 253402300800  # Unix seconds; milliseconds of any date since 1978 are above
@@ -18,8 +18,8 @@ class UnixSeconds(fields.Float):
     """Unix seconds, or -1 for a session cookie."""
 
     default_error_messages = {
+        **messages("float_type", "Must be a number"),
         "invalid": problem("float_type", "Must be a number of seconds since 1970, or -1"),
-        "null": problem("float_type", "Must be a number, not null"),
     }
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> float:

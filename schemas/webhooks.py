@@ -4,7 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Choice, Text, optional, problem
+from schemas.base import Base, Choice, Text, messages, optional, problem
 
 EVENTS = ("job.finished", "group.changed")
 
@@ -12,11 +12,7 @@ EVENTS = ("job.finished", "group.changed")
 class Events(fields.List[str]):
     """Some of the events, each once."""
 
-    default_error_messages = {
-        "required": problem("missing", "Field required"),
-        "null": problem("list_type", "Must be an array, not null"),
-        "invalid": problem("list_type", "Must be an array"),
-    }
+    default_error_messages = messages("list_type", "Must be an array")
 
     def __init__(self, **kwargs: Any) -> None:
         metadata = {"minItems": 1, "uniqueItems": True, **kwargs.pop("metadata", {})}

@@ -84,7 +84,7 @@ def error_types_in_the_code() -> set[str]:
                 if not isinstance(node, ast.Call) or not node.args:
                     continue
                 name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in ("problem", "invalid", "_refused") and isinstance(node.args[0], ast.Constant):
+                if name in ("problem", "messages", "invalid", "_refused") and isinstance(node.args[0], ast.Constant):
                     found.add(str(node.args[0].value))
     return found
 
