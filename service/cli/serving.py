@@ -59,9 +59,9 @@ def worker(settings: Settings, listeners: list[int]) -> int:
 
 
 def healthcheck(settings: Settings, ready: bool) -> int:
-    from service.runtime.healthcheck import main as run
+    from service.runtime.healthcheck import check
 
-    return run(["--ready"] if ready else [])
+    return check(ready)
 
 
 def settings_show(settings: Settings, markdown: bool) -> int:

@@ -12,23 +12,12 @@ _MAX_HEAD = 4096
 # Where to reach a service that listens on every address.
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
-_USAGE = """usage: python -m service healthcheck [--ready]
 
-Exit with 0 if the service on HOST and PORT is alive; with --ready, if its database responds too."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; return 0 if the service responds with 200."""
-    arguments = sys.argv[2:] if arguments is None else arguments
-    if {"-h", "--help"} & set(arguments):
-        print(_USAGE)
-        return 0
-    if set(arguments) - {"--ready"}:
-        print("error: healthcheck takes --ready or nothing", file=sys.stderr)
-        return 2
+def check(ready: bool) -> int:
+    """Return 0 if the service on HOST and PORT is alive; with `ready`, if its database responds too."""
     try:
         settings = Settings.load()
-        status = fetch_status(settings, "/readyz" if arguments else "/healthz", _SECONDS)
+        status = fetch_status(settings, "/readyz" if ready else "/healthz", _SECONDS)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
