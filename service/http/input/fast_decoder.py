@@ -51,11 +51,6 @@ class Decoder:
             raise FastPathRejected from None
 
 
-def lists_of(schema: Schema) -> list[str]:
-    """Return the names of the fields that hold lists of other records."""
-    return [name for name, field in schema.fields.items() if isinstance(field, ListOf)]
-
-
 def pieces_of(raw: bytes | memoryview) -> Iterator[bytes]:
     """Yield a text in pieces: work on one of them holds the interpreter lock for less than a millisecond."""
     text = memoryview(raw)

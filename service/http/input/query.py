@@ -88,7 +88,7 @@ def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
 def path_id(request: web.Request, name: str) -> str:
     """Return an identifier of the path."""
     value = request.match_info[name]
-    if not 0 < len(value) <= _MAX_ID:
+    if len(value) > _MAX_ID:
         raise invalid("string_too_long", f"Must be at most {_MAX_ID} characters", "path", name)
     return value
 
@@ -118,10 +118,8 @@ class QueryLoader:
         loaded = dict(self._defaults)
         problems: dict[str, Any] = {}
         for name, text in query.items():
-            if name not in self._fields:
-                continue
             if len(query.getall(name)) > 1:
-                raise ApiError(422, [problem("value_error", "Must be given only once", "query", name)])
+                raise invalid("value_error", "Must be given only once", "query", name)
             attribute, field = self._fields[name]
             if not text and self._refuse_empty:
                 problems[name] = [_EMPTY]

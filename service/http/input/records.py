@@ -12,10 +12,10 @@ import msgspec
 from aiohttp import web
 from marshmallow import Schema
 
-from schemas.base import JsonObject
+from schemas.base import JsonObject, ListOf
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, problem
 from service.http.input.body import JSON, NDJSON, read_body
-from service.http.input.fast_decoder import Decoder, FastPathRejected, lists_of
+from service.http.input.fast_decoder import Decoder, FastPathRejected
 from service.http.input.json_input import (
     check_values,
     count_tree,
@@ -56,8 +56,9 @@ class Records:
     def __init__(self, schema: type[Schema], item_sizes: int | None = None) -> None:
         self._schema = schema()
         self._decoder = Decoder(self._schema)
-        self.lists = lists_of(self._schema)
-        self.has_trees = any(isinstance(field, JsonObject) for field in self._schema.fields.values())
+        fields = self._schema.fields.items()
+        self.lists = [name for name, field in fields if isinstance(field, ListOf)]
+        self.has_trees = any(isinstance(field, JsonObject) for _, field in fields)
         self.item_sizes = item_sizes  # the most bytes of a record, as a multiple of MAX_ITEM_BYTES
 
     async def read(

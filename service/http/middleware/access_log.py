@@ -25,10 +25,9 @@ _numbers = itertools.count(1)
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 
-def route_of(request: web.BaseRequest) -> str:
+def route_of(request: web.Request) -> str:
     """Return the route's template: paths and queries hold identifiers and values."""
-    resource = getattr(getattr(request, "match_info", None), "route", None)
-    resource = getattr(resource, "resource", None)
+    resource = request.match_info.route.resource
     return resource.canonical if resource is not None else "unmatched"
 
 

@@ -18,16 +18,13 @@ from service.store import CursorInvalid, Key, Listing
 
 async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:
     """Respond with the array of a listing, and a `Link` to the next page if there is one."""
-    headers = {} if listing.next_key is None else next_link(request, listing.next_key)
+    headers = {}
+    if listing.next_key is not None:
+        headers["Link"] = f'<{url_with_cursor(request, _encode_cursor(listing.next_key))}>; rel="next"'
     return await stream_response(request, json_array(listing.chunks), headers=headers)
 
 
-def next_link(request: web.Request, key: Key) -> dict[str, str]:
-    """Return the header that links to the page after a key."""
-    return {"Link": f'<{url_with_cursor(request, encode_cursor(key))}>; rel="next"'}
-
-
-def encode_cursor(key: Key) -> str:
+def _encode_cursor(key: Key) -> str:
     """Return a key as an opaque text for a URL."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 
