@@ -10,7 +10,7 @@ from aiohttp import web
 from schemas.groups import Job, JobInput, JobPut
 from service.handlers.groups import describe_fields
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, problem
+from service.http.errors import not_found
 from service.http.input.json_input import read_object
 from service.http.input.query import path_group, path_id
 from service.http.keys import STORE
@@ -60,6 +60,6 @@ async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any
     store = request.app[STORE]
     job = await store.crawls.one(group, job_id)
     if job is None:  # or no longer: its group was deleted meanwhile
-        raise ApiError(404, [problem("not_found", "There is no such job", "path", "job_id")])
+        raise not_found("job", "job_id")
     reviews = await store.reviews.latest_of(group, [job_id])
     return {**job, "review": reviews.get(job_id)}

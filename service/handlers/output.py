@@ -10,7 +10,7 @@ from aiohttp import web
 from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult, OutputsPage, VersionsQuery
 from service.handlers.outputs import CACHING, COPIES, PATCH_SIZES
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, invalid, problem
+from service.http.errors import ApiError, invalid, not_found, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_group, path_id
 from service.http.keys import SETTINGS, STORE
@@ -29,10 +29,6 @@ _IF_MATCH = {"If-Match": "The ETag that the output must still have, or several w
 _PRECONDITION = {"412": {"description": "The output has changed since the ETag in If-Match"}}
 
 
-def _not_found() -> ApiError:
-    return ApiError(404, [problem("not_found", "There is no such output", "path", "output_id")])
-
-
 def _if_match(request: web.Request) -> frozenset[int] | None:
     """Return the ids of which the output must still have one; None if any id is accepted."""
     tags = required_tags(request)
@@ -42,7 +38,7 @@ def _if_match(request: web.Request) -> frozenset[int] | None:
 def _checked(result: dict[str, Any]) -> dict[str, Any]:
     match result["result"]:
         case "not_found":
-            raise _not_found()
+            raise not_found("output", "output_id")
         case "conflict":
             message = "The output has changed meanwhile: read it again"
             raise ApiError(412, [problem("precondition_failed", message, "header", "If-Match")])
@@ -64,7 +60,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     group, output_id = path_group(request), path_id(request, "output_id")
     page = await request.app[STORE].outputs.one(group, output_id)
     if page is None:
-        raise _not_found()
+        raise not_found("output", "output_id")
     headers = {"ETag": f'"{page.version}"', **CACHING}
     if is_known(request, headers["ETag"]):
         return web.Response(status=304, headers=headers)

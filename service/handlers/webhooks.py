@@ -6,7 +6,7 @@ from aiohttp import web
 
 from schemas.webhooks import Delivery, Webhook, WebhookCreated, WebhookDeleted, WebhookInput
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, http_error, invalid, problem
+from service.http.errors import http_error, invalid, not_found
 from service.http.input.json_input import read_object
 from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, SETTINGS, STORE
@@ -18,10 +18,6 @@ from service.store import MAX_WEBHOOKS, TooManyWebhooks
 from service.webhooks import COURIER
 
 _INPUT = WebhookInput()
-
-
-def _not_found() -> ApiError:
-    return ApiError(404, [problem("not_found", "There is no such webhook", "path", "webhook_id")])
 
 
 @endpoint("List webhooks", Webhook(many=True))
@@ -53,7 +49,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     """Delete a webhook and its deliveries; a message that is being sent may still arrive."""
     webhook_id = path_id(request, "webhook_id")
     if not await request.app[STORE].webhooks.delete(request[ORGANIZATION], webhook_id):
-        raise _not_found()
+        raise not_found("webhook", "webhook_id")
     return await json_response(request, {"deleted": 1})
 
 
@@ -64,7 +60,7 @@ async def test(request: web.Request) -> web.StreamResponse:
     webhooks = request.app[STORE].webhooks
     webhook = await webhooks.find(organization_id, webhook_id)
     if webhook is None:
-        raise _not_found()
+        raise not_found("webhook", "webhook_id")
     async with while_valid(request), idle(request):
         tested = await request.app[COURIER].test(webhook)
     if tested is None:
@@ -78,5 +74,5 @@ async def deliveries(request: web.Request) -> web.StreamResponse:
     webhook_id, organization_id = path_id(request, "webhook_id"), request[ORGANIZATION]
     webhooks = request.app[STORE].webhooks
     if not await webhooks.exists(organization_id, webhook_id):
-        raise _not_found()
+        raise not_found("webhook", "webhook_id")
     return await json_response(request, await webhooks.deliveries.recent(organization_id, webhook_id))

@@ -45,6 +45,11 @@ def invalid(kind: str, message: str, *loc: str) -> ApiError:
     return ApiError(422, [problem(kind, message, *loc)])
 
 
+def not_found(what: str, name: str) -> ApiError:
+    """Return the response to an id in the path that nothing has."""
+    return ApiError(404, [problem("not_found", f"There is no such {what}", "path", name)])
+
+
 def invalid_fields(messages: Any, *loc: str) -> ApiError:
     """Return the response to Marshmallow's messages, each problem at its place below `loc`."""
     return ApiError(422, list(islice(_flatten(messages, list(loc)), MAX_PROBLEMS)))
