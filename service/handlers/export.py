@@ -58,17 +58,16 @@ async def get(request: web.Request) -> web.StreamResponse:
     pages = _counted(request, outputs.pages(group, query, limit))
     match format:
         case "ndjson":
-            return await stream_response(request, exports.ndjson(pages), exports.NDJSON, headers=headers)
+            pieces, content_type = exports.ndjson(pages), exports.NDJSON
         case "csv":
-            table = exports.table(pages, query.fields, safe)
-            return await stream_response(request, table, exports.CSV, headers=headers)
+            pieces, content_type = exports.table(pages, query.fields, safe), exports.CSV
         case "parquet":
             if not parquet.is_available():
                 raise invalid("value_error", "This service has no pyarrow: ask for ndjson or csv", "query", "format")
-            stream = parquet.rows(pages, query.fields, query.deleted)
-            return await stream_response(request, stream, parquet.PARQUET, headers=headers)
+            pieces, content_type = parquet.rows(pages, query.fields, query.deleted), parquet.PARQUET
         case _:
-            return await stream_response(request, exports.array(pages), exports.JSON, headers=headers)
+            pieces, content_type = exports.array(pages), exports.JSON
+    return await stream_response(request, pieces, content_type, headers=headers)
 
 
 def _last_event(request: web.Request) -> int:
