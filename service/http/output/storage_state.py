@@ -70,26 +70,18 @@ def _others(chunk: Chunk) -> list[_Part]:
 
 async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_Part, None]) -> AsyncIterator[bytes]:
     """Yield the origins of two lists that have the same order, one part of each in memory at a time."""
-    other, current, comma = await anext(others, None), None, b""
-    async for part in entries:
-        if current is not None and part[:2] == current:
-            yield b"," + part.text
-            continue
-        if current is not None:
-            yield b"]}"
-        while other is not None and other[:2] < part[:2]:
-            yield comma + _opening(other.origin, other.text) + b"]}"
-            other, comma = await anext(others, None), b","
+    entry, other, comma = await anext(entries, None), await anext(others, None), b""
+    while entry is not None or other is not None:
+        place = min(part[:2] for part in (entry, other) if part is not None)
         members = b""
-        if other is not None and other[:2] == part[:2]:
+        if other is not None and other[:2] == place:
             members, other = other.text, await anext(others, None)
-        yield comma + _opening(part.origin, members) + part.text
-        current, comma = part[:2], b","
-    if current is not None:
-        yield b"]}"
-    while other is not None:
-        yield comma + _opening(other.origin, other.text) + b"]}"
-        other, comma = await anext(others, None), b","
+        text = comma + _opening(place[1], members)
+        while entry is not None and entry[:2] == place:
+            yield text + entry.text
+            entry, text = await anext(entries, None), b","
+        yield b"]}" if text == b"," else text + b"]}"
+        comma = b","
 
 
 def _opening(origin: str, members: bytes) -> bytes:
