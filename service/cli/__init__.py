@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import difflib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,9 +24,16 @@ _SUBJECTS = (serving, tokens, analysts, secrets, backups)
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command; return its exit code."""
-    options = parse(build_parser(), arguments)
-    if options is None:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser()
+    if not arguments:
+        parser.print_help()
         return 0
+    if arguments[0].startswith("-") and arguments[0] not in _FIRST:
+        parser.error(
+            f"options come after the command, as in `python -m service serve --port …`, not {arguments[0]} first"
+        )
+    options = vars(parser.parse_args(arguments))
     command: Callable[..., int] = options.pop("command")
     names = {item.name for item in dataclasses.fields(Settings)}
     given = {name: options.pop(name) for name in list(options) if name in names}
@@ -41,11 +48,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def build_parser() -> Parser:
-    """Return the parser of all commands."""
-    parser = top_parser(
+    """Return the parser of all commands, under the name it was started by."""
+    parser = Parser(
+        prog=COMMAND if Path(sys.argv[0]).name == COMMAND else "python -m service",
         description="Scraping Data Service.",
         epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
     )
+    parser.add_argument("--version", action="version", version=f"scraping-data-service {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for subject in _SUBJECTS:
         subject.add(commands)
@@ -69,24 +78,3 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (--help explains)\n")
-
-
-def top_parser(**options: Any) -> Parser:
-    """Return the parser of the whole command line, under the name it was started by."""
-    name = COMMAND if Path(sys.argv[0]).name == COMMAND else "python -m service"
-    parser = Parser(prog=name, **options)
-    parser.add_argument("--version", action="version", version=f"scraping-data-service {__version__}")
-    return parser
-
-
-def parse(parser: Parser, arguments: Sequence[str] | None) -> dict[str, Any] | None:
-    """Return the options of a command line; print the help and return None when it is empty."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    if not arguments:
-        parser.print_help()
-        return None
-    if arguments[0].startswith("-") and arguments[0] not in _FIRST:
-        parser.error(
-            f"options come after the command, as in `python -m service serve --port …`, not {arguments[0]} first"
-        )
-    return vars(parser.parse_args(arguments))
