@@ -127,9 +127,11 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
         await _crawl(store, GROUP, date, job, products, series=name)
         if crawl < _CRAWLS - 2:
             status, comment = _REVIEWS[crawl % len(_REVIEWS)]
-            reviews.append(_review(job, status, comment, date + timedelta(hours=3)))
+            review_date = date + timedelta(hours=3)
+            reviews.append({"job_id": job, "status": status, "comment": comment, "review_date": review_date})
         if crawl == _CRAWLS - 5:
-            await _delete(store, products[:_GONE])
+            for product in products[:_GONE]:
+                await store.outputs.delete_some(GROUP, Query(key_hash=product["key_hash"]))
             del products[:_GONE], sections[name][:_GONE]
     await store.reviews.add(GROUP, reviews)
 
@@ -172,16 +174,6 @@ async def _crawl(
     await store.crawls.tell(group, await store.crawls.finish(group, job, describe))
 
 
-async def _delete(store: Store, products: list[dict[str, Any]]) -> None:
-    for product in products:
-        query = Query(key_hash=product["key_hash"])
-        await store.outputs.delete_some(GROUP, query)
-
-
-def _review(job: str, status: str, comment: str, date: datetime) -> dict[str, Any]:
-    return {"job_id": job, "status": status, "comment": comment, "review_date": date}
-
-
 def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dict[str, Any]:
     return {
         "domain": domain,
@@ -196,13 +188,17 @@ def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dic
 
 def welcome(address: str, access: Access) -> str:
     """Return what to open and to paste next."""
-    lines, token = ["", f"Serving on {address}"], access.token
+    token = access.token
+    lines = [
+        "",
+        f"Serving on {address}",
+        f"Look at the data:  {address}/{f'#token={token}' if token else ''}",
+        f"API documentation: {address}/docs",
+        "",
+    ]
     if token:
         header = f"-H 'Authorization: Bearer {token}'"
         lines += [
-            f"Look at the data:  {address}/#token={token}",
-            f"API documentation: {address}/docs",
-            "",
             f"Token of organization {ORGANIZATION}: {token}",
             "",
             "Try:",
@@ -212,13 +208,7 @@ def welcome(address: str, access: Access) -> str:
         ]
     else:
         scopes = " ".join(f"--scope {scope}" for scope in SCOPES)
-        lines += [
-            f"Look at the data:  {address}/",
-            f"API documentation: {address}/docs",
-            "",
-            f"Make a token: python -m service token create --organization 1 {scopes}",
-            "",
-        ]
+        lines += [f"Make a token: python -m service token create --organization 1 {scopes}", ""]
     if access.analyst:
         lines += [
             "For analysts, read-only (any MongoDB driver takes the address):",
