@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import logging
 import os
-import signal
 import socket
 import ssl
 import sys
@@ -26,7 +25,7 @@ from service.runtime.drain import deliver_responses, finish_requests, stop_liste
 from service.runtime.logging import AccessLines, is_json, set_up
 from service.runtime.server import Runner
 from service.runtime.sockets import address_of, bind
-from service.runtime.supervisor import Supervisor
+from service.runtime.supervisor import STOP_SIGNALS, Supervisor
 from service.runtime.tuning import raise_file_limit, tune_allocator, tune_collector
 from service.settings import Settings, SettingsError
 from service.store import Store
@@ -34,7 +33,6 @@ from service.webhooks import COURIER
 
 log = logging.getLogger("service")
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _READY_SECONDS = 3.0
 
 
@@ -63,22 +61,20 @@ def serve_one(
     set_up(settings.log_level, settings.log_format)
     tune_collector()
     tune_allocator()
-    max_connections = raise_file_limit(settings.mongo_pool)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve_one(settings, url, listeners, max_connections, on_listening, stop_with_stdin))
+        runner.run(_serve_one(settings, url, listeners, on_listening, stop_with_stdin))
 
 
 async def _serve_one(
     settings: Settings,
     url: str,
     listeners: list[socket.socket],
-    max_connections: int,
     on_listening: Callable[[str], None],
     stop_with_stdin: bool,
 ) -> None:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(_log_unhandled)
-    for name in _STOP_SIGNALS:
+    for name in STOP_SIGNALS:
         loop.add_signal_handler(name, stop.set)
     if stop_with_stdin:
         loop.add_reader(sys.stdin.fileno(), stop.set)
@@ -101,7 +97,7 @@ async def _serve_one(
 
     app[STOPPING] = stop
     app.on_response_prepare.append(say_close)
-    runner = Runner(app, settings, max_connections)
+    runner = Runner(app, settings, raise_file_limit(settings.mongo_pool))
     app[METRICS].follow_counter("sds_unavailable_total", lambda: runner.refused, "connections")
     await runner.setup()
     tls = tls_context(settings)

@@ -15,6 +15,7 @@ import re
 import socket
 import ssl
 import sys
+from http import HTTPStatus
 from itertools import islice
 from typing import Any
 
@@ -50,7 +51,6 @@ _LOG_SECONDS = 10.0
 _HANDSHAKE_SECONDS = 5.0
 # Seconds for which the bytes after a refused head are dropped.
 _REFUSED_SECONDS = 1.0
-_REASONS = {408: "Request Timeout", 431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 def _bare_error(error: ApiError) -> web.Response:
@@ -348,7 +348,7 @@ class Protocol(web.RequestHandler):
             "Connection": "close",
         }
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-        self.transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{head}\r\n".encode() + body)
+        self.transport.write(f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n{head}\r\n".encode() + body)
         if status == 503:  # there is no room
             self._server.refused += 1
             self.force_close()

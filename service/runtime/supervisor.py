@@ -26,7 +26,7 @@ from service.settings import Settings, SettingsError
 
 log = logging.getLogger("service")
 
-_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WATCH_SECONDS = 0.2
 # The pause before a worker is started again doubles with each death, until one has lived long enough.
 _FIRST_PAUSE, _MAX_PAUSE, _STABLE_SECONDS = 1.0, 30.0, 60.0
@@ -67,7 +67,7 @@ class Supervisor:
 
     def run(self, on_listening: Callable[[str], None]) -> int:
         set_up(self._settings.log_level, self._settings.log_format)
-        for name in _STOP_SIGNALS:
+        for name in STOP_SIGNALS:
             signal.signal(name, lambda *_: self._stopping.set())
         announced = False
         with tempfile.TemporaryDirectory(prefix="sds-metrics-") as metrics:
