@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from schemas.base import INT64_MAX, parse_date
 from service.settings import Settings
 
-if TYPE_CHECKING:
-    Commands = argparse._SubParsersAction[Any]
-else:
-    Commands = Any
-
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"
 _DATABASE = ("mongo_url", "mongo_database", "data_dir", "local_mongo_cache_gb", "secret_keys")
 
 
