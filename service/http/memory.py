@@ -15,7 +15,7 @@ _HIGH_BYTES, _GROWN_BYTES = 128 * 1024 * 1024, 32 * 1024 * 1024
 
 
 class _MallInfo(ctypes.Structure):
-    """glibc's statistics of its heap; `fordblks` is the free memory that it keeps."""
+    """glibc's statistics of its heap."""
 
     _fields_ = [
         *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "hblkhd")),
@@ -23,22 +23,22 @@ class _MallInfo(ctypes.Structure):
     ]
 
 
-def _heap() -> _MallInfo | None:
+def _heap() -> tuple[int, int]:
+    """Return the bytes in use, and the free ones that glibc keeps; 0 for other C libraries, which keep none."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
-        return None
+        return 0, 0
     mallinfo.restype = _MallInfo
-    info: _MallInfo = mallinfo()
-    return info
+    info = mallinfo()
+    return info.uordblks + info.hblkhd, info.fordblks
 
 
-def return_memory() -> bool:
-    """Return glibc's free memory to the kernel, if it is much; other C libraries do so by themselves."""
-    info, trim = _heap(), getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if info is None or trim is None or info.fordblks <= _FREE_BYTES:
-        return False
-    trim.argtypes = [ctypes.c_size_t]
-    return bool(trim(_KEPT_BYTES))
+def _return_memory() -> None:
+    """Return glibc's free memory to the kernel, if it is much."""
+    if _heap()[1] > _FREE_BYTES:
+        trim = ctypes.CDLL(None).malloc_trim
+        trim.argtypes = [ctypes.c_size_t]
+        trim(_KEPT_BYTES)
 
 
 class Garbage:
@@ -51,21 +51,17 @@ class Garbage:
         self._floor = _HIGH_BYTES  # in use after the last collection
         self._was_high = False
 
-    def look(self, used: int) -> bool:
+    def look(self) -> bool:
         """Collect if more memory is in use than before, for the second time; return whether it did."""
+        used = _heap()[0]
         self._floor = max(_HIGH_BYTES, min(self._floor, used))
         is_high = used > self._floor + _GROWN_BYTES
         if not (is_high and self._was_high):
             self._was_high = is_high
             return False
         gc.collect()
-        info = _heap()
-        self._floor, self._was_high = max(_HIGH_BYTES, used if info is None else _used(info)), False
+        self._floor, self._was_high = max(_HIGH_BYTES, _heap()[0]), False
         return True
-
-
-def _used(info: _MallInfo) -> int:
-    return int(info.uordblks) + int(info.hblkhd)
 
 
 async def watch_memory() -> None:
@@ -73,7 +69,5 @@ async def watch_memory() -> None:
     garbage = Garbage()
     while True:
         await asyncio.sleep(_SECONDS)
-        info = _heap()
-        if info is not None:
-            garbage.look(_used(info))
-        await asyncio.to_thread(return_memory)
+        garbage.look()
+        await asyncio.to_thread(_return_memory)
