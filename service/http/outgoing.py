@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import socket
 import ssl
@@ -12,6 +13,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.client_proto import ResponseHandler
 from yarl import URL
 
 import service
@@ -24,6 +26,9 @@ _MAX_URL = 2048
 _LOOKUPS = 64
 # Bytes of the response that are read: enough for 200 characters.
 _READ = 1024
+# Bytes that are parsed: a head with long headers, and the beginning of a body. aiohttp parses all that comes, and a
+# receiver may send interim responses (100) without end: the event loop did nothing else for 10 seconds.
+_PARSED = 32 * 1024
 # IPv6 addresses that contain an IPv4 address: mapped, NAT64, 6to4.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -106,6 +111,29 @@ class _PublicResolver(AbstractResolver):
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
+class _Beginning(ResponseHandler):
+    """A connection of which only the beginning is parsed; what follows is not read."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        self._left = _PARSED
+
+    def data_received(self, data: bytes) -> None:
+        begun, self._left = data[: self._left], max(0, self._left - len(data))
+        if begun or not data:  # without data aiohttp continues with bytes that it held back
+            super().data_received(begun)
+        if not self._left and self.transport is not None:
+            self.transport.pause_reading()
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Makes such connections. The factory is a private part of aiohttp, which has no option for it."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = functools.partial(_Beginning, asyncio.get_running_loop())  # type: ignore[assignment]
+
+
 class Sender:
     """Posts bodies to URLs of users. Follows no redirect, keeps no cookie and no connection, uses no proxy."""
 
@@ -126,7 +154,7 @@ class Sender:
         if self._opened is None:
             resolver = _PublicResolver(self._private, self._lookup)
             self._opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
+                connector=_Connector(
                     resolver=resolver, use_dns_cache=False, force_close=True, limit=0, ssl=self._tls or True
                 ),
                 cookie_jar=aiohttp.DummyCookieJar(),

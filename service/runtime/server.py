@@ -1,7 +1,8 @@
 """The HTTP server: aiohttp's, with the one error shape, and with limits for what a client sends and how fast.
 
-The only module that uses private parts of aiohttp: `AppRunner._make_server`, and of its connections `_messages`, the
-requests that are parsed but not begun, `_pause_reading_for_buffer`, `_resume_reading_for_buffer` and `_buffer_paused`.
+The only module that uses private parts of aiohttp's server: `AppRunner._make_server`, and of its connections
+`_messages`, the requests that are parsed but not begun, `_pause_reading_for_buffer`, `_resume_reading_for_buffer` and
+`_buffer_paused`.
 `tests/runtime/test_server.py` checks them.
 """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -253,3 +255,30 @@ async def test_only_the_beginning_of_a_response_is_read_and_nothing_is_inflated(
     receiver.text = gzip.compress(b"y" * 100_000).decode("latin-1")
     outcome = await make_sender().post(receiver.url, b"", {})
     assert "yyy" not in outcome.response
+
+
+@asynccontextmanager
+async def responding(text: bytes) -> AsyncIterator[str]:
+    """Run a server that sends these bytes to every client; yield its URL."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(text)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+async def test_only_the_beginning_of_many_interim_responses_is_parsed(make_sender: Callable[..., Sender]) -> None:
+    text = b"HTTP/1.1 100 Continue\r\n\r\n" * 4000 + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+    async with responding(text) as url:
+        outcome = await make_sender(seconds=0.5).post(url, b"", {})
+    assert outcome == (None, "", "No response within 0.5 seconds")
+
+
+async def test_a_long_response_after_an_interim_one_is_understood(make_sender: Callable[..., Sender]) -> None:
+    head = b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 300000\r\n\r\n"
+    async with responding(head + b"x" * 300_000) as url:
+        assert await make_sender().post(url, b"", {}) == (200, "x" * 1024, None)
