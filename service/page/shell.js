@@ -149,7 +149,7 @@ async function listen() {
   for (;;) {
     await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
     const due = state === "lost" || (state === "live" && Date.now() - heardAt >= LISTEN_MS);
-    if (due && token.get() && !document.hidden) await get(["token"], {}, undefined, { quiet: true }).catch(() => {});
+    if (due && token.get() && !document.hidden) await get(["token"], {}, AbortSignal.timeout(LISTEN_MS), { quiet: true }).catch((error) => error.name === "TimeoutError" && shell.heard(0));
   }
 }
 

@@ -1,7 +1,7 @@
 // Dialogs and messages: the frame that all dialogs share, one that asks before something is deleted, and short notes.
 
 import { sentenceOf } from "./api.js";
-import { announce, el, put } from "./dom.js";
+import { announce, el, front, put } from "./dom.js";
 
 export const closeButton = (dialog) =>
   el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: () => dialog.close() }, "✕");
@@ -16,7 +16,7 @@ export const field = (id, title, control, ...more) => el("div", { class: "field"
 export function askInDialog(kind, title, body, foot, onsubmit) {
   const problem = el("p", { class: "problem", role: "alert" });
   const dialog = el("dialog", {
-    class: kind, "aria-labelledby": "dialog-title",
+    class: kind, "aria-label": title,
     onmousedown: (event) => isBeside(dialog, event) && !isTyped(dialog) && !dialog.dataset.stays && dialog.close(),
     onclose: () => {
       removeEventListener("hashchange", leave);
@@ -45,7 +45,7 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
       }
     },
   },
-    el("div", { class: "dialog-head" }, el("h2", { id: "dialog-title" }, title), closeButton(dialog)),
+    el("div", { class: "dialog-head" }, el("h2", null, title), closeButton(dialog)),
     el("div", { class: "dialog-body" }, body, problem),
     el("div", { class: "dialog-foot" }, foot)));
   document.body.append(dialog);
@@ -75,10 +75,14 @@ export function confirm(title, text, verb, work, typed = "") {
 
 const notice = document.getElementById("notice");
 notice.addEventListener("mouseenter", () => clearTimeout(say.timer));
-notice.addEventListener("focusin", () => clearTimeout(say.timer));
+notice.addEventListener("focusin", ({ relatedTarget }) => {
+  clearTimeout(say.timer);
+  if (!notice.contains(relatedTarget)) cameFrom = relatedTarget;
+});
 notice.addEventListener("mouseleave", () => hideNotice(5_000));
 
 const LONG_MS = 15_000;
+let cameFrom = null; // what had the focus before the message
 let problem = { text: "", until: 0 };
 
 /**
@@ -92,12 +96,12 @@ export function say(text, kind = "", action = null) {
   put(notice, earlier && el("p", null, earlier), el("span", null, text), action && el("button", {
     type: "button", onclick: () => {
       notice.hidden = true;
+      cameFrom?.focus();
       action[1]();
     },
   }, action[0]));
   notice.className = earlier ? "bad" : kind;
-  // Beside an open dialog nothing can be clicked: the message goes into it.
-  ([...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body).append(notice);
+  front().append(notice);
   notice.hidden = false;
   announce(text);
   hideNotice(notice.className === "bad" || action ? LONG_MS : 5_000);
@@ -108,7 +112,7 @@ function hideNotice(after) {
   say.timer = setTimeout(() => (notice.hidden = true), after);
 }
 
-/** Take the message out of a dialog that closes. */
+/** Take the messages out of a dialog that closes. */
 export function keepNotice(dialog) {
-  if (dialog.contains(notice)) document.body.append(notice);
+  document.body.append(...dialog.querySelectorAll("#notice, #status"));
 }

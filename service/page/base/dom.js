@@ -17,11 +17,25 @@ function fill(node, props, children) {
   return put(node, children);
 }
 
-/** Replace what a node holds; children that are null or false are left out. */
+/** Replace what a node holds; children that are null or false are left out. The focus stays where it was in it. */
 export function put(node, ...children) {
+  const focused = node !== document.activeElement && node.contains(document.activeElement) && document.activeElement;
   node.replaceChildren(...children.flat(2).filter((child) => child != null && child !== false));
+  if (focused) focusLike(node, focused);
   return node;
 }
+
+const nameOf = (control) => control.id || control.getAttribute("aria-label") || control.title || control.textContent;
+
+/** Focus what took the place of a control that is gone, else the heading above it. */
+function focusLike(node, gone) {
+  const alike = [...node.querySelectorAll(gone.localName)].filter((one) => nameOf(one) === nameOf(gone));
+  (alike.find((one) => one.href === gone.href) ?? alike[0])?.focus({ preventScroll: true });
+  if (!node.contains(document.activeElement)) focusHeading(node);
+}
+
+/** Focus the heading above a node that is gone or hidden. */
+export const focusHeading = (node) => node.closest(".outputs, dialog, main")?.querySelector("h1[tabindex], h2[tabindex]")?.focus();
 
 /** Return a link to an address elsewhere, or its text alone where it is not plain http or https. */
 export function outside(address, text = address) {
@@ -67,9 +81,18 @@ export const row = (props, ...cells) => el("tr", { role: "row", ...props }, ...c
 export const rowHead = (props, ...children) => el("th", { scope: "row", role: "rowheader", ...props }, ...children);
 export const cell = (label, kind, ...children) => el("td", { role: "cell", "data-label": label, class: kind || false }, ...children);
 
-/** Tell people who listen instead of look. */
+/** Return where messages go: beside an open dialog nothing is heard, and nothing can be clicked. */
+export const front = () => [...document.querySelectorAll("dialog[open]")].at(-1) ?? document.body;
+
+const status = document.getElementById("status");
+const SAY_MS = 100; // a status that has just been moved or emptied is not heard at once
+
+/** Tell people who listen instead of look; the same text twice is said twice. */
 export function announce(text) {
-  document.getElementById("status").textContent = text;
+  if (status.parentElement !== front()) front().append(status);
+  status.textContent = "";
+  clearTimeout(announce.timer);
+  announce.timer = setTimeout(() => (status.textContent = text), SAY_MS);
 }
 
 /** Return a button that copies what `text()` gives, or nothing where the browser has no clipboard for us. */

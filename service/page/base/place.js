@@ -25,6 +25,6 @@ export function go(path, params) {
 
 /** Change the view without a new entry in the history. */
 export function replace(path, params) {
-  history.replaceState(null, "", link(path, params));
+  history.replaceState(history.state, "", link(path, params));
   dispatchEvent(new HashChangeEvent("hashchange"));
 }

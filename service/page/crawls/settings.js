@@ -113,6 +113,11 @@ const exact = (value) => Number(value.toPrecision(12));
 function ruleLine(rule) {
   const name = Object.keys(CHECKS).find((check) => rule[check] !== undefined) ?? "min_fill";
   const item = el("li", { class: "rule" });
+  const remove = () => {
+    const next = (item.nextElementSibling ?? item.previousElementSibling ?? item.parentElement.nextElementSibling).querySelector("button");
+    item.remove();
+    next.focus();
+  };
   const fill = (check, path, value) => {
     const [, hasPath, kind] = CHECKS[check];
     const select = el("select", { "aria-label": "Check", onchange: () => fill(select.value, item.querySelector("[data-path]")?.value ?? path, "") },
@@ -123,7 +128,7 @@ function ruleLine(rule) {
     put(item,
       hasPath && el("input", { "data-path": "", required: true, "aria-label": "Field", placeholder: "price.amount", value: path, spellcheck: "false" }),
       select, el("span", { class: "joined" }, input, kind === "share" && el("span", { class: "unit" }, "%")),
-      may("write") && el("button", { type: "button", class: "quiet danger-text", "aria-label": "Remove this rule", onclick: () => item.remove() }, "✕"));
+      may("write") && el("button", { type: "button", class: "quiet danger-text", "aria-label": "Remove this rule", onclick: remove }, "✕"));
     item.dataset.check = check;
   };
   fill(name, rule.path ?? "", rule[name]);

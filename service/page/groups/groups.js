@@ -24,12 +24,10 @@ export async function show(main, { path, params }, signal, stay) {
   const field = el("div", { class: "field" }, el("label", { for: "name" }, "Find a group"), search);
   const load = async (given) => {
     const groups = await get(["groups"], {}, given, { quiet: given === stay });
-    const focused = list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     lead.textContent = summary(groups);
     field.hidden = groups.length < 2;
     put(list, groups.length ? panel(groups) : nothing());
     filter(list, search.value);
-    if (focused) list.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
     return groups;
   };
   const groups = await load(signal);

@@ -42,7 +42,6 @@ export async function filtersOf(group, { day, ...params }, signal) {
 /** Fill `place` with the given filters and the line that adds one. */
 export function showFilters(place, view, params) {
   const given = FILTERS.filter((name) => params[name]);
-  const focused = document.activeElement?.id;
   const text = (name) => `${LABELS[name]}: ${shown(name, params[name])}`;
   view.filterBy ??= "job_id";
   const value = el("span", { class: "filter-value" });
@@ -52,14 +51,13 @@ export function showFilters(place, view, params) {
       fillValue(value, view, params);
     },
   }, Object.keys(KINDS).map((kind) => el("option", { value: kind, selected: kind === view.filterBy }, TITLES[kind] ?? LABELS[kind])));
+  fillValue(value, view, params);
   put(place, el("div", { class: "filters" },
     el("form", { class: "filter-form", onsubmit: (event) => apply(event, view, params), onfocusin: () => suggest(view, place) },
       name, value, el("button", { id: "filter-add" }, "Filter"), LISTS.map((id) => el("datalist", { id }))),
     given.map((one) => el("a", { class: "chip", href: link(view.path, fresh(params, without(one))), "aria-label": `Remove the filter ${text(one)}` },
       text(one), el("span", { "aria-hidden": "true" }, " ✕"))),
     given.length > 1 && el("a", { class: "remove-all", href: link(view.path, fresh(params, Object.fromEntries(FILTERS.map((one) => [one, ""])))) }, "Remove all")));
-  fillValue(value, view, params);
-  if (focused?.startsWith("filter-")) document.getElementById(focused)?.focus();
   if (view.suggestions) fillSuggestions(view, place);
 }
 

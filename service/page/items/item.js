@@ -60,6 +60,8 @@ function file(one) {
 // One item in a dialog, with its neighbours on the page, and what may be done with it.
 
 
+const OPENED = "opened"; // of a place in the history: the page of items is the place before it
+
 /** Return the dialog; `current()` is the desk that it belongs to. */
 export function itemDialog(current) {
   const dialog = el("dialog", {
@@ -78,7 +80,11 @@ export async function showItem(desk, signal) {
   dialog.dataset.item = wanted;
   const step = dialog.open && document.activeElement?.dataset.step;
   fill(desk, item);
-  if (!dialog.open) dialog.showModal();
+  if (!dialog.open) {
+    dialog.showModal();
+    if (desk.opening === wanted) history.replaceState(OPENED, "");
+    desk.opening = null;
+  }
   dialog.scrollTop = 0;
   (dialog.querySelector(`[data-step="${step}"]:enabled`) ?? dialog.querySelector("#item-title")).focus();
 }
@@ -107,10 +113,10 @@ function fill(desk, item) {
     el("div", { class: "dialog-body" }, item ? itemView(item, desk.view) : el("p", null, "This item is not in the group: it was deleted, or the link is wrong.")),
     item && (may("write") || may("delete")) && el("div", { class: "dialog-foot" },
       may("write") && el("div", { class: "actions" },
-        el("button", { type: "button", class: "primary", "data-judge": "a", onclick: () => judgeItem(desk, item, APPROVED) }, item.is_approved ? "Approved" : "Approve"),
-        el("button", { type: "button", "data-judge": "x", onclick: () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))) }, reasonOf(item) !== null ? "Rejected" : "Reject")),
+        el("button", { type: "button", class: "primary", id: "judge-a", onclick: () => judgeItem(desk, item, APPROVED) }, item.is_approved ? "Approved" : "Approve"),
+        el("button", { type: "button", id: "judge-x", onclick: () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))) }, reasonOf(item) !== null ? "Rejected" : "Reject")),
       may("delete") && el("button", { type: "button", class: "quiet danger-text", onclick: () => deleteItem(desk, item) }, "Delete")),
-    dialog.querySelector("#notice")); // a message about the item before stays
+    [...dialog.querySelectorAll("#notice, #status")]); // a message about the item before stays
 }
 
 /** Show the item before or after this one. */
@@ -131,10 +137,7 @@ function judgeItem(desk, item, to) {
 /** Show an item anew if it is the one in the dialog. */
 export function refreshItem(desk, item) {
   const { dialog } = desk.parts;
-  if (!dialog.open || dialog.dataset.item !== item.output_id) return;
-  const focused = dialog.contains(document.activeElement) && document.activeElement.dataset.judge;
-  fill(desk, item);
-  if (focused) dialog.querySelector(`[data-judge="${focused}"]`)?.focus();
+  if (dialog.open && dialog.dataset.item === item.output_id) fill(desk, item);
 }
 
 /** Delete an item as it was looked at: one that changed since stays. */
@@ -167,7 +170,8 @@ function closed(desk) {
   keepNotice(dialog);
   if (item === undefined) return;
   delete dialog.dataset.item;
-  replace(desk.view.path, rest);
+  if (history.state === OPENED) history.back();
+  else replace(desk.view.path, rest);
   const opener = table.querySelector(`a[data-open="${CSS.escape(item)}"]`) ?? desk.view.tab.querySelector("#outputs-title");
   opener.focus();
 }

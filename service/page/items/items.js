@@ -1,7 +1,7 @@
 // The items of a group, page by page: filters, table, selection, live bar, and one item in a dialog.
 
 import { address, Failure, get } from "../base/api.js";
-import { announce, copyButton, el, put } from "../base/dom.js";
+import { announce, copyButton, el, focusHeading, put } from "../base/dom.js";
 import { at, count, many, splitPath, splitPaths } from "../base/format.js";
 import { go, link, replace } from "../base/place.js";
 import { FILTERS, filtersOf, showFilters } from "./filters.js";
@@ -39,7 +39,7 @@ function makeDesk(view, stay) {
     view, stay, params: {}, request: "", loaded: "", items: [], found: [], columns: [], filters: {}, page: {},
     own: new Set(), pending: new Set(), // what this page changed itself is no news
     ids: new Map(), // id -> the id that the item got next, from this page
-    listed: new Map(), // output id -> the id that it had when the page was read: a judged row does not jump
+    listed: new Map(), // output id -> the id that it had when its page was read: a judged row does not jump, and is named by it later
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
     sortLink: (path) => link(view.path, { ...made.params, item: "", sort: nextSort(made.params.sort, path) }),
@@ -62,7 +62,10 @@ function makeDesk(view, stay) {
       made.counts();
     },
     total: totalOf,
-    counts: () => view.refresh(stay).catch(() => {}),
+    counts: () => (made.counting ??= setTimeout(() => {
+      made.counting = null;
+      view.refresh(stay).catch(() => {});
+    }, NEWS_MS)),
     reload,
     turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
   };
@@ -129,6 +132,7 @@ async function load(signal) {
   const wantedPage = request(params);
   Object.assign(desk, { request: wantedPage, loaded: "" });
   desk.live.abort();
+  if (parts.news.contains(document.activeElement)) focusHeading(parts.news);
   parts.news.hidden = true;
   parts.search.value = params.q ?? "";
   parts.order.textContent = orderOf(params) === "desc" ? "Newest first ↓" : "Oldest first ↑";
@@ -146,7 +150,8 @@ async function load(signal) {
     if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
     const matched = JSON.stringify(filters);
     if (desk.matched !== matched) desk.clear(); // a selection goes on over the pages of the same filters
-    Object.assign(desk, { page, filters, matched, loaded: wantedPage, items: page.items, found: discover(page.items), current: null, listed: new Map() });
+    Object.assign(desk, { page, filters, matched, loaded: wantedPage, items: page.items, found: discover(page.items), current: null });
+    for (const { output_id } of page.items) desk.listed.delete(output_id);
     fillTable();
     showPager(parts.pager, desk);
     follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);

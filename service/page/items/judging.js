@@ -3,7 +3,7 @@
 
 import { Failure, get, patch, sentenceOf } from "../base/api.js";
 import { askInDialog, field, say } from "../base/dialogs.js";
-import { el, put } from "../base/dom.js";
+import { el, front, put } from "../base/dom.js";
 import { many, shorten, when } from "../base/format.js";
 
 const BATCH = 1000; // the most records of one body
@@ -47,8 +47,9 @@ let undoing = Promise.resolve();
 
 /** Undo a decision, the last one if none is given; one after the other, and each when it is known what it changed. */
 export function undo(desk, decision = desk.undos.at(-1)) {
+  if (!decision) return say("There is nothing to undo in this view.");
   desk.undos = desk.undos.filter((one) => one !== decision);
-  undoing = undoing.catch(() => {}).then(() => decision && takeBack(desk, decision));
+  undoing = undoing.catch(() => {}).then(() => takeBack(desk, decision));
   return undoing;
 }
 
@@ -160,7 +161,7 @@ let unsaved = [];
 /** The forms of settings that were changed and left, or are being changed: group -> `{section, isChanged()}`. */
 export const drafts = new Map();
 
-const waitingCount = () => unsaved.reduce((sum, { changes }) => sum + changes.length, 0);
+const notSaved = () => `${many(unsaved.reduce((sum, { changes }) => sum + changes.length, 0), "change is", "changes are")} not saved.`;
 
 /** Return whether there is something that closing the page would lose. */
 export const isUnsaved = () => running > 0 || unsaved.length > 0 || [...drafts.values()].some((draft) => draft.isChanged());
@@ -174,6 +175,7 @@ function keep(desk, changes, failure, decision) {
   dropUnsaved(changes);
   unsaved.push({ desk, changes, failure, decision });
   showUnsaved();
+  if (front() !== document.body) say(`${notSaved()} ${sentenceOf(failure)}`, "bad"); // the bar is behind the dialog
 }
 
 /** Forget what waits for the items of these changes. */
@@ -199,7 +201,7 @@ function showUnsaved() {
   bar.hidden = !unsaved.length;
   if (!unsaved.length) return put(bar);
   put(bar,
-    el("span", null, el("strong", null, `${many(waitingCount(), "change is", "changes are")} not saved. `), sentenceOf(unsaved.at(-1).failure)),
+    el("span", null, el("strong", null, notSaved(), " "), sentenceOf(unsaved.at(-1).failure)),
     el("span", { class: "actions" },
       el("button", { type: "button", class: "primary", onclick: saveAgain }, "Save again"),
       el("button", { type: "button", class: "quiet", onclick: forgetUnsaved }, "Discard")));

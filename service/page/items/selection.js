@@ -342,8 +342,8 @@ const inTable = (desk) => ({
 const inDialog = (desk) => ({
   j: () => moveItem(desk, 1),
   k: () => moveItem(desk, -1),
-  a: () => desk.parts.dialog.querySelector('[data-judge="a"]')?.click(),
-  x: () => desk.parts.dialog.querySelector('[data-judge="x"]')?.click(),
+  a: () => desk.parts.dialog.querySelector("#judge-a")?.click(),
+  x: () => desk.parts.dialog.querySelector("#judge-x")?.click(),
   z: () => undo(desk),
 });
 

@@ -36,7 +36,7 @@ function one(item, desk, pictures) {
     type: "checkbox", "aria-label": `Select item ${listed}`, checked: desk.selected.has(output_id), onchange: () => desk.select(output_id, check.checked),
   });
   return row({ class: desk.current === output_id ? "current" : null, "data-item": output_id, "aria-selected": desk.selected.has(output_id) ? "true" : "false", onclick: openOnClick },
-    rowHead({ class: "id-cell" }, check, el("a", { href: desk.itemLink(item), "data-open": output_id, "aria-label": `Open item ${listed}`, title: listed === item.id ? null : `Its id is ${item.id} since the last change` }, String(listed))),
+    rowHead({ class: "id-cell" }, check, el("a", { href: desk.itemLink(item), "data-open": output_id, onclick: () => (desk.opening = output_id), "aria-label": `Open item ${listed}`, title: listed === item.id ? null : `Its id is ${item.id} since the last change` }, String(listed))),
     pictures && cell("", "picture-cell", thumbnail(pictureOf(item)) ?? ""),
     desk.columns.map((path) => {
       const { content: shown, kind } = content(item, path, desk.filterLink);
@@ -135,12 +135,13 @@ export function discover(items) {
  * A field that is filled in few rows may be the one that broke, so it stays; one that is the same in all rows goes last.
  */
 export function defaults(items, columns) {
-  const short = columns.filter(({ keys, values }) =>
-    keys[0] === "data" && values.every((value) => typeof value !== "object" || value === null) &&
+  const parents = new Set(columns.map(({ keys }) => joinPath(keys.slice(0, -1)))); // null in one item, an object in others
+  const short = columns.filter(({ path, keys, values }) =>
+    keys[0] === "data" && !parents.has(path) && values.every((value) => typeof value !== "object" || value === null) &&
     values.reduce((sum, value) => sum + String(value).length, 0) / values.length <= 60 && !values.some(isWebAddress));
   const candidates = short.length ? short : columns.filter(({ keys }) => keys[0] === "data");
   const isDull = ({ values }) => items.length > 4 && (values.length * 10 < items.length || (values.length === items.length && values.every((value) => value === values[0])));
-  const telling = candidates.filter(({ keys }) => keys.length === 2 && TELLING.test(keys.at(-1)));
+  const telling = columns.filter(({ keys, values }) => keys.length === 2 && keys[0] === "data" && TELLING.test(keys[1]) && values.every((value) => typeof value !== "object" || value === null));
   const chosen = [...new Set([...telling, ...candidates.filter((one) => !isDull(one)), ...candidates])].slice(0, 5);
   return [...chosen.map(({ path }) => path), "root_job_id", "is_approved", "update_date"];
 }

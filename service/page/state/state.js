@@ -64,7 +64,6 @@ async function act(work, done) {
 }
 
 function frame(main, site, lead, tools, ...content) {
-  const focused = main.contains(document.activeElement) ? document.activeElement.id : "";
   put(main,
     el("div", { class: site ? "heading group-heading" : "heading" },
       el("div", null,
@@ -73,7 +72,6 @@ function frame(main, site, lead, tools, ...content) {
       site && el("p", { class: "lead" }, lead),
       el("div", { class: "actions" }, tools)),
     ...content);
-  if (focused) document.getElementById(focused)?.focus();
   announce(lead);
 }
 
