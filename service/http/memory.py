@@ -24,7 +24,7 @@ class _MallInfo(ctypes.Structure):
 
 
 def _heap() -> tuple[int, int]:
-    """Return the bytes in use, and the free ones that glibc keeps; 0 for other C libraries, which keep none."""
+    """Return the bytes in use, and the free ones that glibc keeps; 0 where that is not known."""
     mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
     if mallinfo is None:
         return 0, 0

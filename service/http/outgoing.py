@@ -112,7 +112,7 @@ class _PublicResolver(AbstractResolver):
 
 
 class _Beginning(ResponseHandler):
-    """A connection of which only the beginning is parsed; what follows is not read."""
+    """A connection of which only the beginning is parsed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)

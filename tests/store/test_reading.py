@@ -325,6 +325,31 @@ async def test_a_walk_ends_with_all_items_while_every_item_changes_again_and_aga
         await asyncio.gather(*changing, return_exceptions=True)
 
 
+async def test_a_full_page_goes_on_while_the_search_for_more_has_not_ended(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n) for n in range(3)))
+    assert len(await group.read(other, is_approved=False)) == 3
+    await group.write(store, *(make_output(n, is_approved=True) for n in range(3, 30)))
+    await group.write(store, make_output(30))
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 5)
+    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)  # a page ends after one window
+    found = await group.walk(other, limit=3, is_approved=False)
+    assert [item["key_hash"] for item in found] == ["key-0", "key-1", "key-2", "key-30"]
+
+
+async def test_a_walk_does_not_end_before_a_new_item_that_is_acknowledged(
+    store: Store, other: Store, group: Group
+) -> None:
+    """It is not readable yet: an earlier batch is still in flight."""
+    await group.write(store, make_output(0))
+    async with stopped_at(store, "before write", group.write(store, make_output(1))):
+        await group.write(other, make_output(2))
+        page = await other.outputs.page(group.key, Query(limit=10))
+        assert ([item["key_hash"] for item in page.items()], page.next_cursor) == (["key-0"], 1)
+    assert {item["key_hash"] for item in await group.read(other)} == {"key-0", "key-1", "key-2"}
+
+
 async def test_a_full_last_page_says_that_there_is_more(store: Store, other: Store, group: Group) -> None:
     """The reader's process remembers an earlier end, up to which the page is just full."""
     await group.write(store, *(make_output(n) for n in range(3)))

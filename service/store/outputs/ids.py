@@ -200,7 +200,7 @@ class Ids:
         return watermark
 
     def remembered(self, group: Group) -> Watermark:
-        """Return a watermark read earlier. It may be too low, so that a page ends early; it is never too high."""
+        """Return a watermark read earlier. It may be too low; it is never too high."""
         return self._remembered.get(group, Watermark())
 
 

@@ -87,8 +87,8 @@ class Reading:
     async def _last(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
         """Return what was found below a watermark and the rest of the group, as the end of a walk.
 
-        An item may have changed before the walk came to its old id, in a batch that is still in flight. The page waits
-        for it; after a second, it is not the last one.
+        An item may be in a batch that is still in flight, or behind one. The page waits for it; after a second, it is
+        not the last one.
         """
         began = reached = max(query.cursor, watermark.version)
         deadline = time.monotonic() + _WALK_SECONDS
@@ -121,24 +121,25 @@ class Reading:
         room = query.limit - len(found.documents)
         rest = await self._range(group, query._replace(limit=max(1, room)), watermark)
         if not room:
-            return found._replace(next=documents.id_of(found.documents[-1])) if rest.documents else found
+            last = documents.id_of(found.documents[-1])
+            return found._replace(next=last if rest.documents else rest.next)  # it may have searched in vain so far
         return Found(found.documents + rest.documents, found.size + rest.size, rest.next, rest.cut)
 
     async def _has_moved_on(
         self, group: Group, query: Query, watermark: Watermark, latest: Watermark, began: int, seen: int
     ) -> bool:
-        """Return whether an item may be beyond the watermark that the walk has not returned.
+        """Return whether the walk lacks an item which may be beyond the watermark.
 
-        It changed after the walk began, and before the walk came to its old id. So its batch was allocated before the
-        end of the group was first read, when `seen` was the newest allocated id; or it has changed again since then,
-        and its previous id is above `began`, the end at that time. `latest` was read after this page.
+        It is new there, or has changed before the walk came to its old id: then its batch was allocated before the end
+        of the group was first read, when `seen` was the newest allocated id. Or it has changed again since then: its
+        previous id is above `began`, up to which the walk had read by then. `latest` was read after this page.
         """
         if not latest.in_flight and latest.version == watermark.version:
             return False
         # Not up to the newest id: a crawl that changes nothing uses up ids too, and must not keep walks going.
         if latest.last_id - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
             return True
-        moved = [{"prev_id": {"$gt": began}}, {"prev_id": {"$exists": True}, "id": {"$lte": seen}}]
+        moved = [{"id": {"$lte": seen}}, {"prev_id": {"$gt": began}}]
         selection = select(group, query, watermark.hidden)
         where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
         reply = await read_committed(
