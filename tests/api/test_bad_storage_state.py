@@ -57,8 +57,8 @@ BAD_STATES: dict[str, Any] = {
 @pytest.mark.parametrize("case", BAD_STATES)
 async def test_a_wrong_storage_state_is_refused_whole(api: Api, case: str) -> None:
     state = BAD_STATES[case]
-    if isinstance(state.get("cookies"), list):
-        state = {**state, "cookies": [browser_cookie(name="good"), *state["cookies"]]}
+    if isinstance(state.get("cookies", []), list):
+        state = {**state, "cookies": [browser_cookie(name="good"), *state.get("cookies", [])]}
     response = await without_stall(lambda: send(api, STATE, json.dumps(state).encode()))
     assert response.status == 422, response.body[:300]
     assert response.problems()

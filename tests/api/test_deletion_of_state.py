@@ -96,7 +96,10 @@ async def test_many_are_deleted_in_bounded_commands(
 ) -> None:
     monkeypatch.setattr(browser_state, "CHUNK", 7)
     await api.ok(path, [make(path, f"n{n}") for n in range(50)])
+    commands: list[str] = []
+    monkeypatch.setattr(store.pool, "on_command", lambda name, *_: commands.append(name))
     assert await delete(api, path, all="true") == {"deleted": 54}
+    assert commands.count("delete") >= 8
     assert await names(api, path) == []
 
 

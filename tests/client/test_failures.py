@@ -268,7 +268,7 @@ async def test_push_sends_while_items_still_come_and_holds_few_of_them() -> None
     note: Callable[[int, Any], None] = lambda count, _: at_each.append(taken)
     async with peer(*[written(10)] * 100) as service, AsyncClient(service.url, "t") as client:
         await client.push("group", items(), batch_items=10, concurrency=2, on_batch=note)
-    assert len(service.requests) == 100
+    assert len(service.requests) == len(at_each) == 100
     assert all(ahead - 10 * (n + 1) <= 21 for n, ahead in enumerate(at_each))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -161,11 +162,12 @@ async def test_approving_reads_the_counts_once_per_second(new_tab: Any, reviewer
     page = await open_group(await new_tab(reviewer))
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url) if request.url.endswith("/stats") else None)
+    began = time.monotonic()
     await page.keyboard.press("j")
     for _ in range(25):
         await page.keyboard.press("a")
     await expect(page.get_by_text("25 approved (83 %)")).to_be_visible()
-    assert len(asked) < 12
+    assert 0 < len(asked) <= time.monotonic() - began + 3
 
 
 async def test_a_key_that_has_nothing_to_undo_says_so(new_tab: Any, reviewer: Caller) -> None:

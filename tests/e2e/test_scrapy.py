@@ -335,7 +335,8 @@ def test_nothing_is_deleted_after_an_error_that_is_not_logged(client: Client, to
         crawl(tmp_path, site, client, token)
         (tmp_path / "own.py").write_text(FAIL)
         (tmp_path / "project.py").write_text('ITEM_PIPELINES = {"own.Fail": 300}\n')
-        crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", LOG_LEVEL="CRITICAL")
+        crawl(tmp_path, site, client, token, SDS_DELETE_MISSING="True", LOG_LEVEL="CRITICAL", SDS_JOB_ID="tuesday")
+    assert client.job("lamps", "tuesday")["items"] == PAGES - 1  # it ran, without the item that failed
     assert len(list(client.outputs("lamps"))) == PAGES
 
 

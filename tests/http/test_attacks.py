@@ -79,5 +79,9 @@ def test_an_attack_neither_stalls_nor_fills_the_process_nor_keeps_others_out(
         if stalls[-1] < MAX_STALL:
             break
     assert min(stalls) < MAX_STALL, (stalls, target.probe, target.facts)
+    statuses = {target.facts.get("status", 200), *target.facts.get("statuses", ())}
+    assert not statuses & {401, 403, 404, 405}, target.facts  # else nothing was attacked
+    assert target.facts.get("followers", 1) > 0, target.facts
+    assert target.facts.get("other_status", 200) == 200, target.facts
     assert target.facts.get("other_refused", 0) == 0, target.facts
     assert target.facts.get("still_open", 0) == 0, target.facts

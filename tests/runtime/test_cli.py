@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import re
 import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from service.cli import main
+from service.cli import build_parser, main
 from service.settings import Settings
 from service.store import is_token
 from tests.support.processes import ServiceProcess, refused_port, run_command, run_process, wait_until
@@ -238,7 +240,16 @@ def test_help_explains_every_setting(capsys: pytest.CaptureFixture[str], monkeyp
         assert re.search(rf"{flag} {name}\s+{re.escape(expected)}\n", text), name
 
 
-@pytest.mark.parametrize("arguments", [[], ["token"], ["token", "create"], ["token", "list"], ["token", "revoke"]])
+def commands(parser: argparse.ArgumentParser, *words: str) -> Iterator[list[str]]:
+    """Yield the words of every command and of every action."""
+    yield list(words)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, below in action.choices.items():
+                yield from commands(below, *words, name)
+
+
+@pytest.mark.parametrize("arguments", list(commands(build_parser())), ids=lambda words: " ".join(words) or "none")
 def test_every_command_has_help(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*arguments, "--help"])

@@ -102,13 +102,12 @@ def test_more_connections_than_files_do_not_block_other_clients(mongo_url: str, 
                 connection.close()
 
 
-def stream(port: int, token: str) -> socket.socket:
-    """Begin to follow a group; return the connection once its response has begun, or was refused."""
+def stream(port: int, token: str) -> tuple[socket.socket, bytes]:
+    """Begin to follow a group; return the connection and the beginning of its response, which may be a refusal."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
     head = f"GET /v1/outputs/g/export?format=sse HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     connection.sendall(head.encode())
-    connection.recv(100)
-    return connection
+    return connection, connection.recv(100)
 
 
 @pytest.mark.slow
@@ -118,14 +117,20 @@ def test_idle_streams_of_one_token_do_not_block_other_clients(mongo_url: str, or
         service.wait_until_ready()
         held = []
         try:
+            begun = 0
             for _ in range(260):
-                held.append(stream(service.port, greedy))
+                connection, head = stream(service.port, greedy)
+                held.append(connection)
+                begun += b" 200 " in head
+            assert 50 < begun < 260, "some are held, the others are over the token's share"
             for _ in range(20):
                 assert b" 200 " in ask(service.port)
                 for token in (greedy, same, other):
                     assert b" 200 " in ask(service.port, "/v1/outputs/g", token)
             for token in (same, other):
-                held.append(stream(service.port, token))
+                connection, head = stream(service.port, token)
+                held.append(connection)
+                assert b" 200 " in head
                 assert b" 200 " in ask(service.port)
         finally:
             for connection in held:

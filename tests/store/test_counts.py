@@ -334,10 +334,13 @@ async def test_the_counts_of_jobs_are_gathered_while_others_write_without_a_paus
 
     writing = [asyncio.ensure_future(write(each)) for each in (store, other) * 4]
     try:
+        async with asyncio.timeout(60):
+            while not (await group.document(store)).get("items"):
+                await asyncio.sleep(0.005)
         for _ in range(5):
-            acknowledged = (await group.document(store)).get("items", 0)
+            acknowledged = (await group.document(store))["items"]
             jobs = await asyncio.wait_for(group.jobs(store), 60)
-            assert jobs.get("busy", {"items": 0})["items"] >= acknowledged
+            assert jobs["busy"]["items"] >= acknowledged > 0
     finally:
         stop = True
         await asyncio.gather(*writing)
@@ -446,6 +449,7 @@ async def test_a_recount_in_the_middle_of_a_move_counts_nothing_twice(
     moving = asyncio.ensure_future(other.jobs.gather(group.key))
     await half_done.wait()
     await store.upkeep._recount(group.owner, await group.document(store), datetime.now(UTC))
+    assert "recount" not in await group.document(store)  # it was made, and not put off
     go_on.set()
     await moving
     assert (await group.jobs(store))["a"]["items"] == 15

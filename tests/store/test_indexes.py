@@ -226,6 +226,18 @@ CALLS: dict[str, Call] = {
     "delete local storage": lambda store, org: store.local_storage.delete(org, Selection()),
     "set origins": lambda store, org: store.origins.set(org, [{"origin": "o", "domain": "d", "value": "{}"}]),
     "list origins": lambda store, org: store.origins.page(org, Selection(), None, None),
+    "versions of an output": lambda store, org: store.outputs.versions(Group(org).key, "id", 10, 0),
+    "settings of a group": lambda store, org: store.groups.settings(Group(org).key),
+    "declare a job": lambda store, org: store.crawls.declare(Group(org).key, "j", {"state": "running"}),
+    "a job": lambda store, org: store.crawls.one(Group(org).key, "j"),
+    "what a job did not see": lambda store, org: store.crawls.unseen(Group(org).key, "j", named=True),
+    "make a webhook": lambda store, org: store.webhooks.create(
+        org, {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
+    ),
+    "list webhooks": lambda store, org: store.webhooks.list(org),
+    "a webhook": lambda store, org: store.webhooks.find(org, "w"),
+    "delete a webhook": lambda store, org: store.webhooks.delete(org, "w"),
+    "messages to a webhook": lambda store, org: store.webhooks.deliveries.recent(org, "w"),
 }
 
 

@@ -107,13 +107,18 @@ async def test_the_last_of_one_key_in_one_write_wins(store: Store, group: Group)
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["joined", "one"])
-async def test_more_than_one_message_holds_arrives(store: Store, group: Group, together: bool) -> None:
+async def test_much_more_than_a_part_of_a_message_is_sent_in_parts(
+    listening: Store, commands: Commands, group: Group, together: bool
+) -> None:
+    """A message holds 48 MB; a part is a third of that, 16 of these items."""
     text = "x" * 1_000_000
     items = [make_output(n, data={"text": text}) for n in range(38)]
     bodies = [[item] for item in items] if together else [items]
-    results = await asyncio.gather(*(group.write(store, *body) for body in bodies))
+    results = await asyncio.gather(*(group.write(listening, *body) for body in bodies))
     assert [r["result"] for body in results for r in body] == ["created"] * 38
-    assert (await group.stats(store))["items"] == 38
+    assert (await group.stats(listening))["items"] == 38
+    parts = [len(command.body["documents"]) for command in commands.sent if command.name == "insert"]
+    assert parts and max(parts) <= 16
 
 
 def test_a_round_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:

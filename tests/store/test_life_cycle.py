@@ -64,7 +64,9 @@ async def test_a_recount_counts_what_a_running_job_created_and_somebody_deleted(
     written = await group.write(store, *(make_output(n, root_job_id="job") for n in range(10)))
     for one in written[:4]:
         await group.delete(store, one)
-    await store.database["jobs"].update_one(group.owner | {"job_id": "job"}, {"$inc": {"created": -3}})
+    await store.jobs.gather(group.key)  # until then there is no document to be wrong
+    wrong = await store.database["jobs"].update_one(group.owner | {"job_id": "job"}, {"$inc": {"created": -3}})
+    assert wrong.modified_count == 1
     await group.set(store, recount=1, due=datetime.now(UTC))
     await look_after(store, group)
     assert (await group.jobs(store))["job"]["created"] == 10

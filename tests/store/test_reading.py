@@ -172,6 +172,7 @@ async def test_a_long_run_of_deletions_is_read_in_windows(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "_MAX_HIDDEN", 5)
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 4)
     monkeypatch.setattr(ranges, "_WINDOW", 4)
     written = await group.write(store, *(make_output(n) for n in range(30)))
     await group.delete(store, *written[1:-1])
@@ -290,7 +291,10 @@ async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_mo
     assert ([item["key_hash"] for item in page.items()], page.next_cursor) == (["key-4"], None)
 
 
-async def test_the_last_page_waits_for_what_is_in_flight(store: Store, other: Store, group: Group) -> None:
+async def test_the_last_page_waits_for_what_is_in_flight(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.outputs.reading._WALK_SECONDS", 60.0)  # a busy disk takes its time
     await group.write(store, *(make_output(n) for n in range(4)))
     async with stopped_at(store, "written", group.write(store, make_output(1, data={"moved": True}))):
         reading = asyncio.ensure_future(other.outputs.page(group.key, Query(limit=4)))
@@ -319,6 +323,7 @@ async def test_a_walk_ends_with_all_items_while_every_item_changes_again_and_aga
     try:
         for _ in range(10):
             assert {item["key_hash"] for item in await asyncio.wait_for(group.walk(other, limit=limit), 30)} == keys
+        assert not any(task.done() for task in changing), "the items did not change any more"
     finally:
         for task in changing:
             task.cancel()

@@ -67,6 +67,7 @@ def without_shard_key(commands: Commands) -> list[Any]:
 async def exercise(store: Store, other: Store, group: Group) -> None:
     """Use every method of the store, on every way it can go."""
     owner = group.key
+    await store.groups.set(owner, {"history_days": 30})
     items = [make_output(n, root_job_id=f"job-{n % 2}") for n in range(20)]
     written = await group.write(store, *items)
     await group.write(store, *items)
@@ -105,7 +106,10 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.groups.set(owner, {"retention_days": 30})
     await store.outputs.delete_matching(owner, Query(job_id="job-1"))
     await group.write(store, make_output(52))
+    long_ago = {"$set": {"replaced_date": datetime(2020, 1, 1, tzinfo=UTC)}}
+    assert (await store.database["versions"].update_many(group.owner, long_ago)).modified_count
     await look_after(store, group)
+    assert await store.database["versions"].count_documents(group.owner) == 0
     await store.upkeep.run()
     await store.in_flight()
     await store.reviews.add(owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])

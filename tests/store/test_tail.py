@@ -174,7 +174,7 @@ async def test_a_failing_database_is_told_to_all_who_wait(
             raise StoreUnavailable
 
         with monkeypatch.context() as patch:
-            patch.setattr(store.outputs, "below", fail)
+            patch.setattr(store.outputs._ranges, "read", fail)  # below what waits for a failover
             await group.write(store, make_output(0))
             found = await asyncio.gather(*waiting, return_exceptions=True)
             assert [type(error) for error in found] == [StoreUnavailable] * 2
@@ -195,7 +195,7 @@ async def test_the_error_of_many_readers_does_not_gather_their_frames(
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in readers]
         await until_waiting(store, 50)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs, "below", fail)
+        monkeypatch.setattr(store.outputs._ranges, "read", fail)
         await group.write(store, make_output(0))
         error = (await asyncio.gather(*waiting, return_exceptions=True))[-1]
     assert isinstance(error, StoreUnavailable)
@@ -221,7 +221,7 @@ async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
         await until_waiting(store, 2)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs, "below", fail)
+        monkeypatch.setattr(store.outputs._ranges, "read", fail)
         await group.write(store, make_output(0))
         async with asyncio.timeout(SOON):
             while waiting_readers(store):
