@@ -294,9 +294,9 @@ class Crawls:
                 deleted += count
                 if count:  # at once: the next call may fail
                     await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
-                more = time.monotonic() > deadline and (cursor is not None or place < len(others))
-        # A call that finds nothing to delete in its time would find nothing again.
-        return deleted > 0 and (more or len(others) == MAX_JOBS)
+                # While it has found nothing, it goes on: the next call would begin at the same place.
+                more = deleted > 0 and time.monotonic() > deadline and (cursor is not None or place < len(others))
+        return more or (deleted > 0 and len(others) == MAX_JOBS)
 
 
 def _shown(job: Record) -> Record:

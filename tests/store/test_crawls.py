@@ -365,3 +365,22 @@ async def test_an_item_that_an_earlier_crawl_sees_again_during_the_deletion_stay
     monkeypatch.setattr(store.crawls, "_delete", late)
     await store.crawls.delete_missing(group.key, found)
     assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
+
+
+async def test_a_deletion_goes_on_to_the_next_job_if_its_time_has_passed_in_vain(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request has just deleted the items of the first job, and that is not counted yet."""
+    for number, job in enumerate(("first", "second", "last")):
+        await group.write(store, *(make_output(n, root_job_id=job) for n in range(10 * number, 10 * number + 10)))
+    found = await finish(store, group, "last")
+    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
+    delete = store.crawls._delete
+
+    async def nothing_in_the_first(key: Any, query: Query) -> Any:
+        return (0, None) if query.job_id == "first" else await delete(key, query)
+
+    monkeypatch.setattr(store.crawls, "_delete", nothing_in_the_first)
+    while await store.crawls.delete_missing(group.key, found):
+        pass
+    assert {item["root_job_id"] for item in await group.read(store)} == {"first", "last"}

@@ -244,9 +244,9 @@ class Rounds:
             }
             # Another process may have moved an item to the same job, or have changed one after its touch.
             moved = any(touch.job != touch.known["root_job_id"] for touch in plan.touches.values())
-            plan.recount |= matched > 0 and (moved or len(plan.touches) != matched)
+            plan.recount |= moved or len(plan.touches) != matched
             # Nobody knows which of them this round has moved, so none is counted here: a recount adds what nobody has
-            # counted for a job that runs, but cannot tell what was counted twice. Without a match, others moved all.
+            # counted for a job that runs, but cannot tell what was counted twice.
             for touch in plan.touches.values():
                 touch.known["root_job_id"] = touch.job
         for key, touch in plan.touches.items():
