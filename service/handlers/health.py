@@ -7,6 +7,7 @@ from service.http.endpoint import endpoint
 from service.http.errors import error_response, unavailable
 from service.http.keys import READINESS, REASON, STOPPING, STORE
 from service.http.output.responses import json_response
+from service.store import StoreError
 
 
 @endpoint("Is the process alive?", Health())
@@ -18,9 +19,15 @@ async def healthz(request: web.Request) -> web.StreamResponse:
 @endpoint("Is the service ready?", Health())
 async def readyz(request: web.Request) -> web.StreamResponse:
     """Respond with 200 if the database takes writes; with 503 while it does not, and once the process stops."""
-    app = request.app
-    if app[STOPPING].is_set() or not app[STORE].indexes.are_ready or not await app[READINESS].check():
+    if request.app[STOPPING].is_set() or not await _is_ready(request.app):
         # Returned, not raised: starting and stopping are not failures, and are not logged as such.
         request[REASON] = "not_ready"
         return error_response(unavailable("not_ready"))
     return await json_response(request, {"status": "ok"})
+
+
+async def _is_ready(app: web.Application) -> bool:
+    try:
+        return await app[STORE].ping() and await app[READINESS].check()
+    except StoreError:
+        return False

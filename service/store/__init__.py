@@ -171,6 +171,12 @@ class Store:
         """The collections that hold secrets."""
         return (*self.browser_state, self.webhooks)
 
+    @stored
+    async def ping(self) -> bool:
+        """Return whether the database responds and all indexes exist."""
+        await self.database.command("ping")
+        return self.indexes.are_ready
+
     async def in_flight(self) -> InFlight | None:
         """Return the batches in flight, or None if the database does not respond within a second."""
         try:

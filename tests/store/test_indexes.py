@@ -121,10 +121,9 @@ async def test_services_that_start_at_the_same_moment_on_an_empty_database_are_a
     for attempt in range(5):
         settings = Settings(mongo_database=f"{DATABASE}_start_{organization}_{attempt}")
         stores = [Store.connect(settings, mongo_url) for _ in range(4)]
-        # Connected first: the race is for the database.
-        await asyncio.gather(*(store.database.command("ping") for store in stores))
+        await asyncio.gather(*(store.ping() for store in stores))  # connected: the race is for the database
         await asyncio.gather(*(store.ensure_indexes() for store in stores))
-        assert all(store.indexes.are_ready for store in stores)
+        assert all([await store.ping() for store in stores])
         await stores[0].client.drop_database(settings.mongo_database)
         for store in stores:
             await store.close()
@@ -138,7 +137,7 @@ async def test_a_collection_whose_indexes_cannot_be_made_does_not_hold_up_the_ot
     await store.database["cookies"].insert_many([dict(same), dict(same)])
     with pytest.raises(StoreError):
         await store.ensure_indexes()
-    assert not store.indexes.are_ready
+    assert not await store.ping()
     with pytest.raises(StoreUnavailable):
         await CALLS["set cookies"](store, organization)
     for name, call in CALLS.items():
@@ -159,14 +158,14 @@ async def test_indexes_that_vanish_are_noticed_and_nothing_is_written_without_th
     await store.client.drop_database(store.database.name)
     with pytest.raises(StoreUnavailable):
         await store.indexes.verify()
-    assert not store.indexes.are_ready
+    assert not await store.ping()
     for call in CALLS.values():
         with pytest.raises(StoreUnavailable):
             await call(store, organization)
     assert "indexes have vanished" in caplog.text
     await store.ensure_indexes()
     await store.indexes.verify()
-    assert store.indexes.are_ready
+    assert await store.ping()
     await store.client.drop_database(store.database.name)
     await store.close()
 

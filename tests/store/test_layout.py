@@ -30,7 +30,7 @@ async def test_an_empty_database_is_marked(store: Store) -> None:
     await store.ensure_indexes()
     assert await store.database["meta"].find_one() == {"_id": "layout", "version": VERSION}
     await store.ensure_indexes()
-    assert store.indexes.are_ready
+    assert await store.ping()
 
 
 async def test_a_newer_database_is_refused(store: Store, group: Group) -> None:
