@@ -27,7 +27,7 @@ VIEWS = [
     "#/groups/unknown",
 ]
 # Modules that no view needs are loaded once the first view is there, whole; a heading is there before it.
-WHOLE = "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('items/versions.js'))"
+WHOLE = "() => performance.getEntriesByType('resource').some(({ name }) => name.endsWith('items/versions.js'))"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
