@@ -59,6 +59,7 @@ async def test_hostile_data_is_shown_as_text_and_does_no_harm(new_tab: Any, call
     page = await (await new_tab(caller)).open("#/groups")
     await page.get_by_role("link", name=group, exact=True).click()
     await expect(page.get_by_role("heading", name=group)).to_be_visible()
+    await expect(rows(page)).to_have_count(1)  # its columns are known
     await page.get_by_role("button", name="Columns").click()
     await page.get_by_role("button", name="All", exact=True).click()
     await page.get_by_role("button", name="Show these").click()
