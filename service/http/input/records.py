@@ -90,11 +90,7 @@ class Records:
         if len(raw) > settings.max_values:  # a shorter text cannot have too many
             await slice.outside(in_thread(functools.partial(check_values, raw, settings)))
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
-            try:
-                if len(piece) > _LARGE:
-                    raise FastPathRejected
-                loading.add(index, name, piece, _LARGE_FOR_MARSHMALLOW)
-            except FastPathRejected:  # it would take long
+            if len(piece) > _LARGE or not loading.add_quickly(index, name, piece):
                 await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
             if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
                 loading.count()
@@ -107,7 +103,7 @@ class Records:
             raise ApiError(422, loading.problems[:MAX_PROBLEMS])
         return loading.loaded
 
-    def one(self, raw: bytes, index: int, settings: Settings, name: str, max_bytes: float) -> dict[str, Any]:
+    def one(self, raw: bytes, index: int, settings: Settings, name: str, max_bytes: float = math.inf) -> dict[str, Any]:
         """Return one record; `name` is used in messages about its text. Raises with all its problems.
 
         Marshmallow takes records up to `max_bytes`; for others that need it, FastPathRejected is raised.
@@ -126,7 +122,9 @@ class Records:
             return record
         raise FastPathRejected
 
-    def one_with_marshmallow(self, raw: bytes, index: int, settings: Settings, name: str) -> dict[str, Any]:
+    def one_with_marshmallow(
+        self, raw: bytes, index: int, settings: Settings, name: str = "The body"
+    ) -> dict[str, Any]:
         """Return a record loaded with Marshmallow, which reports what is wrong."""
         value, place = parse(raw, name), str(index)
         loaded: dict[str, Any] = load(self._schema, value, unstorable(value, settings.max_depth, place), place)
@@ -143,6 +141,14 @@ class _Loading:
         self.loaded: list[Any] = []
         self.problems: list[Problem] = []
         self._nested = self._values = self.uncounted = 0
+
+    def add_quickly(self, index: int, name: str, raw: bytes) -> bool:
+        """Load one record, and return True; return False if that would take long."""
+        try:
+            self.add(index, name, raw, _LARGE_FOR_MARSHMALLOW)
+        except FastPathRejected:
+            return False
+        return True
 
     def add(self, index: int, name: str, raw: bytes, max_bytes: float = math.inf) -> None:
         """Load one record; `max_bytes` as in `Records.one`."""
