@@ -20,8 +20,8 @@ def add(commands: Commands) -> None:
         "--scope",
         action="append",
         choices=SCOPES,
-        help="read: GET; write: POST and PATCH; delete: DELETE, and PUT of a group's retention; state: with these, "
-        f"cookies, local storage and storage state. Repeat it for several; default: {', '.join(DEFAULT_SCOPES)}",
+        help="read: GET; write: POST, PUT and PATCH; delete: DELETE, and setting a group's retention; state: with "
+        f"these, cookies, local storage and storage state. Repeat it for several; default: {', '.join(DEFAULT_SCOPES)}",
     )
     create_.add_argument("--label", default="", help="who uses it, for `token list`")
     create_.add_argument("--expires", type=future_date, help="ISO 8601 date in the future; default: never")

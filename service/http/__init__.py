@@ -1,1 +1,1 @@
-"""The aiohttp toolkit: knows no resource and no MongoDB."""
+"""The aiohttp toolkit: knows no resource but storage state, and no MongoDB."""

@@ -1,4 +1,7 @@
-"""The only place that knows Motor and PyMongo. Other code imports what this file names, never a submodule."""
+"""The only part of a request's path that knows Motor and PyMongo.
+
+Other code imports what this file names, never a submodule.
+"""
 
 from __future__ import annotations
 

@@ -49,8 +49,8 @@ def _unchanged(record: dict[str, Any]) -> Any:
 class Records:
     """Reads an array of records of one schema, or one record per line.
 
-    A record is decoded, checked and passed to `then` before the next one: only the result is kept. All of it runs on
-    the event loop in slices of a few milliseconds.
+    A record is decoded, checked and passed to `then` before the next one: only the result is kept. Small ones
+    are decoded on the event loop in slices of a few milliseconds, large ones in a thread.
     """
 
     def __init__(self, schema: type[Schema], item_sizes: int | None = None) -> None:
