@@ -8,26 +8,8 @@ In the project's settings, and nowhere else:
     SDS_GROUP = "lamps"
     SDS_KEY_FIELDS = ["sku"]
 
-`SDS_KEY_FIELDS` are the fields (or dotted paths) by which an item is the same as one from an earlier crawl; without
-them it is the page and all of its data. `SDS_JOB_ID` names the crawl; by default it is the spider and the time.
-`SDS_TAGS` is put on every item, such as `{"country": "Germany"}`. An item's own field `SDS_TAGS_FIELD` (a name, not
-set by default) holds tags for this item only, and is not stored in its data. `SDS_COOKIES = False` starts without
-cookies. `SDS_BATCH_ITEMS` (100) and `SDS_BATCH_SECONDS` (0.5) say how many items wait for each other, and how long.
-
-At the end of a crawl its job is finished, so that it is counted and judged by the group's rules. With
-`SDS_FINISH_JOB = False` it is not, for a job of several spiders. `SDS_SERIES` names the part of the group that the
-spider crawls; the service knows it before the first item.
-
-`SDS_DELETE_MISSING = True` deletes, at the end of a crawl, the items of its series that the crawl did not see: those
-that were on the site before and are gone. Nothing is deleted unless the crawl came to its own end (`finished`), saw
-an item, every item and page was processed without an error, and the verdict is not `failed`. The token needs the scope
-`delete`.
-
-Files that Scrapy's `FilesPipeline` or `ImagesPipeline` downloaded are listed in the item's `files`, with URL, path and
-checksum; the pipeline's own result field is not stored in the data.
-
-An item counts as scraped when it is stored. One that the service rejects is dropped, with the reason in the log.
-When nothing can be stored any more, the spider is closed with the reason `sds_failed`.
+`SDS_KEY_FIELDS` are the fields (or dotted paths) by which an item is the same as one from an earlier crawl.
+docs/scrapers.md in the service's repository lists the other settings, and says what becomes of files and errors.
 """
 
 from __future__ import annotations
