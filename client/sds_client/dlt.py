@@ -25,7 +25,7 @@ _LEFT_UNNOTICED = {"is_approved", "job_id", "change", "rejected", "where", "miss
 def groups(*names: str, url: str = dlt.config.value, token: str = dlt.secrets.value, **filters: Any) -> Any:
     """Return a resource per group. `filters` are those of `Client.follow`: by what an item keeps, such as its `url`.
 
-    An item leaves other filters without a change or a deletion that they would select, and its row would stay.
+    Of an item that no longer matches, other filters select neither a change nor a deletion: its row would stay.
     """
     if unfit := _LEFT_UNNOTICED & read_query(filters).keys():
         raise ValueError(f"rows would stay for ever with the filter {sorted(unfit)[0]}: select them in the destination")

@@ -55,8 +55,8 @@ async def export(
     """Yield NDJSON from a cursor to the present end, some whole lines at a time.
 
     After a lost connection it continues after the last line that was received. Behind some proxies a lost connection
-    looks like the end, unless the response has a length, as a short one has. So it asks again after any other, until
-    nothing comes, or up to the end that the second response has named.
+    looks like the end of a response that has no length, and only short ones have one. So after any other it asks
+    again, until nothing comes, or up to the end that the second response has named.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
     wait = _SEARCH_SECONDS if query.keys() - {"format", "fields"} else 0.0

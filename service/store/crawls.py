@@ -217,7 +217,7 @@ class Crawls:
         await self._groups.update_one(owner, [{"$set": changes}])
 
     async def _forget_verdict(self, owner: Record, job_id: str) -> None:
-        """Let the group show the verdict on the newest job that is still finished, if it shows that on this one."""
+        """If a group shows the verdict on this job, let it show that on the newest job that is still finished."""
         shown = {**owner, "verdict.job_id": job_id}
         if await self._groups.find_one(shown, ["_id"]) is None:
             return
@@ -243,10 +243,11 @@ class Crawls:
 
     @stored
     async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
-        """Return the jobs (at most 1000) that hold items which a job did not see; None, unless `named`, for all others.
+        """Return the jobs, at most 1000, that hold items which a job did not see.
 
-        Leaves out jobs that began later, as the job may have seen their items. Returns none for an unknown job, and,
-        if `named`, for one that has seen items which a newer scrape keeps in another job.
+        None stands for all other jobs, unless they have to be `named`. Leaves out jobs that began later, as the job
+        may have seen their items. The list is empty for an unknown job, and, if `named`, for one that has seen items
+        which a newer scrape keeps in another job.
         """
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)

@@ -313,7 +313,7 @@ class Deliveries:
             await self.remove(lease.owner)  # it was deleted meanwhile
 
     async def _trim(self, some: Record, before: datetime | None = None) -> None:
-        """Remove old ones of some messages that are finished, and none from after `before`."""
+        """Remove all but the newest finished ones of some messages; keep those from after `before`."""
         ended = {**some, "state": {"$in": ["delivered", "failed"]}}
         newest = self._deliveries.find(ended, ["create_date"], hint="ended").sort("create_date", -1)
         for oldest in await newest.skip(KEPT).limit(1).to_list(1):

@@ -77,7 +77,7 @@ def decode(raw: bytes | msgspec.Raw, levels: int = _MAX_LEVELS) -> Any:
 
 
 def _has_more_keys(text: memoryview, count: int) -> bool:
-    """Return whether an object may have more keys; quotes first: of long strings they are found 20 times as fast."""
+    """Return whether an object may have more keys; counts quotes first, 20 times as fast where strings are long."""
     quotes = sum(len(piece) - len(piece.replace(b'"', b"")) for piece in pieces_of(text))
     if quotes <= 2 * count:
         return False

@@ -79,7 +79,7 @@ def _count_values(raw: bytes) -> int:
 
 
 def count_tree(value: Any) -> int:
-    """Return the number of values in a tree; not those in its text, whose strings may hold JSON again."""
+    """Return the number of values in a tree; counted in its text, JSON inside of strings would count too."""
     count, level = 0, [value]
     while level:
         count += len(level)

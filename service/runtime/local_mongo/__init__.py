@@ -51,8 +51,8 @@ def local_mongo(
 ) -> Iterator[LocalMongo]:
     """Yield the MongoDB of `data_dir`: the one running there, else a new one.
 
-    It ends with the process that started it, also while another process still shares it. One that is not `shared` is
-    waited for instead: a service would lose its database at the end of a command.
+    It ends with the process that started it, also while another process still shares it. So a command starts one that
+    is not `shared`: a service waits until the command has ended, instead of losing its database then.
     """
     folder = Folder(data_dir)
     folder.create()

@@ -128,11 +128,11 @@ class Reading:
     async def _has_moved_on(
         self, group: Group, query: Query, watermark: Watermark, latest: Watermark, began: int, seen: int
     ) -> bool:
-        """Return whether the walk lacks an item which may be beyond the watermark.
+        """Return whether an item that the walk has not returned may be beyond the watermark.
 
-        It is new there, or has changed before the walk came to its old id: then its batch was allocated before the end
-        of the group was first read, when `seen` was the newest allocated id. Or it has changed again since then: its
-        previous id is above `began`, up to which the walk had read by then. `latest` was read after this page.
+        Its id is at most `seen`, the newest allocated id when the walk came to the end of the group: it is new, or it
+        changed before the walk came to its old id. Or it has changed again since then: its previous id is above
+        `began`, up to which the walk had read. `latest` was read after this page.
         """
         if not latest.in_flight and latest.version == watermark.version:
             return False
@@ -271,8 +271,7 @@ def _cut(found: Found) -> Found:
 def _check_expired(query: Query, latest: Watermark) -> None:
     """Refuse a cursor or a date if deletion records after it were removed, unless its walk began after that.
 
-    Checked after the page is read: the id is noted before a record is removed, so no removal is missed. A walk
-    back to older ids misses nothing that its beginning did not show.
+    Checked after the page is read: the id is noted before a record is removed, so no removal is missed.
     """
     if query.cursor and max(query.cursor, query.walk or 0) < latest.expired_id:
         raise CursorExpired
