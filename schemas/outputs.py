@@ -123,10 +123,14 @@ class Paths(Text):
 class OutputFilters(Base):
     """The filters of the outputs of a group."""
 
-    job_id = optional(Text, max_length=256, description="Only outputs of this root scraping job")
-    url = optional(Text, max_length=8192, description="Only outputs of exactly this source URL")
-    country = optional(Text, max_length=1024, description="Only outputs whose tags.country is exactly this")
-    region = optional(Text, max_length=1024, description="Only outputs whose tags.region is exactly this")
+    job_id = optional(Text, max_length=256, description="Only outputs of this root scraping job; else of all jobs")
+    url = optional(Text, max_length=8192, description="Only outputs of exactly this source URL, with protocol and path")
+    country = optional(
+        Text, max_length=1024, description="Only outputs of this country: its name, exactly as in tags.country"
+    )
+    region = optional(
+        Text, max_length=1024, description="Only outputs of this region: its ISO 3166-2 code, exactly as in tags.region"
+    )
     is_approved = optional(QueryFlag, description="Only outputs that are, or are not, approved")
     change = optional(
         Choice, *CHANGES, description="Only outputs that job_id created, changed, found unchanged, or did not see"
@@ -142,7 +146,10 @@ class OutputSelection(OutputFilters):
     """Which outputs are read, and which of their fields."""
 
     key_hash = optional(Text, max_length=256, description="Only the output with this key")
-    created_after = optional(Date, description="Only outputs created or updated on or after this moment")
+    created_after = optional(
+        Date,
+        description="Only outputs created or updated on or after this moment: 2026-01-31 or 2026-01-31T12:00:00Z",
+    )
     cursor = Digits(
         minimum=0, load_default=0, metadata={"description": "Only ids greater than this; with order=desc, lower"}
     )

@@ -144,6 +144,21 @@ def test_the_parameters_of_outputs_have_the_types_defaults_and_bounds_of_the_con
     assert found["created_after"]["schema"]["format"] == "date-time"
 
 
+def test_every_parameter_says_what_it_means() -> None:
+    for (method, path), operation in operations().items():
+        assert [one["name"] for one in operation["parameters"] if not one.get("description")] == [], (method, path)
+    found = parameters("GET", "/v1/outputs/{group_id}")
+    for name, meaning in {
+        "group_id": "scraping group",
+        "job_id": "of all jobs",
+        "created_after": "2026-01-31 or 2026-01-31T12:00:00Z",
+        "url": "protocol and path",
+        "country": "name",
+        "region": "ISO 3166-2",
+    }.items():
+        assert meaning in found[name]["description"]
+
+
 @pytest.mark.parametrize(
     ("schema", "fields"),
     [
