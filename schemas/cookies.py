@@ -28,8 +28,8 @@ class Cookie(Base):
     domain = fields.String(required=True)
     path = fields.String(required=True)
     expires = fields.Integer(required=True, metadata={"description": "Unix seconds, -1 for a session cookie"})
-    http_only = fields.Boolean(required=True, dump_default=False)
-    secure = fields.Boolean(required=True, dump_default=False)
+    http_only = fields.Boolean(required=True, metadata={"default": False})
+    secure = fields.Boolean(required=True, metadata={"default": False})
 
 
 class StateQuery(Base, PageQuery):

@@ -213,6 +213,11 @@ def test_input_schemas_tell_their_defaults_in_words() -> None:
         assert [field for field in schemas[name]["properties"].values() if "default" in field] == []
 
 
+def test_the_flags_of_a_cookie_are_false_by_default() -> None:
+    cookie = properties("Cookie")
+    assert cookie["http_only"]["default"] is cookie["secure"]["default"] is False
+
+
 def test_empty_values_are_for_reading_only() -> None:
     for (method, path), operation in operations().items():
         empty = {one["name"] for one in operation["parameters"] if one.get("allowEmptyValue")}
