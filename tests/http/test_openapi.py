@@ -159,35 +159,63 @@ def test_every_parameter_says_what_it_means() -> None:
         assert meaning in found[name]["description"]
 
 
-@pytest.mark.parametrize(
-    ("schema", "fields"),
-    [
-        ("CookieInput", "domain name value secure http_only expires path"),
-        ("Cookie", "name value url domain path expires http_only secure"),
-        ("LocalStorageInput", "domain key value path expires"),
-        (
-            "LocalStorageEntry",
-            "organization_id domain key value expires id group_id path create_date update_date",
-        ),
-        ("Review", "job_id review_id review_date status comment"),
-        (
-            "Output",
-            "source_url data id output_id root_job_id create_date update_date last_scraped_date key_hash value_hash "
-            "is_approved tags files deleted",
-        ),
-        (
-            "File",
-            "id field url_etag_hash blob_key blob_url source_url create_date file_url file_type file_checksum "
-            "file_metadata",
-        ),
-        ("Pagination", "next_url next_cursor"),
-        ("OutputsPage", "metadata items"),
-        ("Error", "detail"),
-        ("Problem", "loc msg type"),
+# The tables of the interface: type -> fields, in their order. `deleted` is an extension.
+CONTRACT: dict[str, list[tuple[str, str]]] = {
+    "CookieInput": [
+        ("string", "domain name value"),
+        ("boolean", "secure http_only"),
+        ("date-time", "expires"),
+        ("string", "path"),
     ],
-)
-def test_schemas_have_the_fields_of_the_contract(schema: str, fields: str) -> None:
-    assert set(properties(schema)) == set(fields.split())
+    "Cookie": [("string", "name value url domain path"), ("integer", "expires"), ("boolean", "http_only secure")],
+    "LocalStorageInput": [("string", "domain key value path"), ("date-time", "expires")],
+    "LocalStorageEntry": [
+        ("integer", "organization_id"),
+        ("string", "domain key value"),
+        ("date-time", "expires"),
+        ("integer", "id group_id"),
+        ("string", "path"),
+        ("date-time", "create_date update_date"),
+    ],
+    "Review": [("string", "job_id review_id"), ("date-time", "review_date"), ("string", "status comment")],
+    "Output": [
+        ("string", "source_url"),
+        ("object", "data"),
+        ("integer", "id"),
+        ("string", "output_id root_job_id"),
+        ("date-time", "create_date update_date last_scraped_date"),
+        ("string", "key_hash value_hash"),
+        ("boolean", "is_approved"),
+        ("object", "tags"),
+        ("array of File", "files"),
+        ("boolean", "deleted"),
+    ],
+    "File": [
+        ("string", "id field url_etag_hash blob_key blob_url source_url"),
+        ("date-time", "create_date"),
+        ("string", "file_url file_type file_checksum"),
+        ("object", "file_metadata"),
+    ],
+    "Pagination": [("string", "next_url"), ("integer", "next_cursor")],
+    "OutputsPage": [("Pagination", "metadata"), ("array of Output", "items")],
+    "Error": [("array of Problem", "detail")],
+    "Problem": [("array of string", "loc"), ("string", "msg type")],
+}
+
+
+def type_of(schema: dict[str, Any]) -> str:
+    """Return the type of a field in the words of the interface."""
+    if "$ref" in schema:
+        return str(schema["$ref"]).rpartition("/")[2]
+    if schema["type"] == "array":
+        return f"array of {type_of(schema['items'])}"
+    return "date-time" if schema.get("format") == "date-time" else str(schema["type"])
+
+
+@pytest.mark.parametrize("schema", CONTRACT)
+def test_schemas_have_the_fields_of_the_contract_with_their_types_in_its_order(schema: str) -> None:
+    expected = [(name, kind) for kind, names in CONTRACT[schema] for name in names.split()]
+    assert [(name, type_of(field)) for name, field in properties(schema).items()] == expected
 
 
 def test_required_input_fields_are_those_decided() -> None:
