@@ -100,6 +100,22 @@ async def test_wrong_settings_change_nothing(admin: Api, body: dict[str, Any], l
     assert (await admin.ok("/v1/groups/shop"))["history_days"] == 0
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"retention_days": 1},
+        {"retention_days": 3650},
+        {"history_days": 365},
+        {"ignore": [f"field-{number}" for number in range(50)]},
+        {"rules": [{"min_items": number} for number in range(100)]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+async def test_settings_at_their_bounds_are_taken(admin: Api, settings: dict[str, Any]) -> None:
+    response = await admin.put("/v1/groups/shop", settings)
+    assert (response.status, {name: response.json[name] for name in settings}) == (200, settings)
+
+
 async def test_a_group_that_is_deleted_loses_its_settings(admin: Api) -> None:
     await crawl(admin, "a", range(2))
     await rules(admin, {"min_items": 5})
@@ -171,6 +187,10 @@ async def test_a_wrong_state_is_refused(admin: Api, body: dict[str, Any], loc: l
     response = await admin.put("/v1/groups/shop/jobs/a", body)
     assert (response.status, response.problems()) == (422, [(["body", *loc], kind)])
     assert await admin.ok("/v1/groups/shop/jobs") == []
+
+
+async def test_a_series_may_have_64_characters(admin: Api) -> None:
+    assert (await put(admin, "a", series="ü" * 64))["series"] == "ü" * 64
 
 
 async def test_a_job_name_may_have_any_characters(admin: Api) -> None:
