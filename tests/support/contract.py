@@ -18,7 +18,10 @@ from tests.support.api import Api, Response
 from tests.support.routes import API_ROUTES
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
-_DATES = {"create_date", "update_date", "last_scraped_date", "review_date", "last_change"}
+_DATES = {
+    *("create_date", "update_date", "last_scraped_date", "review_date", "last_change"),
+    *("first_write", "last_write", "finish_date", "switched_off", "last_attempt", "next_attempt"),
+}
 # Clients may put anything into these: the service adds no field below them.
 _FREE = {"data", "tags", "file_metadata"}
 
