@@ -20,7 +20,7 @@ from service.store.outputs.door import Door, Put
 from service.store.outputs.lane import Lane
 from service.store.outputs.rounds import Rounds, Write
 from service.store.time_budget import time_budget
-from tests.support.api import make_file, make_output
+from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.commands import Commands
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
 from tests.support.stall import without_stall
@@ -77,6 +77,24 @@ async def test_a_round_finishes_the_one_before_it_and_takes_its_ids_in_one_comma
         *("findAndModify", "insert"),
         "findAndModify",
     ]
+
+
+async def test_every_write_waits_for_the_journals_of_a_majority(
+    listening: Store, group: Group, commands: Commands
+) -> None:
+    (written,) = await group.write(listening, make_output(1))
+    await group.write(listening, make_output(1))
+    await group.write(listening, version(2))
+    await group.patch(listening, Patch("key_hash", "key-1", is_approved=True))
+    await group.delete(listening, written)
+    await listening.cookies.set(group.organization, [make_cookie(expires=None)])
+    await listening.local_storage.set(group.organization, [make_entry(expires=None)])
+    await listening.reviews.add(group.key, [make_review(review_date=None)])
+    writes = [command for command in commands.sent if command.name in ("insert", "update", "findAndModify")]
+    stored = {"outputs", "groups", "cookies", "local_storage", "reviews", "sequences"}
+    assert {command.collection for command in writes} == stored
+    for command in writes:
+        assert command.body.get("writeConcern") == {"w": "majority", "j": True}, (command.name, command.collection)
 
 
 async def test_writes_of_one_key_that_come_together_are_all_done_in_order(store: Store, group: Group) -> None:
