@@ -76,15 +76,22 @@ async def test_file_metadata_over_the_depth_is_refused(api: Api) -> None:
     assert [kind for _, kind in response.problems()] == ["too_deep"]
 
 
+def item_of(size: int, number: int = 1) -> dict[str, Any]:
+    """Return an item whose source_url, data, tags and files are together so many bytes of canonical JSON."""
+    item = make_output(number, data={"text": ""}, tags={}, files=[])
+    rest = len(item["source_url"]) + len('{"text":""}') + len("{}") + len("[]")
+    return item | {"data": {"text": "x" * (size - rest)}}
+
+
 async def test_an_item_over_1_mib_is_refused_and_named(api: Api) -> None:
-    large = make_output(2, data={"text": "x" * MIB})
-    await refused(api, "/v1/outputs/g", bodies([make_output(1), large]), (["body", "1"], "too_large"))
+    body = bodies([make_output(1), item_of(MIB + 1, 2)])
+    await refused(api, "/v1/outputs/g", body, (["body", "1"], "too_large"))
 
 
-async def test_an_item_just_under_1_mib_is_taken(api: Api) -> None:
-    data = {"text": "x" * (MIB - 2000)}
-    await api.ok("/v1/outputs/g", [make_output(data=data)])
-    assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == data
+async def test_an_item_of_1_mib_is_taken(api: Api) -> None:
+    item = item_of(MIB)
+    await api.ok("/v1/outputs/g", [item])
+    assert (await api.ok("/v1/outputs/g"))["items"][0]["data"] == item["data"]
 
 
 @pytest.mark.alone
