@@ -84,7 +84,8 @@ _HEADERS = {
     "Link": 'The next page, with rel="next"; none on the last one',
     "Retry-After": "Seconds to wait before the request is sent again",
     "WWW-Authenticate": "How to authenticate: Bearer",
-    "X-Cursor": "The id up to which the filters were applied; a reader that found nothing new continues from here",
+    "X-Cursor": "The id up to which the filters were applied; a reader that found nothing new continues from here. "
+    "Not with order=desc",
     "X-Request-ID": "Names the request in the service's log",
 }
 

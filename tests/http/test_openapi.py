@@ -256,6 +256,8 @@ def test_empty_values_are_for_reading_only() -> None:
 def test_headers_that_lead_on_are_told() -> None:
     headers = {key: set(operation["responses"]["200"]["headers"]) for key, operation in operations().items()}
     assert headers["GET", "/v1/outputs/{group_id}"] == {"X-Request-ID", "ETag", "X-Cursor"}
+    cursor = operations()["GET", "/v1/outputs/{group_id}"]["responses"]["200"]["headers"]["X-Cursor"]
+    assert cursor["description"].endswith("Not with order=desc")  # as tests/api/test_paging.py has it
     not_modified = operations()["GET", "/v1/outputs/{group_id}"]["responses"]["304"]["headers"]
     assert set(not_modified) == {"X-Request-ID", "ETag"}
     linked = ("/v1/cookies", "/v1/local-storage", "/v1/reviews/{group_id}", "/v1/groups")
