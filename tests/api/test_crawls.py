@@ -101,7 +101,7 @@ async def test_wrong_settings_change_nothing(admin: Api, body: dict[str, Any], l
 
 
 @pytest.mark.parametrize(
-    "settings",
+    "body",
     [
         {"retention_days": 1},
         {"retention_days": 3650},
@@ -109,11 +109,11 @@ async def test_wrong_settings_change_nothing(admin: Api, body: dict[str, Any], l
         {"ignore": [f"field-{number}" for number in range(50)]},
         {"rules": [{"min_items": number} for number in range(100)]},
     ],
-    ids=lambda settings: next(iter(settings)),
+    ids=lambda body: next(iter(body)),
 )
-async def test_settings_at_their_bounds_are_taken(admin: Api, settings: dict[str, Any]) -> None:
-    response = await admin.put("/v1/groups/shop", settings)
-    assert (response.status, {name: response.json[name] for name in settings}) == (200, settings)
+async def test_settings_at_their_bounds_are_taken(admin: Api, body: dict[str, Any]) -> None:
+    response = await admin.put("/v1/groups/shop", body)
+    assert (response.status, {name: response.json[name] for name in body}) == (200, body)
 
 
 async def test_a_group_that_is_deleted_loses_its_settings(admin: Api) -> None:
