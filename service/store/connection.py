@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from pymongo.read_concern import ReadConcern
 
 from service.settings import Settings
 from service.store.decoding import NAIVE
-from service.store.errors import StoreError, StoreUnavailable, is_passing_code
+from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable, is_passing_code
 
 if TYPE_CHECKING:
     from motor.motor_asyncio import AsyncIOMotorClient, AsyncIOMotorCollection, AsyncIOMotorDatabase
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     Collection = AsyncIOMotorCollection[dict[str, Any]]
 else:
     Client = Database = Collection = Any
+
+log = logging.getLogger("service.store")
 
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
@@ -129,11 +132,15 @@ async def durably(database: Database, command: dict[str, Any]) -> Any:
 
     The driver does not check that, and does not send such a command again after a failover: the caller must find out
     what became of it. In return the database need not remember the outcome, a quarter of what a turn would cost it.
+    Raises StoreError if the database refuses a document: the only errors in the reply are duplicate keys.
     """
     reply = await database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
-    errors = reply.get("writeErrors", ())
-    if "writeConcernError" in reply or any(is_passing_code(error["code"]) for error in errors):
+    codes = {error["code"] for error in reply.get("writeErrors", ())} - {DUPLICATE_KEY}
+    if "writeConcernError" in reply or any(map(is_passing_code, codes)):
         raise StoreUnavailable("write concern")
+    if codes:
+        log.error("the database refused an item", extra={"code": min(codes)})
+        raise StoreError(f"write error {min(codes)}")
     return reply
 
 

@@ -262,6 +262,21 @@ async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_on
     await store.close()
 
 
+@pytest.mark.parametrize("job", ["job-1", "job-2"], ids=["same job", "next job"])
+async def test_an_unchanged_item_that_the_database_refuses_is_not_called_unchanged(
+    mongo_url: str, group: Group, job: str
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_refusing_{job}"), mongo_url)
+    await store.ensure_indexes()
+    await group.write(store, make_output(1, root_job_id="job-1"))
+    await store.database.command("collMod", "outputs", validator={"data.title": {"$ne": "Lamp 1"}})
+    with pytest.raises(StoreError) as refused:
+        await group.write(store, make_output(1, root_job_id=job))
+    assert not isinstance(refused.value, StoreUnavailable)
+    await store.client.drop_database(store.database.name)
+    await store.close()
+
+
 def nested(levels: int) -> dict[str, Any]:
     value: dict[str, Any] = {}
     for _ in range(levels):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from bson.raw_bson import RawBSONDocument
 
-from service.store.errors import StoreError
 from service.store.outputs import documents
 from service.store.outputs.counts import CREATED, Change, change_of, counted
 from service.store.outputs.door import (
@@ -133,7 +132,6 @@ class Plan:
     results: dict[str, Result] = field(default_factory=dict)
     recount: bool = False  # whether a race made the counts uncertain
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
-    errors: dict[str, StoreError] = field(default_factory=dict)  # of rows that the database refused
 
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)
@@ -265,9 +263,9 @@ class Plan:
         changes["content_hash"] = {"$arrayElemAt": ["$$hashes", place]}
         return {**statement, "u": [{"$set": changes}], "c": {"ids": ids, "dates": dates, "hashes": hashes}}
 
-    def count(self, made: list[Row], tombstones: int) -> Change:
+    def count(self, made: list[Row]) -> Change:
         """Return how the written rows and the touches change the counts."""
-        change = Change(tombstones=tombstones, recount=self.recount, last_id=made[-1].id if made else 0)
+        change = Change(recount=self.recount, last_id=made[-1].id if made else 0)
         # Most rows of a round are alike.
         for (kind, job, approved, job_before, approved_before, deleted_before, change_before), count in Counter(
             row.counted_as for row in made

@@ -102,7 +102,7 @@ class Lane:
         self._settled: list[Write] = []  # the writes that wait for that
         self.waiting: deque[Write] = deque()
         self._lanes, self._ids, self._recovery = lanes, lanes.ids, lanes.recovery
-        self._rounds = Rounds(lanes.database, lanes.ids, lanes.recovery, group, lanes.max_item_bytes)
+        self._rounds = Rounds(lanes.database, lanes.ids, group, lanes.max_item_bytes)
         # In a context of its own: a lane must not end with the time of the request that began it.
         self.task = asyncio.create_task(self._run(), context=contextvars.Context())
 
@@ -199,11 +199,8 @@ class Lane:
         complete = []
         for write in reversed(writes):
             write.results |= {key: plan.results[key] for key in write.changes if key in plan.results}
-            refused = next((plan.errors[key] for key in write.changes if key in plan.errors), None)
             write.losses += 1
-            if refused is not None:
-                write.fail(refused)
-            elif len(write.results) == len(write.changes):
+            if len(write.results) == len(write.changes):
                 complete.append(write)
             elif write.losses < _MAX_LOSSES:
                 self.waiting.appendleft(write)

@@ -7,7 +7,6 @@ at the same time.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine, Iterator
 from typing import Any, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 from service.store.connection import Database, durably, kill_cursor
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import DUPLICATE_KEY, StoreError, StoreUnavailable
+from service.store.errors import StoreUnavailable
 from service.store.group import Group
 from service.store.outputs.changes import (
     CONTENT,
@@ -33,10 +32,8 @@ from service.store.outputs.comparing import Comparing
 from service.store.outputs.counts import Change
 from service.store.outputs.door import REJECTED, Put, mark_of, rehash, rehashed
 from service.store.outputs.ids import Batch, Ids
-from service.store.outputs.recovery import Recovery
 
 T = TypeVar("T")
-log = logging.getLogger("service.store")
 
 # One message of the database holds three times as much.
 MAX_BYTES = 16 * 1024 * 1024
@@ -78,8 +75,8 @@ class Write:
 class Rounds:
     """Writes the items of one group, a round at a time."""
 
-    def __init__(self, database: Database, ids: Ids, recovery: Recovery, group: Group, max_item_bytes: int) -> None:
-        self._database, self._ids, self._recovery = database, ids, recovery
+    def __init__(self, database: Database, ids: Ids, group: Group, max_item_bytes: int) -> None:
+        self._database, self._ids = database, ids
         self.group, self._max_item_bytes = group, max_item_bytes
 
     @stored
@@ -132,12 +129,9 @@ class Rounds:
             await self._keep_versions(plan)
         await _together([*(self._send(plan, part) for part in _commands(plan.rows)), self._touch(plan)])
         await self._ids.step("written")
-        # Behind `mongos` a refused write may still succeed later: the fence prevents that.
-        tombstones = await self._recovery.fence(batch) if plan.errors else 0
-        failed = plan.lost | plan.errors.keys()
-        made = [row for row in plan.rows if row.output_id not in failed]
+        made = [row for row in plan.rows if row.output_id not in plan.lost]
         plan.results |= {row.output_id: row.result for row in made}
-        return plan, plan.count(made, tombstones)
+        return plan, plan.count(made)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
         """Hash again the items that were hashed with other settings of the group; return the writes to continue with.
@@ -203,19 +197,14 @@ class Rounds:
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
-        """Send inserts or updates as one command. Raises when the outcome is unknown."""
+        """Send inserts or updates as one command. Raises when one is refused or the outcome is unknown."""
         stored = [row.stored for row in part]
         reply = await durably(self._database, _inserts(stored) if part[0].known is None else _updates(stored))
-        failed = {part[error["index"]].output_id: error["code"] for error in reply.get("writeErrors", ())}
-        for output_id, code in failed.items():
-            if code == DUPLICATE_KEY:
-                plan.lost.add(output_id)
-            else:
-                log.error("the database refused an item", extra={"code": code})
-                plan.errors[output_id] = StoreError(f"write error {code}")
-        missing = len(part) - len(failed) - reply["n"]
+        taken = {part[error["index"]].output_id for error in reply.get("writeErrors", ())}
+        plan.lost |= taken
+        missing = len(part) - len(taken) - reply["n"]
         if missing:
-            plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in failed], missing)
+            plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in taken], missing)
 
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
         """Return which of `count` updates matched nothing, because another writer had changed the item."""
