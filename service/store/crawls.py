@@ -270,14 +270,16 @@ class Crawls:
         Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict),
         or if it has seen items that a newer scrape keeps in another job: nobody knows which these are.
         """
-        if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
-            return False
-        if job.get(ELSEWHERE, 0) > 0:
-            return False
         owner = group.owner
         # Before it is known which jobs still run: what they write from now on stays.
         newest = readable(await self._groups.find_one(owner, ["open.first", "last_id"]) or {})
         await self._counts.gather(group)
+        # Again: late writes are counted now, and it may run again.
+        job = await self._jobs.find_one({**owner, "job_id": job.get("job_id"), **EXISTS}) or {}
+        if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
+            return False
+        if job.get(ELSEWHERE, 0) > 0:
+            return False
         unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "state", "last_write"])
         others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
         deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0

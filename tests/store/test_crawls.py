@@ -326,6 +326,18 @@ async def test_a_body_with_an_older_date_sent_twice_counts_its_items_once(store:
     assert [(jobs[job]["items"], jobs[job]["unchanged"]) for job in "ab"] == [(10, 0), (0, 0)]
 
 
+async def test_items_that_a_finished_job_has_sent_late_with_an_older_date_are_not_deleted(
+    store: Store, group: Group
+) -> None:
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(3)))
+    await finish(store, group, "a")
+    await group.write(store, make_output(0, root_job_id="b"))
+    found = await finish(store, group, "b")
+    await group.write(store, make_output(1, root_job_id="b", last_scraped_date="2020-01-01T00:00:00Z"))
+    assert await store.crawls.delete_missing(group.key, found) is False
+    assert len(await group.read(store)) == 3
+
+
 async def test_unchanged_items_that_two_processes_write_for_one_job_at_once_are_counted_once(
     store: Store, other: Store, group: Group
 ) -> None:
