@@ -68,9 +68,19 @@ async def served() -> AsyncIterator[Served]:
             ended.append(request.path)
         return web.Response()
 
+    async def stay_late(request: web.Request) -> web.Response:
+        await hold.wait()
+        try:
+            end_with_client(request)
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(request.path)
+        return web.Response()
+
     app = web.Application(middlewares=[errors])
     limits = app[LIMITS] = Limits(Settings())
     app.add_routes([web.get("/large", large), web.get("/held", held), web.get("/stay", stay)])
+    app.add_routes([web.get("/stay_late", stay_late)])
     app.add_routes([web.get("/echo", echo), web.post("/echo", echo)])
     runner = Runner(app, Settings())
     await runner.setup()
@@ -221,3 +231,13 @@ async def test_a_request_that_waits_ends_with_its_client(served: Served, headers
     await until(served.handles)
     writer.close()
     await until(lambda: served.ended == ["/stay"])
+
+
+async def test_a_request_whose_client_left_before_it_began_to_wait_does_not_wait(served: Served) -> None:
+    _, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(get(b"/stay_late"))
+    await until(served.handles)
+    writer.close()
+    await until(lambda: served.connection is None or served.connection.half_closed)
+    served.hold.set()
+    await until(lambda: served.ended == ["/stay_late"])

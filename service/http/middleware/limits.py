@@ -246,7 +246,12 @@ class TailGate:
 
 
 def end_with_client(request: web.Request) -> None:
-    """Cancel a request that waits or follows when its client leaves; of many that leave at once, a few at a time."""
+    """Cancel a request that waits or follows when its client leaves; of many that leave at once, a few at a time.
+
+    Raises ConnectionResetError if the client has left already.
+    """
+    if request.transport is None or getattr(request.protocol, "half_closed", False):
+        raise ConnectionResetError
     task, left = asyncio.current_task(), asyncio.get_running_loop().create_future()
     assert task is not None
     left.add_done_callback(lambda _: task.cancel())
