@@ -14,10 +14,12 @@ from service.cli import build_parser as server_parser
 from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings
+from service.store.backup import COLLECTIONS
 from tests.support.documentation import PAGES, ROOT
 from tests.support.processes import run_command
 
 README, API, SETTINGS = ROOT / "README.md", ROOT / "docs/api.md", ROOT / "docs/settings.md"
+OPERATIONS = ROOT / "docs/operations.md"
 EVERYTHING = {page: page.read_text() for page in PAGES}
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 # What a route is documented by is its path; these are listed together.
@@ -115,6 +117,12 @@ def test_the_readme_lists_the_methods_of_every_route() -> None:
         for method in re.findall(r"\w+", methods)
     }
     assert listed == {(route.method, route.path) for route in ROUTES if route.path not in PAGE_FILES}
+
+
+def test_an_organization_is_removed_from_every_collection_that_has_its_records() -> None:
+    text = EVERYTHING[OPERATIONS].partition("\n### Removing an organization\n")[2].partition("\n## ")[0]
+    block = text.partition("```js\n")[2].partition("```")[0]
+    assert {*re.findall(r'"([a-z_]+)"', block), "sequences"} - {"scraping"} == set(COLLECTIONS)
 
 
 def commands_in(page: Path, program: str) -> list[list[str]]:

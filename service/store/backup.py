@@ -149,9 +149,11 @@ class Backup:
                 inserts.add(asyncio.create_task(self._insert(collection, batch)))
                 progress(documents)
             documents += await _finish(inserts, 0)
-        except (BackupError, PyMongoError) as error:
-            reason = error if isinstance(error, BackupError) else f"the database failed ({type(error).__name__})"
-            raise BackupError(f"{reason}; a part of it is restored: drop the database and begin again") from None
+        except Exception as error:  # also of the file: a pipe shows on the way that it is cut off
+            failed = "the database failed" if isinstance(error, PyMongoError) else "the backup is cut off or damaged"
+            reason = error if isinstance(error, BackupError) else f"{failed} ({type(error).__name__})"
+            mend = "drop the database" if organization is None else f"remove all records of organization {organization}"
+            raise BackupError(f"{reason}; a part of it is restored: {mend} and begin again") from None
         finally:
             await asyncio.gather(*inserts, return_exceptions=True)
         progress(documents)

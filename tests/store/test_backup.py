@@ -331,6 +331,42 @@ def test_a_file_that_is_not_a_whole_backup_is_one_clear_line_and_restores_nothin
     assert not any(target[name].find_one() for name in COLLECTIONS)
 
 
+@pytest.mark.parametrize(
+    ("organization", "mend"), [(None, "drop the database"), (1, "remove all records of organization 1")]
+)
+@pytest.mark.parametrize(
+    "damage",
+    [lambda content: content[:-20], _repacked(lambda text: text[: text.rindex(b'{"end"')])],
+    ids=["half a file", "no end"],
+)
+def test_a_restore_that_ends_half_way_says_what_to_remove(
+    mongo_url: str,
+    client: MongoClient[dict[str, Any]],
+    command: Command,
+    token: Token,
+    tmp_path: Path,
+    damage: Callable[[bytes], bytes],
+    organization: int | None,
+    mend: str,
+) -> None:
+    """The other organizations' records may be in the same database."""
+    token("from", 1)
+    cookies = [{"organization_id": 1, "name": str(n), "value": os.urandom(1000)} for n in range(1000)]
+    client[f"{PREFIX}from"].cookies.insert_many(cookies)  # what cannot be packed is not read at once
+    file = tmp_path / "backup"
+    only = [] if organization is None else ["--organization", str(organization)]
+    assert command("from", "backup", "--out", str(file), *only).returncode == 0
+    done = subprocess.run(
+        [sys.executable, "-m", "service", "restore", "-"],
+        env={**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": f"{PREFIX}to", "SECRET_KEYS": KEYS},
+        input=damage(file.read_bytes()),
+        capture_output=True,
+    )
+    assert done.returncode == 1
+    assert client[f"{PREFIX}to"].cookies.find_one() is not None
+    assert done.stderr.decode().endswith(f"; a part of it is restored: {mend} and begin again\n")
+
+
 def test_a_backup_that_could_not_be_restored_is_not_made(
     client: MongoClient[dict[str, Any]], command: Command, tmp_path: Path
 ) -> None:
