@@ -27,13 +27,14 @@ if (!canLogIn()) {
   }
   admin.createUser({ user: "root", pwd: root, roles: ["root"] });
   admin.auth("root", root);
+}
+// Apart from the above, which may have been interrupted.
+if (!admin.getUser("service")) {
   admin.createUser({
     user: "service",
     pwd: secret("mongo_service_password"),
     // dbAdmin: the service sets the rules of a collection when it first starts.
     roles: ["readWrite", "dbAdmin"].map((role) => ({ role, db: "scraping" })),
   });
-  print("initiated");
-} else {
-  print("initiated before");
 }
+print("initiated");
