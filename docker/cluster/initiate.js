@@ -33,8 +33,7 @@ if (!admin.getUser("service")) {
   admin.createUser({
     user: "service",
     pwd: secret("mongo_service_password"),
-    // dbAdmin: the service sets the rules of a collection when it first starts.
-    roles: ["readWrite", "dbAdmin"].map((role) => ({ role, db: "scraping" })),
+    roles: [{ role: "readWrite", db: "scraping" }],
   });
 }
 print("initiated");
