@@ -19,5 +19,5 @@ make mongo_root_url url root mongo_root_password
 make secret_keys key
 [ -s tls_cert.pem ] || openssl req -x509 -newkey rsa:2048 -nodes -days 365 -subj /CN=localhost \
   -addext subjectAltName=DNS:localhost,IP:127.0.0.1 -keyout tls_key.pem -out tls_cert.pem 2>/dev/null
-chmod 0644 tls_key.pem
+chmod 0644 tls_cert.pem tls_key.pem
 echo "secrets are in $PWD"
