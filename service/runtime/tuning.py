@@ -53,8 +53,8 @@ def raise_file_limit(mongo_pool: int) -> int:
     limit = wanted if soft == unlimited else max(soft, wanted)
     if soft not in (limit, unlimited):
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    reserve = min(_RESERVE + mongo_pool, limit // 2)
-    connections = limit - reserve
+    usable = min(limit, _ENOUGH)
+    connections = usable - min(_RESERVE + mongo_pool, usable // 2)
     level = logging.WARNING if connections < _FEW else logging.INFO
     log.log(level, "file limit", extra={"files": limit, "before": soft, "max_connections": connections})
     return connections

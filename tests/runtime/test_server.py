@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import resource
 import shlex
 import socket
 import ssl
@@ -22,6 +23,7 @@ from service.runtime import server
 from service.runtime.drain import stop_listening
 from service.runtime.server import Protocol, Runner, Server
 from service.runtime.sockets import bind
+from service.runtime.tuning import raise_file_limit
 from service.settings import Settings
 from tests.support.processes import SECONDS, ServiceProcess, make_token
 from tests.support.tls import make_certificate
@@ -73,6 +75,12 @@ def test_the_soft_limit_of_files_is_raised_and_logged(mongo_url: str) -> None:
         assert line["before"] == 256
         assert line["files"] > 256
         assert line["max_connections"] == line["files"] - 128 - Settings().mongo_pool
+
+
+def test_a_high_limit_of_files_does_not_raise_the_limit_of_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Docker often gives a container 1,048,576 files; as many idle connections would take 5 GB."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1_048_576, 1_048_576))
+    assert raise_file_limit(mongo_pool=64) == 65_536 - 128 - 64
 
 
 def ask(port: int, path: str = "/healthz", token: str = "") -> bytes:
