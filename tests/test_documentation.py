@@ -15,6 +15,7 @@ from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings
 from service.store.backup import COLLECTIONS
+from service.store.errors import _FIXES
 from tests.support.documentation import PAGES, ROOT
 from tests.support.processes import run_command
 
@@ -117,6 +118,26 @@ def test_the_readme_lists_the_methods_of_every_route() -> None:
         for method in re.findall(r"\w+", methods)
     }
     assert listed == {(route.method, route.path) for route in ROUTES if route.path not in PAGE_FILES}
+
+
+def events_in_the_code() -> set[str]:
+    """Return every event that the service logs under a fixed name, and what it says about the database's refusals."""
+    calls = [
+        node
+        for path in (ROOT / "service").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    ]
+    logged = [call for call in calls if ast.unparse(call.func).startswith(("log.", "logging.getLogger('service')."))]
+    said = [one.value for call in logged for one in call.args if isinstance(one, ast.Constant)]
+    return {one for one in said if isinstance(one, str)} | {*_FIXES.values()}
+
+
+def test_every_event_of_the_log_is_documented() -> None:
+    section = EVERYTHING[OPERATIONS].partition("\n## Logs\n")[2].partition("\n## ")[0]
+    named = re.findall(r"`([^`]+)`", section)
+    beginnings = tuple(name.removesuffix("…").rstrip() for name in named if name.endswith("…"))
+    assert [one for one in events_in_the_code() if one not in named and not one.startswith(beginnings)] == []
 
 
 def test_an_organization_is_removed_from_every_collection_that_has_its_records() -> None:
