@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -171,7 +172,10 @@ class Transport:
 
 
 class Retry:
-    """The pauses between the attempts of one request: they grow, at random, and end after `patience` seconds."""
+    """The pauses between the attempts of one request: they grow, at random, for `patience` seconds after a failure.
+
+    The time before the first failure does not count: a lost connection may take minutes to notice.
+    """
 
     def __init__(self, patience: float, report: Callable[[ClientError, float], None]) -> None:
         self._patience, self._report = patience, report
@@ -179,7 +183,7 @@ class Retry:
 
     def progress(self) -> None:
         """Reset the pauses: something was received."""
-        self._ceiling, self._since = _MIN_PAUSE, time.monotonic()
+        self._ceiling, self._since = _MIN_PAUSE, math.inf
 
     async def pause(self, error: Exception, repeatable: bool = True) -> None:
         """Wait before the next attempt, or raise the error if there must be none."""
@@ -191,7 +195,9 @@ class Retry:
         elif not repeatable and not isinstance(error, aiohttp.ClientConnectorError):
             raise _lost(error) from error
         wait = max(asked, random.uniform(self._ceiling / 2, self._ceiling))
-        left = self._patience - (time.monotonic() - self._since)
+        now = time.monotonic()
+        self._since = min(self._since, now)
+        left = self._patience - (now - self._since)
         reason = error if isinstance(error, ClientError) else _lost(error)
         if wait > left:
             raise reason from error

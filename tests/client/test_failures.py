@@ -68,6 +68,12 @@ async def test_patience_ends() -> None:
     assert 1 < len(service.requests) < 20
 
 
+async def test_a_failure_that_takes_longer_than_the_patience_is_followed_by_another_attempt() -> None:
+    async with peer("silent", []) as service, AsyncClient(service.url, "t", timeout=0.5, patience=0.4) as client:
+        assert await client.groups() == []
+    assert len(service.requests) == 2
+
+
 async def test_a_service_that_is_not_there_is_an_error_without_a_status() -> None:
     async with AsyncClient("http://127.0.0.1:9", "t", patience=0.3) as client:
         with pytest.raises(ClientError, match=r"cannot connect to 127\.0\.0\.1:9") as caught:

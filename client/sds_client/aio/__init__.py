@@ -10,10 +10,10 @@ class AsyncClient(Outputs, Resources):
     """The service at `url`, for the organization of `token`.
 
     Every request that may be sent twice without harm is sent again when the service is busy (408, 429, 502, 503, 504)
-    or the connection is lost, for up to `patience` seconds, with growing pauses and after the wait that the service
-    asks for. `add_reviews`, `add_webhook` and patches with `if_id` are sent again only when they were surely not
-    stored. Other failures raise `ClientError`. `timeout` is how many seconds the service may be silent. `on_wait` is
-    called before each pause; an exception that it raises ends the request.
+    or the connection is lost, for up to `patience` seconds after the first failure, with growing pauses and after the
+    wait that the service asks for. `add_reviews`, `add_webhook` and patches with `if_id` are sent again only when they
+    were surely not stored. Other failures raise `ClientError`. `timeout` is how many seconds the service may be silent.
+    `on_wait` is called before each pause; an exception that it raises ends the request.
 
     >>> async def titles(url, token):
     ...     async with AsyncClient(url, token) as client:
