@@ -134,14 +134,16 @@ class Sender:
             if error.status == 413:
                 problem = {"loc": ["body", str(first)], "msg": "The item is too large for a body", "type": "too_large"}
                 raise ClientError(413, [problem]) from None
-            raise counted_from(error, first) from None
+            raise counted_from(error, first, is_item=not half) from None
 
 
-def counted_from(error: ClientError, first: int) -> ClientError:
-    """Return the error with places counted over all items, not within one request."""
+def counted_from(error: ClientError, first: int, is_item: bool = False) -> ClientError:
+    """Return the error with places counted over all items, not within one request, which may be of one item."""
     problems = []
     for problem in error.problems:
         loc = list(problem.get("loc", []))
+        if is_item and loc == ["body"]:
+            loc.append("0")
         if len(loc) > 1 and loc[0] == "body" and str(loc[1]).isdecimal():
             loc[1] = str(int(loc[1]) + first)
         problems.append({**problem, "loc": loc})

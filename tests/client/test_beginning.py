@@ -113,10 +113,12 @@ async def test_a_crawl_of_scrapy_names_its_series_before_its_first_item(pipeline
     assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", **named}
 
 
+def refusal(*loc: str) -> web.Response:
+    return web.json_response({"detail": [{"loc": loc, "msg": "Too many values", "type": "too_many"}]}, status=422)
+
+
 async def test_an_item_whose_body_is_rejected_as_a_whole_is_dropped_alone(pipeline: Any) -> None:
-    problem = {"loc": ["body"], "msg": "Too many values", "type": "too_many"}
-    too_many = web.json_response({"detail": [problem]}, status=422)
-    async with peer({"more": False}, too_many, written(1)) as service:
+    async with peer({"more": False}, refusal("body"), written(1)) as service:
         opened, crawler = open_pipeline(pipeline, service.url, SDS_FINISH_JOB=False)
         with pytest.raises(ValueError, match="Too many values"):
             await opened.process_item("https://shop.example/1")
@@ -125,10 +127,23 @@ async def test_an_item_whose_body_is_rejected_as_a_whole_is_dropped_alone(pipeli
     crawler.engine.close_spider.assert_not_called()
 
 
-async def test_a_crawl_of_scrapy_that_cannot_name_its_series_ends_as_one_that_cannot_store(pipeline: Any) -> None:
-    async with peer(failure(403, "scope_missing")) as service:
+async def test_an_item_that_makes_a_batch_too_large_is_dropped_alone(pipeline: Any) -> None:
+    async with peer({"more": False}, refusal("body"), refusal("body"), written(1)) as service:
+        opened, crawler = open_pipeline(pipeline, service.url, SDS_FINISH_JOB=False, SDS_BATCH_ITEMS=2)
+        items = (opened.process_item(f"https://shop.example/{n}") for n in range(2))
+        dropped, stored = await asyncio.gather(*items, return_exceptions=True)
+        await opened._spider_closed("finished")
+    assert "Too many values" in str(dropped) and stored == "https://shop.example/1"
+    crawler.engine.close_spider.assert_not_called()
+
+
+@pytest.mark.parametrize(("status", "loc"), [(403, []), (422, ["body", "series"]), (422, ["path", "job_id"])])
+async def test_a_crawl_of_scrapy_that_cannot_name_its_series_ends_as_one_that_cannot_store(
+    pipeline: Any, status: int, loc: list[str]
+) -> None:
+    async with peer(refusal(*loc) if loc else failure(status, "scope_missing")) as service:
         opened, crawler = open_pipeline(pipeline, service.url, SDS_SERIES="oak", SDS_FINISH_JOB=False)
-        with pytest.raises(ClientError, match="403"):
+        with pytest.raises(ClientError, match=str(status)):
             await opened.process_item("https://shop.example/1")
         await asyncio.sleep(0)
         await opened._spider_closed("sds_failed")

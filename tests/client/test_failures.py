@@ -180,6 +180,15 @@ async def test_an_item_that_is_too_large_for_any_body_is_named() -> None:
     assert len(service.requests) == 4
 
 
+async def test_an_item_whose_body_is_rejected_as_a_whole_is_named() -> None:
+    problem = {"loc": ["body"], "msg": "Must have at most 10000 files in all records together", "type": "too_many"}
+    refusals = [web.json_response({"detail": [problem]}, status=422) for _ in range(3)]
+    responses = [refusals[0], written(1), *refusals[1:]]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError, match=r"422: body\.1: Must have at most 10000 files"):
+            await client.push("group", make_outputs(3))
+
+
 async def test_a_cancelled_push_ends_at_once() -> None:
     async with peer(*["silent"] * 4) as service, AsyncClient(service.url, "t") as client:
         push = asyncio.create_task(client.push("group", make_outputs(40), batch_items=10, concurrency=5))

@@ -164,7 +164,7 @@ class OutputsPipeline:
                 await self._beginning.declare(self._job_id())
                 pushed = await self._client.push(self._group, [output for output, _ in batch])
             except Exception as error:
-                rejected = _rejected(error, len(batch))
+                rejected = _rejected(error)
                 if not rejected:
                     self._fail(batch, error)
                     return
@@ -191,13 +191,13 @@ def _close(crawler: Any, reason: str) -> None:
         crawler.engine.close_spider(crawler.spider, reason)
 
 
-def _rejected(error: Exception, count: int) -> dict[int, str]:
-    """Return which of `count` items an error is about, and why; none if it is about something else."""
+def _rejected(error: Exception) -> dict[int, str]:
+    """Return which items of a batch an error is about, and why; none if it is about something else."""
     rejected: dict[int, str] = {}
     if isinstance(error, ClientError) and error.status in (413, 422):
         for problem in error.problems:
             loc = [str(part) for part in problem.get("loc", [])]
             if len(loc) < 2 or not loc[1].isdecimal():
-                return {0: str(problem.get("msg"))} if count == 1 else {}
+                return {}
             rejected.setdefault(int(loc[1]), f"{'.'.join(loc[2:])}: {problem.get('msg')}".lstrip(": "))
     return rejected
