@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
-import sys
 import threading
 from contextlib import aclosing
 from pathlib import Path
@@ -16,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from sds_client import AsyncClient, Client, CursorExpired, following
-from tests.support.api import make_output, make_outputs
+from tests.support.api import make_outputs
 from tests.support.peer import failure, page, peer
 from tests.support.processes import ServiceProcess
 
@@ -213,12 +209,3 @@ async def test_a_date_before_which_deletions_were_forgotten_is_named() -> None:
     async with peer(failure(410, "cursor_expired")) as service, AsyncClient(service.url, "t") as client:
         with pytest.raises(CursorExpired, match="deletions since created_after were forgotten: leave it out"):
             await anext(client.follow("group", deleted=True, created_after="2020-01-01"))
-
-
-@pytest.mark.usefixtures("environment")
-def test_items_in_any_script_are_written_in_utf_8(client: Client) -> None:
-    client.push("lamps", [make_output(1, data={"title": "机の灯り"})])
-    command = [sys.executable, "-m", "sds_client", "follow", "lamps", "--once"]
-    environment = {**os.environ, "PYTHONIOENCODING": "cp1252"}
-    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
-    assert json.loads(done.stdout)["data"]["title"] == "机の灯り"

@@ -193,7 +193,7 @@ def rules_show(client: Client, group: str) -> Result:
 
 @storing_command
 def rules_set(client: Client, group: str, file: str) -> Result:
-    text = sys.stdin.read() if file == "-" else Path(file).read_text()
+    text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     try:
         rules = json.loads(text)
     except ValueError as error:

@@ -29,12 +29,17 @@ def show(result: Result, as_json: bool) -> None:
     """Write a result to standard output."""
     text = json.dumps(result.value, ensure_ascii=False, indent=2) if as_json else result.text
     if text:
-        print(text)
+        write(text + "\n")
 
 
 def print_json(value: Any) -> None:
-    """Write a value to standard output as one line, in UTF-8 whatever the system's encoding is."""
-    sys.stdout.buffer.write(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+    """Write a value to standard output as one line."""
+    write(json.dumps(value, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def write(text: str) -> None:
+    """Write to standard output in UTF-8, whatever the system's encoding is: it may lack the letters of a result."""
+    sys.stdout.buffer.write(text.encode())
 
 
 def tell(text: str, stream: TextIO | None = None) -> None:

@@ -61,7 +61,7 @@ def singer(client: Client, group: list[str], state: Path | None) -> None:
 def _positions(state: Path, owner: dict[str, Any]) -> dict[str, Any]:
     """Return the position of each group. Raises ValueError for a file that holds no state, or one of another owner."""
     try:
-        kept = json.loads(state.read_text())
+        kept = json.loads(state.read_bytes())
         earlier = {name: {"cursor": cursor} for name, cursor in kept.get("cursors", {}).items()}
         positions: dict[str, Any] = kept.get("positions", earlier)
         kept_of = {name: kept.get(name, value) for name, value in owner.items()}  # earlier states do not name it

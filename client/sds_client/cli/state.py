@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 from sds_client import formats
 from sds_client.cli.errors import UsageError
 from sds_client.cli.outputs import check_selection, confirm
-from sds_client.cli.printing import Result, count, table, tell
+from sds_client.cli.printing import Result, count, table, tell, write
 from sds_client.cli.running import command, storing_command
 from sds_client.paths import state_delete_query
 from sds_client.sync import Client
@@ -84,7 +83,7 @@ def state_export(client: Client, domain: str | None, format: str, out: Path | No
         origins = count(len(state["origins"]), "origin")
         tell(f"local storage of {origins} left out: the format {format} cannot hold it\n")
     if out is None:
-        sys.stdout.write(text)
+        write(text)
         return None
     with out.open("w", encoding="utf-8") as file:
         os.fchmod(file.fileno(), 0o600)  # the file may be an older one
