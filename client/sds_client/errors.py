@@ -13,12 +13,16 @@ class ClientError(Exception):
     """
 
     def __init__(self, status: int, problems: list[dict[str, Any]] | None = None, message: str = "") -> None:
-        self.status, self.problems = status, problems or []
+        self.status, self.problems, self._message = status, problems or [], message
         self.retry_after = 0.0  # seconds that the service asked to wait
         listed = "; ".join(_describe(problem) for problem in self.problems[:5])
         more = f" (and {len(self.problems) - 5} more)" if len(self.problems) > 5 else ""
         text = message or listed or "no reason given"
         super().__init__(f"{status}: {text}{more}" if status else f"{text}{more}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how another process makes the same exception; by default, from its text."""
+        return type(self), (self.status, self.problems, self._message), vars(self)
 
     def has_type(self, type: str) -> bool:
         """Return whether one of the problems has this type, such as `cursor_expired`."""

@@ -147,7 +147,11 @@ def counted_from(error: ClientError, first: int, is_item: bool = False) -> Clien
         if len(loc) > 1 and loc[0] == "body" and str(loc[1]).isdecimal():
             loc[1] = str(int(loc[1]) + first)
         problems.append({**problem, "loc": loc})
-    return ClientError(error.status, problems) if problems else error
+    if not problems:
+        return error
+    counted = ClientError(error.status, problems)
+    counted.retry_after = error.retry_after
+    return counted
 
 
 def key_hash(data: Mapping[str, Any], fields: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 import os
 import ssl
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sds_client import AsyncClient, ClientError
+from sds_client import AsyncClient, ClientError, CursorExpired
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
 from tests.support.peer import failure, page, peer, written
 from tests.support.tls import make_certificate
@@ -48,6 +49,26 @@ async def test_the_wait_that_the_service_asks_for_is_kept() -> None:
         started = time.monotonic()
         await client.groups()
         assert time.monotonic() - started >= 1
+
+
+async def test_the_error_of_a_push_has_the_wait_that_the_service_asked_for() -> None:
+    response = failure(429, **{"Retry-After": "7"})
+    async with peer(response) as service, AsyncClient(service.url, "t", patience=0) as client:
+        with pytest.raises(ClientError, match="429: busy") as caught:
+            await client.push("group", make_outputs(1))
+    assert caught.value.retry_after == 7
+
+
+def test_an_error_comes_out_of_another_process_as_it_was() -> None:
+    problem = {"loc": ["body", "3"], "msg": "Must be a string", "type": "string_type"}
+    for error in (
+        ClientError(422, [problem]),
+        CursorExpired(410, [problem], "too old"),
+        ClientError(0, message="lost"),
+    ):
+        error.retry_after = 7
+        again = copy.copy(error)  # as pickle does
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422, 500])
