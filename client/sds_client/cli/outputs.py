@@ -307,7 +307,11 @@ def confirm(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise ValueError("a deletion is confirmed on a terminal; give --yes where there is none")
-    if input(f"{question} [y/N] ").strip().lower() not in ("y", "yes"):
+    try:
+        reply = input(f"{question} [y/N] ")
+    except EOFError:  # Ctrl-D
+        reply = ""
+    if reply.strip().lower() not in ("y", "yes"):
         raise ValueError("nothing was deleted")
 
 
