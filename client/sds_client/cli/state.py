@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -86,7 +85,7 @@ def state_export(client: Client, domain: str | None, format: str, out: Path | No
         write(text)
         return None
     with out.open("w", encoding="utf-8") as file:
-        os.fchmod(file.fileno(), 0o600)  # the file may be an older one
+        out.chmod(0o600)  # the file may be an older one
         file.write(text)
     found = {"file": str(out), "cookies": len(state["cookies"]), "origins": len(state["origins"])}
     return Result(found, f"wrote {count(len(state['cookies']), 'cookie')} to {out}")
