@@ -54,6 +54,16 @@ def test_a_second_run_from_the_state_has_only_changes_and_deletions(
     assert (deleted["record"]["key_hash"], bool(deleted["record"]["_sdc_deleted_at"])) == ("key-2", True)
 
 
+def test_a_slash_after_the_address_does_not_make_it_another_service(
+    client: Client, capsys: Any, tmp_path: Path
+) -> None:
+    client.push("lamps", make_outputs(3))
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps(messages(capsys)[-1]["value"]))
+    found = messages(capsys, "--state", str(state), "--url", f"{client.url}/")
+    assert [one["type"] for one in found] == ["SCHEMA", "STATE"]
+
+
 def test_the_state_of_another_organization_is_refused(
     client: Client, other_token: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

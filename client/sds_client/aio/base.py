@@ -21,8 +21,8 @@ class Base:
         patience: float = PATIENCE,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
-        self.url = url
         self._transport = Transport(url, token, timeout, patience, on_wait)
+        self.url = self._transport.url
 
     async def __aenter__(self) -> Self:
         return self

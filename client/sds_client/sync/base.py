@@ -28,8 +28,8 @@ class Base:
         patience: float = 120.0,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
-        self.url = url
         self._transport = Transport(url, token, timeout, patience, on_wait)
+        self.url = self._transport.url
         self._process, self._lock, self._is_closed = os.getpid(), threading.Lock(), False
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_Executor())
