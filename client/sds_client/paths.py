@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
@@ -86,6 +87,8 @@ def _check_names(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
 def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, datetime) and value.utcoffset() is None:
+        raise ValueError(f"{value} has no time zone: the service reads it as UTC, datetime.now() gives the local time")
     if hasattr(value, "isoformat"):
         return str(value.isoformat())
     return ",".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Required, TypedDict, final
 Item = dict[str, Any]
 # What a job did with an item.
 Change = Literal["created", "changed", "unchanged", "missing"]
-# A moment: ISO 8601 text, a date or a datetime.
+# A moment: ISO 8601 text, a date or a datetime with a time zone.
 Moment = str | date
 
 

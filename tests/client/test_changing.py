@@ -206,6 +206,16 @@ def test_a_deletion_with_an_empty_filter_is_not_sent(filters: dict[str, Any]) ->
         client.delete_many("g", **filters)
 
 
+def test_a_moment_without_a_time_zone_is_not_sent() -> None:
+    """The local time in Tokyo, read as UTC, is nine hours later."""
+    local = datetime(2026, 1, 31, 12)
+    with Client("http://127.0.0.1:9", "t") as client:
+        with pytest.raises(ValueError, match="2026-01-31 12:00:00 has no time zone"):
+            client.delete_many("g", scraped_before=local)
+        with pytest.raises(ValueError, match="has no time zone"):
+            next(client.outputs("g", created_after=local))
+
+
 @pytest.mark.parametrize("filters", [{}, {"domain": ""}, {"expired": False, "all": False}])
 def test_browser_state_is_not_deleted_without_a_filter(filters: dict[str, Any]) -> None:
     with Client("http://127.0.0.1:9", "t") as client:
