@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from sds_client.errors import ClientError
 from sds_client.paths import outputs_path, read_query, walk_query
-from sds_client.transport import LOST, Transport
+from sds_client.transport import LOST, Transport, not_json
 from sds_client.types import Output
 
 PAGE = 500
@@ -68,6 +68,8 @@ async def export(
             query["cursor"] = str(cursor)
         try:
             async with transport.open("GET", path, query=query, wait=wait) as response:
+                if response.content_type == "text/html":
+                    raise not_json()
                 rest, before, reached = b"", cursor, response.headers.get("X-Cursor")
                 if not cursor and deleted and reached:  # what was forgotten before the first response is no loss
                     query["walk"] = str(reached)

@@ -239,7 +239,12 @@ def _parse(response: aiohttp.ClientResponse, text: bytes) -> Any:
     except ValueError:
         if response.content_type == "application/json" and text:
             raise ConnectionError("the response is cut off") from None  # behind some proxies this looks like its end
-        raise ClientError(200, message="the response is not JSON: is this the address of the service?") from None
+        raise not_json() from None
+
+
+def not_json() -> ClientError:
+    """Return the error of a success that is not the service's, such as the login page of a proxy."""
+    return ClientError(200, message="the response is not JSON: is this the address of the service?")
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> ClientError:
@@ -249,7 +254,8 @@ async def _refusal(response: aiohttp.ClientResponse) -> ClientError:
         kind = _KINDS.get(response.status, ClientError)
         error = kind(response.status, [problem for problem in problems if isinstance(problem, dict)])
     except (ValueError, KeyError, TypeError, aiohttp.ClientError):
-        error = ClientError(response.status, message=response.reason or "")
+        moved = f" to {response.headers['Location']}" if "Location" in response.headers else ""
+        error = ClientError(response.status, message=f"{response.reason or ''}{moved}")
     with suppress(ValueError):  # it may also be a date: then the usual pauses apply
         error.retry_after = float(response.headers.get("Retry-After", 0))
     return error

@@ -344,3 +344,18 @@ async def test_a_continued_export_with_deletions_tells_where_it_began() -> None:
     async with peer(streamed(1, 2), b"") as service, AsyncClient(service.url, "t") as client:
         assert [block async for block in client.ndjson("group", deleted=True)]
     assert [request.query.get("walk") for request in service.requests] == [None, "9"]
+
+
+async def test_an_export_from_another_address_says_so() -> None:
+    login = web.Response(text="<p>Sign in</p>\n", content_type="text/html")
+    async with peer(login) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError, match="is this the address of the service"):
+            [line async for line in client.ndjson("group")]
+    assert len(service.requests) == 1
+
+
+async def test_a_redirect_is_not_followed_and_its_address_is_named() -> None:
+    moved = web.Response(status=301, headers={"Location": "https://data.example/"})
+    async with peer(moved) as service, AsyncClient(service.url, "t") as client:
+        with pytest.raises(ClientError, match=r"301: Moved Permanently to https://data\.example/"):
+            await client.groups()

@@ -74,7 +74,7 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
             discard(sys.stdout)  # on a full disk it would fail again at the exit
             return 1
         except KeyboardInterrupt:
-            tell("\nstopped; run the same command again to continue\n")
+            tell("\nstopped\n")
             return 130
         finally:
             os.umask(umask)
