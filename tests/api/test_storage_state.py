@@ -10,6 +10,7 @@ import pytest
 from tests.support.api import Api, make_cookie, make_entry
 
 PATH = "/v1/storage-state"
+LOCAL_STORAGE = "/v1/local-storage"
 
 
 def make_state(**changes: Any) -> dict[str, Any]:
@@ -119,13 +120,27 @@ async def test_cookies_and_local_storage_are_seen_as_a_state(api: Api) -> None:
     }
 
 
-async def test_an_entry_that_is_set_alone_stays_in_its_origin(api: Api) -> None:
-    entries = [{"name": name, "value": name} for name in "abc"]
-    origin = {"origin": "http://localhost:3000", "localStorage": entries, "indexedDB": [1]}
+@pytest.mark.parametrize("others", [{"indexedDB": [1]}, {}], ids=["with IndexedDB", "without"])
+@pytest.mark.parametrize("size", [1, 200_000], ids=["read at once", "read one by one"])
+@pytest.mark.parametrize("alone", ["a", "b", "c", "ab"])
+async def test_an_entry_that_is_set_alone_stays_in_its_origin(
+    api: Api, alone: str, size: int, others: dict[str, Any]
+) -> None:
+    entries = [{"name": name, "value": name * size} for name in "abc"]
+    origin = {"origin": "http://localhost:3000", "localStorage": entries, **others}
     await api.ok(PATH, {"cookies": [], "origins": [origin]})
-    await api.ok("/v1/local-storage", [make_entry(domain="localhost:3000", key="b", value="new")])
-    entries[1]["value"] = "new"
+    for entry in entries:
+        if entry["name"] in alone:
+            entry["value"] = "n" * size
+            await api.ok(LOCAL_STORAGE, [make_entry(domain="localhost:3000", key=entry["name"], value="n" * size)])
     assert (await api.ok(PATH))["origins"] == [origin]
+
+
+async def test_entries_set_alone_belong_to_the_origin_whose_indexed_db_was_saved(api: Api) -> None:
+    saved = {"origin": "http://localhost:3000", "localStorage": [], "indexedDB": [1]}
+    await api.ok(PATH, {"cookies": [], "origins": [saved]})
+    await api.ok("/v1/local-storage", [make_entry(domain="localhost:3000", key="a", value="b")])
+    assert (await api.ok(PATH))["origins"] == [saved | {"localStorage": [{"name": "a", "value": "b"}]}]
 
 
 async def test_of_one_key_with_two_paths_the_entry_of_the_whole_domain_counts(api: Api) -> None:

@@ -35,7 +35,7 @@ class _Part(NamedTuple):
     """A part of an origin, as JSON: entries of its local storage, or its other members."""
 
     domain: str
-    origin: str
+    origin: str  # "" if no entry of the domain has brought one so far
     text: bytes
 
 
@@ -50,12 +50,12 @@ async def _parts(chunks: AsyncIterator[Chunk], render: Callable[[Chunk], list[_P
 def _runs(chunk: Chunk) -> list[_Part]:
     """Return the entries of a chunk, those of one origin as one part: a browser loads an origin once.
 
-    An entry that was set alone has no saved origin: it belongs to that of its domain. Of one key with several paths,
-    the entry of the whole domain comes last, and counts.
+    An entry that was set alone has no saved origin: it gets that of another entry of its domain, if the chunk has one.
+    Of one key with several paths, the entry of the whole domain comes last, and counts.
     """
     entries = [(entry["domain"], _saved_origin(entry), entry) for entry in chunk.open()]
     known = {domain: origin for domain, origin, _ in entries if origin}
-    found = [(domain, origin or known.get(domain) or _origin_of(domain), entry) for domain, origin, entry in entries]
+    found = [(domain, origin or known.get(domain, ""), entry) for domain, origin, entry in entries]
     found.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
     return [
         _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for *_, e in some])[1:-1])
@@ -69,24 +69,26 @@ def _others(chunk: Chunk) -> list[_Part]:
 
 
 async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_Part, None]) -> AsyncIterator[bytes]:
-    """Yield the origins of two lists that have the same order, one part of each in memory at a time."""
+    """Yield the origins of two lists that have the same order, one part of each in memory at a time.
+
+    Entries without an origin join the one that their domain has, which may come after them: so the name of an origin
+    is written behind its entries.
+    """
     entry, other, comma = await anext(entries, None), await anext(others, None), b""
     while entry is not None or other is not None:
-        place = min(part[:2] for part in (entry, other) if part is not None)
-        members = b""
-        if other is not None and other[:2] == place:
-            members, other = other.text, await anext(others, None)
-        text = comma + _opening(place[1], members)
-        while entry is not None and entry[:2] == place:
+        if entry is not None and other is not None and (entry.domain, entry.origin) == (other.domain, ""):
+            entry = entry._replace(origin=other.origin)
+        domain, origin = min(part[:2] for part in (entry, other) if part is not None)
+        text = comma + b"{"
+        if other is not None and other[:2] == (domain, origin):
+            text, other = text + other.text, await anext(others, None)
+        text += b'"localStorage":['
+        while entry is not None and entry.domain == domain and (entry.origin in ("", origin) or not origin):
+            origin = origin or entry.origin
             yield text + entry.text
             entry, text = await anext(entries, None), b","
-        yield b"]}" if text == b"," else text + b"]}"
+        yield text.removesuffix(b",") + b'],"origin":' + orjson.dumps(origin or _origin_of(domain)) + b"}"
         comma = b","
-
-
-def _opening(origin: str, members: bytes) -> bytes:
-    # The API's members last: if a name occurs twice, JSON readers take the last.
-    return b"{" + members + b'"origin":' + orjson.dumps(origin) + b',"localStorage":['
 
 
 def _cookie(cookie: dict[str, Any]) -> dict[str, Any]:
