@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from service.store.browser_state import BrowserState, Counts, Selection
+from service.store.browser_state import BrowserState, Counts
 from service.store.contract import stored
-from service.store.listing import Key, Record
+from service.store.listing import Record
 from service.store.vault import Sealed
 
 SESSION = -1  # what Playwright and CDP use for a cookie that ends with its session
@@ -33,12 +33,6 @@ class Cookies(BrowserState):
 
     def _update(self, record: Record) -> Record:
         return {"$set": {**record, **self._sealed(record)}}
-
-    def _where(self, organization_id: int, selection: Selection, begin: Key | None = None) -> Record:
-        where = super()._where(organization_id, selection, begin)
-        if "path_key" in where:
-            where["path_key"] = where["path_key"] or "/"
-        return where
 
     def _expiry(self, moment: datetime) -> int:
         return unix_seconds(moment)
