@@ -201,9 +201,6 @@ class BrowserState(SealedRecords):
     def _identity(self, record: Record) -> Record:
         return {field: record[field] for field in ("organization_id", *self.identity)}
 
-    def _key(self, record: Record) -> Key:
-        return tuple(record[field] for field in self.identity)
-
     def _update(self, record: Record) -> Record:
         """Return the update that stores a record."""
         raise NotImplementedError
@@ -212,7 +209,8 @@ class BrowserState(SealedRecords):
         return [UpdateOne(self._identity(record), self._update(record), upsert=True) for record in records]
 
     async def _store(self, records: list[Record]) -> Counts:
-        """Write the records, sealed in a thread if there is much to seal."""
+        """Write the records, of one identity the last; sealed in a thread if there is much to seal."""
+        records = list({tuple(self._identity(record).values()): record for record in records}.values())
         much = len(records) > _OFF_LOOP_RECORDS or sum(map(_size, records)) > _OFF_LOOP_BYTES
         operations: list[UpdateOne] = []
         for start in range(0, len(records), _OFF_LOOP_RECORDS):

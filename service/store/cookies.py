@@ -28,8 +28,7 @@ class Cookies(BrowserState):
     async def set(self, organization_id: int, cookies: list[dict[str, Any]]) -> Counts:
         """Store each cookie, replacing the one of the same identity; the last of several wins."""
         self._indexes.require(self.name)
-        records = [_record(organization_id, cookie) for cookie in cookies]
-        return await self._store(list({self._key(record): record for record in records}.values()))
+        return await self._store([_record(organization_id, cookie) for cookie in cookies])
 
     def _update(self, record: Record) -> Record:
         return {"$set": {**record, **self._sealed(record)}}

@@ -38,15 +38,14 @@ class LocalStorage(BrowserState):
     async def set(self, organization_id: int, entries: list[dict[str, Any]]) -> Counts:
         """Store each entry; an existing one keeps its id and creation date. The last of several wins."""
         self._indexes.require(self.name)
-        unique = {self._key(entry): entry for entry in entries}
-        if not unique:
+        if not entries:
             return Counts(0, 0)
         # Ids are taken for all entries; those of existing entries stay unused.
-        first = await self._counters.take(organization_id, "local_storage", len(unique))
+        first = await self._counters.take(organization_id, "local_storage", len(entries))
         moment = now()
         records = [
             {"organization_id": organization_id, **entry, "update_date": moment, "id": first + offset}
-            for offset, entry in enumerate(unique.values())
+            for offset, entry in enumerate(entries)
         ]
         return await self._store(records)
 

@@ -22,10 +22,9 @@ class Origins(BrowserState):
 
     @stored
     async def set(self, organization_id: int, origins: list[dict[str, Any]]) -> Counts:
-        """Store each origin's text, replacing an existing one."""
+        """Store each origin's text, replacing an existing one; the last of several wins."""
         self._indexes.require(self.name)
-        unique = {origin["origin"]: {"organization_id": organization_id, **origin} for origin in origins}
-        return await self._store(list(unique.values()))
+        return await self._store([{"organization_id": organization_id, **origin} for origin in origins])
 
     def _update(self, record: Record) -> Record:
         return {"$set": {"domain": record["domain"], **self._sealed(record)}}
