@@ -36,4 +36,4 @@ async def post(request: web.Request) -> web.StreamResponse:
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete the cookies that match all filters; at least one filter, or `all=true`, is required."""
     query = _DELETION.load(request)
-    return await json_response(request, await state_query.delete(request, request.app[STORE].cookies, query, "name"))
+    return await json_response(request, await state_query.delete(request, request.app[STORE].cookies, query))

@@ -41,8 +41,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     With `domain` or `all=true` alone, IndexedDB that a storage state has brought goes too.
     """
     query, store = _DELETION.load(request), request.app[STORE]
-    of_origins = query["path"] is None and query["key"] is None and not query["expired"]
-    deleted = await state_query.delete(request, store.local_storage, query, "key")
-    if of_origins:
+    deleted = await state_query.delete(request, store.local_storage, query)
+    if query["path"] is None and query["key"] is None and not query["expired"]:
         await store.origins.delete(request[ORGANIZATION], Selection(domain=query["domain"]))
     return await json_response(request, deleted)

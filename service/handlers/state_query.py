@@ -23,16 +23,15 @@ async def listing(request: web.Request, records: BrowserState) -> Listing:
     return await records.page(request[ORGANIZATION], selection, query["limit"], decode_cursor(query["cursor"]))
 
 
-async def delete(request: web.Request, records: BrowserState, query: dict[str, Any], name: str) -> dict[str, int]:
+async def delete(request: web.Request, records: BrowserState, query: dict[str, Any]) -> dict[str, int]:
     """Delete the records that match a request's filters, at least one of which is required; return their number."""
-    every, expired = query.pop("every"), query.pop("expired")
     selection = Selection(
         domain=query["domain"],
         path=query["path"],
-        name=query[name],
-        expired_at=now() if expired else None,
+        name=query[records.name_field],
+        expired_at=now() if query["expired"] else None,
     )
-    if not every and selection == Selection():
-        message = f"Give at least one of domain, path, {name}, expired=true, or all=true"
+    if not query["every"] and selection == Selection():
+        message = f"Give at least one of domain, path, {records.name_field}, expired=true, or all=true"
         raise invalid("missing", message, "query")
     return {"deleted": await records.delete(request[ORGANIZATION], selection)}
