@@ -74,15 +74,14 @@ class Authenticator:
 
     async def _find(self, secret: str) -> Token | None:
         digest = hash_token(secret)  # never the text itself: a memory dump shows no token
-        cached = self._cache.get(digest)
-        if cached is not None and time.monotonic() < cached[0]:
-            return cached[1]
+        if (cached := self._cached(digest)) is not None:
+            return cached
         if not is_token(secret):
             raise _malformed()
         # One look-up serves all requests that arrive meanwhile.
         looking = self._looking.get(digest)
         if looking is None:
-            if cached is None and self._unknown >= _MAX_UNKNOWN:
+            if digest not in self._cache and self._unknown >= _MAX_UNKNOWN:
                 raise unavailable("tokens")
             looking = asyncio.create_task(self._look_up(digest))
             self._looking[digest] = looking
@@ -113,7 +112,7 @@ class Authenticator:
             await asyncio.sleep(_WATCH_SECONDS)
             for digest in list(self._lasting):
                 try:
-                    token = await self._known(digest)
+                    token = self._cached(digest) or await self._look_up(digest)
                     if token is None or not token.valid_at(datetime.now(UTC)):
                         await self._end(digest)
                 except StoreError:
@@ -131,9 +130,9 @@ class Authenticator:
             if count % _ENDED_AT_ONCE == 0:
                 await asyncio.sleep(0)
 
-    async def _known(self, digest: str) -> Token | None:
-        cached = self._cache.get(digest)
-        return cached[1] if cached is not None and time.monotonic() < cached[0] else await self._look_up(digest)
+    def _cached(self, digest: str) -> Token | None:
+        until, token = self._cache.get(digest, (0.0, None))
+        return token if time.monotonic() < until else None
 
     async def _look_up(self, digest: str) -> Token | None:
         asked = time.monotonic()  # before the reply, so that no later revocation is missed
