@@ -6,7 +6,7 @@ import { confirm } from "./base/dialogs.js";
 import { announce, el, put } from "./base/dom.js";
 import { here } from "./base/place.js";
 import { askOtherTabs, joinTabs, know, may, signOut, takeFromLink, token } from "./base/session.js";
-import { drafts, forgetUnsaved, isUnsaved } from "./items/judging.js";
+import { drafts, forgetUnsaved, isUnsaved, saveAgain } from "./items/judging.js";
 
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
@@ -142,7 +142,8 @@ shell.heard = (status) => {
   connection.className = now;
   put(connection, { live: "Live", lost: "Connection lost, retrying", refused: "The token does not work" }[now],
     now === "refused" && el("button", { type: "button", class: "small", onclick: () => get(["token"]).catch(() => {}) }, "Sign in"));
-  if (now === "live" && before) dispatchEvent(new Event("connected"));
+  // First what waits is saved: a view that is read again then shows it.
+  if (now === "live" && before) saveAgain().finally(() => dispatchEvent(new Event("connected")));
 };
 
 async function listen() {

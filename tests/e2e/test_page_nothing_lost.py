@@ -104,13 +104,63 @@ async def test_what_could_not_be_saved_while_the_service_was_away_is_saved_when_
 ALL_LOADED = "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('state/formats.js'))"
 
 
+async def wait_for_all_views(page: Page) -> None:
+    while not await page.evaluate(ALL_LOADED):
+        await page.wait_for_timeout(50)
+
+
+async def test_a_view_that_comes_back_with_the_service_shows_what_was_decided_before(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await wait_for_all_views(page)
+    await page.context.set_offline(True)
+    for key in "jaa":
+        await page.keyboard.press(key)
+    await expect(page.locator("#unsaved")).to_contain_text("2 changes are not saved.")
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await expect(page.get_by_role("main")).to_contain_text("The service cannot be reached")
+    await page.go_back()
+
+    async def save_slowly(route: Any) -> None:
+        await asyncio.sleep(0.5)
+        await route.continue_()
+
+    await page.route(f"**/v1/outputs/{GROUP}", save_slowly)
+    await page.context.set_offline(False)
+    await expect(rows(page).locator(".chip.good")).to_have_count(2)
+    await expect(page.locator(".news")).to_be_hidden()
+
+
+async def test_what_is_discarded_while_decisions_are_saved_again_is_not_saved(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await page.context.set_offline(True)
+    for key in "jaa":
+        await page.keyboard.press(key)
+    unsaved, discarded = page.locator("#unsaved"), asyncio.Event()
+    await expect(unsaved).to_contain_text("2 changes are not saved.")
+
+    async def save_later(route: Any) -> None:
+        await discarded.wait()
+        await route.continue_()
+
+    await page.route(f"**/v1/outputs/{GROUP}", save_later)
+    async with page.expect_request(lambda request: request.method == "PATCH"):
+        await page.context.set_offline(False)
+    await expect(unsaved).to_contain_text("1 change is not saved.")
+    await page.get_by_role("button", name="Discard").click()
+    discarded.set()
+    await expect(rows(page).locator(".chip.good")).to_have_count(1)
+    await expect(page.locator("#notice")).to_contain_text("1 item approved.")
+    assert judged(reviewer) == {"key-29": True}
+
+
 @pytest.mark.parametrize("view", ["#/groups", f"#/groups/{GROUP}", f"#/groups/{GROUP}/jobs"])
 async def test_a_view_says_when_the_service_is_away_and_comes_back_by_itself(
     new_tab: Any, reviewer: Caller, view: str
 ) -> None:
     page = await (await new_tab(reviewer)).open(view)
-    while not await page.evaluate(ALL_LOADED):
-        await page.wait_for_timeout(50)
+    await wait_for_all_views(page)
     await expect(page.locator("#connection")).to_have_text("Live")
     await page.context.set_offline(True)
     await expect(page.locator("#connection")).to_have_text("Connection lost, retrying")

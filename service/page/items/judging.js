@@ -187,12 +187,13 @@ function dropUnsaved(changes) {
   showUnsaved();
 }
 
-async function saveAgain() {
-  const waiting = unsaved;
-  forgetUnsaved();
-  for (const { desk, changes, decision } of waiting) {
+/** Save what waits, one after the other; after a failure the rest goes on waiting. */
+export async function saveAgain() {
+  while (unsaved.length) {
+    const { desk, changes, decision } = unsaved.shift();
+    showUnsaved();
     desk.undos = desk.undos.filter((one) => one !== decision); // it is made anew
-    await judge(desk, changes);
+    if ((await judge(desk, changes)).failure) return;
   }
 }
 
@@ -206,8 +207,6 @@ function showUnsaved() {
       el("button", { type: "button", class: "primary", onclick: saveAgain }, "Save again"),
       el("button", { type: "button", class: "quiet", onclick: forgetUnsaved }, "Discard")));
 }
-
-addEventListener("connected", () => unsaved.length && saveAgain());
 
 /** Ask why items are rejected; `work` gets the reason when the dialog is closed. The reason given last is there already. */
 export function askReason(count, work) {
