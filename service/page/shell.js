@@ -77,6 +77,7 @@ async function render() {
   } catch (error) {
     if (signal.aborted) return;
     shown = "";
+    staying.abort(); // no key decides about rows that are gone
     if (!(error instanceof Failure)) throw error;
     if (error.status === 401 && !known) return signIn(error);
     document.title = error.message;

@@ -28,6 +28,7 @@ def reviewer(caller: Caller) -> Caller:
 async def open_group(tab: Tab, view: str = "") -> Page:
     page = await tab.open(f"#/groups/{GROUP}{view}")
     await expect(rows(page)).to_have_count(25)
+    await expect(page.locator(".lead")).to_contain_text("30 items")  # the view is whole
     return page
 
 
@@ -98,6 +99,29 @@ async def test_what_could_not_be_saved_while_the_service_was_away_is_saved_when_
     await expect(page.locator("#unsaved")).to_be_hidden()
     await expect(rows(page).locator(".chip.good")).to_have_count(2)
     assert judged(reviewer) == {"key-29": True, "key-28": True}
+
+
+async def test_keys_decide_nothing_about_rows_that_a_failure_took_from_the_screen(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    tab, shown = await new_tab(reviewer), asyncio.Event()
+    tab.expected |= {503}
+
+    async def fail_late(route: Any) -> None:
+        await shown.wait()
+        await route.fulfill(status=503, body="{}")
+
+    await tab.page.route("**/stats", fail_late, times=1)
+    page = await tab.open(f"#/groups/{GROUP}")
+    await expect(rows(page)).to_have_count(25)
+    methods: list[str] = []
+    page.on("request", lambda request: methods.append(request.method))
+    shown.set()
+    await expect(page.get_by_role("heading", name="The service is busy")).to_be_visible()
+    for key in "jaa":
+        await page.keyboard.press(key)
+    await expect(page.locator(".lead")).to_contain_text("30 items")
+    assert "PATCH" not in methods and judged(reviewer) == {}
 
 
 # The other views are loaded after the first one is there.
