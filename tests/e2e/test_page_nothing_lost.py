@@ -294,6 +294,44 @@ async def test_an_approval_whose_response_was_lost_is_not_taken_for_somebody_els
     assert judged(reviewer) == {"key-29": True}
 
 
+async def test_a_decision_whose_connection_died_in_silence_is_saved_again(new_tab: Any, reviewer: Caller) -> None:
+    tab = await new_tab(reviewer)
+    await tab.page.clock.install()
+    page = await open_group(tab)
+
+    held: list[Any] = []
+
+    async def hold_the_first(route: Any) -> None:
+        await (route.continue_() if held else asyncio.sleep(0))
+        held.append(route)
+
+    await page.route(f"**/v1/outputs/{GROUP}", hold_the_first)
+    async with page.expect_request(lambda request: request.method == "PATCH"):
+        for key in "ja":
+            await page.keyboard.press(key)
+    await page.clock.fast_forward(61_000)
+    await expect(page.locator("#notice")).to_contain_text("1 item approved.")
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    assert judged(reviewer) == {"key-29": True}
+
+
+async def test_a_decision_whose_response_broke_off_is_saved_again(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    await page.evaluate("""() => {
+      const { text } = Response.prototype;
+      Response.prototype.text = function () {
+        if (this.url.includes("?") || !this.url.includes("/v1/outputs/")) return text.call(this);
+        Response.prototype.text = text;
+        return Promise.reject(new TypeError("network error"));
+      };
+    }""")
+    for key in "ja":
+        await page.keyboard.press(key)
+    await expect(page.locator("#notice")).to_contain_text("1 item was approved already.")
+    await expect(page.locator("#unsaved")).to_be_hidden()
+    assert judged(reviewer) == {"key-29": True}
+
+
 async def test_an_item_that_changed_since_it_was_selected_is_not_deleted(new_tab: Any, reviewer: Caller) -> None:
     tab = await new_tab(reviewer)
     tab.expected |= {412}

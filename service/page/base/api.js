@@ -21,6 +21,7 @@ export class Failure extends Error {
   }
 }
 
+const RESPONSE_MS = 60_000; // until a response begins; the service holds a request for up to 25 s
 const NOT_LOADED = -1;
 const TITLES = {
   [NOT_LOADED]: "A part of the page could not be loaded",
@@ -79,16 +80,18 @@ export async function call(method, path, options = {}) {
 }
 
 async function send(method, path, bearer, { params, body, headers, signal }) {
-  let response;
+  // A connection that died in silence, as after a sleep, would keep a call waiting for minutes.
+  const late = new AbortController();
+  const timer = setTimeout(() => late.abort(), RESPONSE_MS);
   try {
-    response = await fetch(address(path, params), {
+    const response = await fetch(address(path, params), {
       method,
       headers: { Authorization: `Bearer ${bearer}`, ...(body && { "Content-Type": "application/json" }), ...headers },
       body: body && toJson(body, 0),
       // The browser's cache knows nothing of tokens: another one must not get this one's responses.
       cache: "no-store",
       credentials: "omit",
-      signal,
+      signal: AbortSignal.any([late.signal, ...(signal ? [signal] : [])]),
     });
     shell.heard(response.status);
     if (response.ok) return response;
@@ -98,6 +101,8 @@ async function send(method, path, bearer, { params, body, headers, signal }) {
     if (error instanceof Failure || signal?.aborted) throw error;
     shell.heard(0);
     throw new Failure(0);
+  } finally {
+    clearTimeout(timer);
   }
 }
 
@@ -106,7 +111,9 @@ const json = async (method, path, options) => {
   try {
     return parse(await response.text());
   } catch (error) {
-    throw options.signal?.aborted ? error : new Failure(0);
+    if (options.signal?.aborted) throw error;
+    shell.heard(0);
+    throw new Failure(0);
   }
 };
 
