@@ -146,3 +146,20 @@ async def test_a_faulty_filter_is_explained_beside_the_filters(new_tab: Any, sho
     await page.evaluate("location.hash = location.hash.replace('5000', '10')")
     await add_filter(page, "Changed since", "2020-01-01")
     await expect(rows(page)).to_have_count(10)
+
+
+@pytest.mark.parametrize("limit", ["abc", "0", "-1"])
+async def test_a_limit_that_is_none_is_explained_and_does_not_look_like_an_empty_group(
+    new_tab: Any, shop: Caller, limit: str
+) -> None:
+    tab = await new_tab(shop)
+    tab.expected |= {422}
+    page = await tab.open(f"#/groups/{GROUP}?limit={limit}")
+    await expect(page.get_by_role("alert")).to_contain_text("limit: ")
+    await page.get_by_role("link", name="Without filters").click()
+    await expect(rows(page)).to_have_count(25)
+
+
+async def test_an_empty_limit_is_the_usual_one(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open(f"#/groups/{GROUP}?limit=")
+    await expect(rows(page)).to_have_count(25)

@@ -25,15 +25,15 @@ export async function readPage(group, filters, params, signal) {
   let cursor = params.before === "end" ? "" : params.before || params.after || "";
   if (bound && read.order === "desc" && (!cursor || Number(cursor) > Number(bound))) cursor = bound;
   const items = [];
-  let next;
-  for (let request = 0; request < REQUESTS && next !== null && items.length < limit; request++) {
+  let next, requests = 0;
+  do { // at least one: it is the service that refuses a limit that is none
     const page = await get(["outputs", group], { ...read, cursor }, signal);
     next = page.metadata.next_cursor;
     const within = bound && read.order === "asc" ? page.items.filter(({ id }) => id < Number(bound)) : page.items;
     if (within.length < page.items.length) next = null;
     items.push(...within);
     cursor = String(next);
-  }
+  } while (++requests < REQUESTS && next !== null && items.length < limit);
   // Where the page beyond this one begins: after the last item shown, or where a long search stopped.
   const edge = items.length > limit ? items[limit - 1].id : next;
   items.splice(limit);
@@ -84,7 +84,7 @@ export async function endOfDay(group, day, signal) {
 const LIMITS = [10, 25, 50, 100, 250, 1000];
 const USUAL_LIMIT = "25";
 
-export const withLimit = (params) => ({ ...params, limit: params.limit ?? USUAL_LIMIT });
+export const withLimit = (params) => ({ ...params, limit: params.limit || USUAL_LIMIT });
 
 /** Fill `place` with what the page of `desk` shows and the links to the pages around it. */
 export function showPager(place, desk) {
