@@ -465,6 +465,21 @@ async def test_a_typed_review_survives_a_failure_and_a_click_beside_it(new_tab: 
     assert (review["status"], review["comment"]) == ("on hold", "Half of it is the consent wall.")
 
 
+async def test_a_typed_review_is_dropped_by_the_second_escape_only(new_tab: Any, reviewer: Caller) -> None:
+    page = await (await new_tab(reviewer)).open(f"#/groups/{GROUP}/jobs")
+    dialog = page.get_by_role("dialog", name="Review job-1")
+    await page.get_by_role("button", name="Review job-1").click()
+    await page.keyboard.press("Escape")  # nothing is typed yet
+    await expect(dialog).to_be_hidden()
+    await page.get_by_role("button", name="Review job-1").click()
+    await dialog.get_by_label("Comment").press_sequentially("Half of it")
+    await page.keyboard.press("Escape")
+    await expect(dialog.get_by_role("alert")).to_have_text("Press Esc again to drop what you typed.")
+    await expect(dialog.get_by_label("Comment")).to_have_value("Half of it")
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_be_hidden()
+
+
 async def test_empty_views_say_what_is_true(new_tab: Any, reviewer: Caller) -> None:
     items = [make_output(number, root_job_id="job-2") for number in range(30)]
     assert reviewer.post(f"outputs/{GROUP}", items)["unchanged"] == 30

@@ -9,6 +9,8 @@ export const closeButton = (dialog) =>
 /** Return a labelled control of a form. */
 export const field = (id, title, control, ...more) => el("div", { class: "field" }, el("label", { for: id }, title), control, ...more);
 
+const AGAIN = "Press Esc again to drop what you typed.";
+
 /**
  * Show a form in a dialog; it is gone when closed. `onsubmit` gets the form's data and the button, and returns false
  * to stay open. What it throws is said in the dialog, which stays open with everything that was typed.
@@ -18,6 +20,11 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   const dialog = el("dialog", {
     class: kind, "aria-label": title,
     onmousedown: (event) => isBeside(dialog, event) && !isTyped(dialog) && !dialog.dataset.stays && dialog.close(),
+    oncancel: (event) => { // Esc, or a file that was not chosen
+      if (event.target !== dialog || !isTyped(dialog, "textarea") || problem.textContent === AGAIN) return;
+      event.preventDefault();
+      problem.textContent = AGAIN;
+    },
     onclose: () => {
       removeEventListener("hashchange", leave);
       keepNotice(dialog);
@@ -59,8 +66,8 @@ export function isBeside(dialog, { target, clientX: x, clientY: y }) {
   return target === dialog && (x < left || x > right || y < top || y > bottom);
 }
 
-/** Return whether something was typed or chosen that a click beside the dialog would lose. */
-const isTyped = (dialog) => [...dialog.querySelectorAll("input:not([type=search]), textarea")].some((input) => input.value !== input.defaultValue || (input.checked ?? false) !== (input.defaultChecked ?? false));
+/** Return whether something was typed or chosen that a click beside the dialog would lose, or Esc. */
+const isTyped = (dialog, inputs = "input:not([type=search]), textarea") => [...dialog.querySelectorAll(inputs)].some((input) => (["checkbox", "radio"].includes(input.type) ? input.checked !== input.defaultChecked : input.value !== input.defaultValue));
 
 /** Ask before something that cannot be undone; `work` does it. With `typed`, that text must be typed first. */
 export function confirm(title, text, verb, work, typed = "") {
