@@ -420,6 +420,31 @@ async def test_ids_stay_in_order_while_one_approves(new_tab: Any, reviewer: Call
     assert await page.locator("table.rows tbody th a").all_inner_texts() == ids
 
 
+async def test_a_page_that_was_read_before_a_decision_was_saved_is_read_again(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(await new_tab(reviewer))
+    was_read, is_saved = asyncio.Event(), asyncio.Event()
+
+    async def save_after_reading(route: Any) -> None:
+        await was_read.wait()
+        await route.continue_()
+
+    async def respond_after_saving(route: Any) -> None:
+        response = await route.fetch()
+        was_read.set()
+        await is_saved.wait()
+        await route.fulfill(response=response)
+
+    await page.route(f"**/v1/outputs/{GROUP}", save_after_reading)
+    await page.route(f"**/v1/outputs/{GROUP}?order=desc*", respond_after_saving)
+    for key in "ja":
+        await page.keyboard.press(key)
+    await page.get_by_role("button", name="Reload").click()
+    await expect(page.locator("#notice")).to_contain_text("1 item approved.")
+    is_saved.set()
+    await expect(page.get_by_text("25 items, ids 31 to")).to_be_visible()
+    await expect(rows(page).locator(".chip.good")).to_have_count(1)
+
+
 async def test_of_two_reviewers_the_slower_one_learns_what_the_other_did(
     new_tab: Any, reviewer: Caller, make_caller: Callable[..., Caller]
 ) -> None:
