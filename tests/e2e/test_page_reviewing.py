@@ -221,6 +221,18 @@ async def test_an_item_is_deleted_after_a_confirmation(new_tab: Any, reviewer: C
     assert len(reviewer.get(f"outputs/{GROUP}?limit=100")["items"]) == 29
 
 
+async def test_after_the_last_item_of_a_page_is_deleted_the_page_says_what_is_left(
+    new_tab: Any, caller: Caller
+) -> None:
+    caller.post(f"outputs/{GROUP}", [make_output()])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
+    await rows(page).first.get_by_role("link").first.click()
+    await page.locator("dialog.item").get_by_role("button", name="Delete").click()
+    await page.get_by_role("dialog", name="Delete this item?").get_by_role("button", name="Delete").click()
+    await expect(page.locator(".outputs")).to_contain_text("All items of this group were deleted.")
+    await expect(page.locator(".pager")).not_to_contain_text("1 item")
+
+
 async def test_a_review_is_written_for_a_job(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab(shop)).open(f"#/groups/{GROUP}/jobs")
     await page.get_by_role("button", name="Review job-3").click()

@@ -59,7 +59,8 @@ function makeDesk(view, stay) {
       made.selected.delete(outputId);
       rowOf(made.parts.table, outputId)?.remove();
       made.selectionChanged();
-      made.counts();
+      if (made.items.length) made.counts();
+      else reload(); // which says what is left
     },
     total: totalOf,
     counts: () => (made.counting ??= setTimeout(() => {
