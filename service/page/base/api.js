@@ -21,7 +21,7 @@ export class Failure extends Error {
   }
 }
 
-const RESPONSE_MS = 60_000; // until a response begins; the service holds a request for up to 25 s
+const RESPONSE_MS = 60_000; // until a response begins; the service holds a request for up to 25 s, an export for longer
 const NOT_LOADED = -1;
 const TITLES = {
   [NOT_LOADED]: "A part of the page could not be loaded",
@@ -79,10 +79,10 @@ export async function call(method, path, options = {}) {
   }
 }
 
-async function send(method, path, bearer, { params, body, headers, signal }) {
+async function send(method, path, bearer, { params, body, headers, signal, isExport }) {
   // A connection that died in silence, as after a sleep, would keep a call waiting for minutes.
   const late = new AbortController();
-  const timer = setTimeout(() => late.abort(), RESPONSE_MS);
+  const timer = isExport ? 0 : setTimeout(() => late.abort(), RESPONSE_MS);
   try {
     const response = await fetch(address(path, params), {
       method,

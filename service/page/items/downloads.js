@@ -55,7 +55,7 @@ async function read(desk, query, type, onlyShown, progress, signal, total) {
   // A path with a dot or comma inside a name cannot be asked for: then everything comes.
   const plain = !desk.columns.some((path) => path.includes("\\"));
   const fields = onlyShown && plain ? ["id", ...desk.columns].join(",") : "";
-  const response = await call("GET", ["outputs", desk.view.group, "export"], { params: { ...filters, ...query, order, cursor: until, fields }, signal });
+  const response = await call("GET", ["outputs", desk.view.group, "export"], { params: { ...filters, ...query, order, cursor: until, fields }, signal, isExport: true });
   const parts = [];
   const hasLines = query.format !== "json";
   let bytes = 0, lines = 0;
