@@ -17,7 +17,6 @@ import signal
 import sys
 import tempfile
 import time
-import urllib.request
 from collections import Counter
 from contextlib import suppress
 from multiprocessing.process import BaseProcess
@@ -30,7 +29,7 @@ from pymongo.errors import PyMongoError
 from scripts.checker import options as arguments
 from scripts.checker.crawler import CRAWLERS, Crawler
 from scripts.checker.failovers import Failovers
-from scripts.checker.plan import Plan, load, mix_of
+from scripts.checker.plan import READERS, Plan, load
 from scripts.checker.reader import Reader
 from scripts.checker.report import Report, Watch, stored
 from scripts.checker.services import SERVICE_KILLED, Services, mongo, new_token
@@ -96,24 +95,25 @@ class Run:
                     mongo.drop_database(self.database_name)
 
     def _check(self, services: Services, clients: list[BaseProcess]) -> int:
-        options, plan = self.options, self._plan(services)
+        options = self.options
+        token = new_token(self.environ, ["read", "write", "delete"])
+        plan = Plan(services.ports, token, self.folder, options.largest, cut=0.03, seed=options.seed)
         fork = multiprocessing.get_context("fork")
         stop, writing, end = fork.Event(), fork.Event(), fork.Event()
         writing.set()
         total = fork.Value("q")
         readers = [
             fork.Process(target=lambda n=number, k=kind: Reader(plan, n, k, writing, end).run(), daemon=True)
-            for number, kind in enumerate(plan.reader_kinds(options.readers))
+            for number, kind in enumerate(["plain"] * options.readers + [*READERS])
         ]
         writers = [
             fork.Process(target=lambda n=number: Writer(plan, n, total, stop).run(), daemon=True)
             for number in range(options.writers)
         ]
-        if "crawls" in plan.mix:
-            writers += [
-                fork.Process(target=lambda n=number: Crawler(plan, n, total, stop).run(), daemon=True)
-                for number in range(CRAWLERS)
-            ]
+        writers += [
+            fork.Process(target=lambda n=number: Crawler(plan, n, total, stop).run(), daemon=True)
+            for number in range(CRAWLERS)
+        ]
         clients += readers + writers
         for client in clients:
             client.start()
@@ -156,17 +156,6 @@ class Run:
             )
             report.faults(Counter(self.faults_log.read_text().splitlines()) + services.ended)
             return report.verdict(settled, watch.longest)
-
-    def _plan(self, services: Services) -> Plan:
-        options = self.options
-        if options.mix == "auto":
-            with urllib.request.urlopen(f"http://127.0.0.1:{services.ports[0]}/openapi.json", timeout=20) as response:
-                mix = mix_of(json.load(response))
-        else:
-            mix = frozenset(options.mix.split(",")) - {"none"}
-        scopes = ["read", "write", *(["delete"] if mix & {"delete", "crawls"} else [])]
-        token = new_token(self.environ, scopes)
-        return Plan(services.ports, token, self.folder, options.largest, cut=0.03, seed=options.seed, mix=mix)
 
     def _is_enough(self, services: Services, versions: int, kill_is_due: bool) -> bool:
         """Return whether everything that the options ask for has happened."""

@@ -27,7 +27,7 @@ from typing import Any
 from aiohttp import web
 
 from scripts.checker.crawler import MAX_MISSING, Crawler
-from scripts.checker.plan import MIX, Plan, load
+from scripts.checker.plan import Plan, load
 from scripts.checker.reader import Reader
 from scripts.checker.report import Report
 from scripts.checker.services import responds
@@ -261,7 +261,7 @@ def run(broken: str, folder: Path) -> str:
     """Return the report of a run against a model that breaks one promise, or none."""
     fork, listener = multiprocessing.get_context("fork"), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    plan = Plan([port], "token", folder, 20, cut=0, seed=random.randrange(10**6), mix=frozenset(MIX))
+    plan = Plan([port], "token", folder, 20, cut=0, seed=random.randrange(10**6))
     service = fork.Process(target=Model(broken).serve, args=(listener,), daemon=True)
     service.start()
     listener.close()

@@ -6,8 +6,6 @@ import argparse
 import os
 import random
 
-from scripts.checker.plan import MIX
-
 
 def parse(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m scripts.checker", description=description)
@@ -24,12 +22,6 @@ def parse(description: str) -> argparse.Namespace:
     parser.add_argument("--failovers", action="store_true", help="kill, freeze, step down and cut off primaries")
     parser.add_argument("--failover-every", type=float, default=10.0, help="seconds between two failovers")
     parser.add_argument("--min-failovers", type=int, default=0, help="write on until there were this many")
-    parser.add_argument(
-        "--mix",
-        default="auto",
-        help=f"what writers and readers do beside writing and reading: {', '.join(MIX)}, with commas between; "
-        "none; auto: whatever the OpenAPI document of the service has",
-    )
     parser.add_argument("--no-mark", action="store_true", help="switch the mark off: must report misses")
     parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the writers' choices")
     parser.add_argument("--long", action="store_true", help="1,000,000 versions, for an hour at most, 4 plain readers")
@@ -41,7 +33,4 @@ def parse(description: str) -> argparse.Namespace:
         options.nodes = 1
     if options.failovers and options.nodes < 3:
         parser.error("--failovers needs --nodes 3 or more: a majority must be left")
-    unknown = set(options.mix.split(",")) - {*MIX, "auto", "none"}
-    if unknown:
-        parser.error(f"--mix knows {', '.join(MIX)}, auto and none")
     return options

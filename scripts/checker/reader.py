@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from scripts.checker.calls import Client
-from scripts.checker.plan import FILTERS, Plan, fingerprint, matches
+from scripts.checker.plan import ALL_GROUPS, FILTERS, Plan, fingerprint, matches
 from scripts.processes import die_with_parent
 
 _WAIT_SECONDS = 1
@@ -49,14 +49,14 @@ class Reader:
         self._client = Client(plan.ports, plan.token)
         self._read = Read(kind)
         self._query: dict[str, Any] = dict(FILTERS.get(kind, {}))
-        if kind in ("copy", "walk") and "deleted" in plan.mix:
+        if kind in ("copy", "walk"):
             self._query["deleted"] = "true"
         if kind == "wait":
             self._query["wait"] = _WAIT_SECONDS
-        self._cursors = dict.fromkeys(plan.groups, 0)
-        self._dates = dict.fromkeys(plan.groups, "2000-01-01T00:00:00Z")
-        self._etags = dict.fromkeys(plan.groups, "")
-        self._moved = dict.fromkeys(plan.groups, time.monotonic())
+        self._cursors = dict.fromkeys(ALL_GROUPS, 0)
+        self._dates = dict.fromkeys(ALL_GROUPS, "2000-01-01T00:00:00Z")
+        self._etags = dict.fromkeys(ALL_GROUPS, "")
+        self._moved = dict.fromkeys(ALL_GROUPS, time.monotonic())
 
     def run(self) -> None:
         die_with_parent()
@@ -65,7 +65,7 @@ class Reader:
         while True:
             last = self._end.is_set()
             before = self._read.items
-            for group in self._plan.groups:
+            for group in ALL_GROUPS:
                 follow(group)
             if last:
                 break

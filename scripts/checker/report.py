@@ -14,7 +14,7 @@ from pymongo.read_concern import ReadConcern
 
 from scripts.checker.calls import Client
 from scripts.checker.crawler import Crawled, check
-from scripts.checker.plan import Plan, fingerprint, matches
+from scripts.checker.plan import ALL_GROUPS, Plan, fingerprint, matches
 from scripts.checker.reader import Read
 from scripts.checker.services import ORGANIZATION
 from scripts.checker.writer import Acknowledged, Content, Written
@@ -95,7 +95,7 @@ class Report:
             faults[f"clients: {kind}"] += counts.pop(kind, 0) + reading[kind]
         print("faults:  " + ", ".join(f"{count} {kind}" for kind, count in sorted(faults.items()) if count))
         results = ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()) if count)
-        print(f"results: {results}; {self.tombstones} tombstones; mix: {', '.join(sorted(self.plan.mix)) or 'none'}")
+        print(f"results: {results}; {self.tombstones} tombstones")
 
     def verdict(self, settled: bool, held_up: float) -> int:
         """Print the outcome and return the exit code."""
@@ -190,17 +190,12 @@ class Report:
         approved = Counter(group for (group, _), item in self.stored.items() if item["is_approved"])
         jobs = Counter((group, item["root_job_id"]) for (group, _), item in self.stored.items())
         off: dict[str, int] = {}
-        for group in self.plan.groups:
+        for group in ALL_GROUPS:
             counted = client.done("GET", f"/v1/groups/{group}/stats").json
             off[f"items of {group}"] = counted["items"] - items[group]
             off[f"approved of {group}"] = counted["approved"] - approved[group]
-            if "jobs" in self.plan.mix:
-                counts = Counter({(group, job["job_id"]): job["items"] for job in self._jobs(client, group)})
-                counts.subtract({job: count for job, count in jobs.items() if job[0] == group})
-                off |= {f"items of job {job} of {group}": count for (_, job), count in counts.items()}
+            listed = client.done("GET", f"/v1/groups/{group}/jobs").json
+            counts = Counter({(group, job["job_id"]): job["items"] for job in listed})
+            counts.subtract({job: count for job, count in jobs.items() if job[0] == group})
+            off |= {f"items of job {job} of {group}": count for (_, job), count in counts.items()}
         return [f"{name} by {number}" for name, number in off.items() if number]
-
-    @staticmethod
-    def _jobs(client: Client, group: str) -> list[dict[str, Any]]:
-        found = client.done("GET", f"/v1/groups/{group}/jobs").json
-        return list(found if isinstance(found, list) else found["items"])

@@ -7,7 +7,6 @@ import pickle
 import random
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from typing import Any, NamedTuple
@@ -84,16 +83,9 @@ class Writer:
 
     def run(self) -> None:
         die_with_parent()
-        actions: list[Callable[[str], None]] = [self._write]
-        weights = [1.0]
-        if "patch" in self._plan.mix:
-            actions.append(self._patch)
-            weights.append(0.25)
-        if "delete" in self._plan.mix:
-            actions += [self._delete_one, self._delete_by_filter]
-            weights += [0.15, 0.05]
+        actions = (self._write, self._patch, self._delete_one, self._delete_by_filter)
         while not self._stop.is_set():
-            random.choices(actions, weights)[0](random.choice(GROUPS))
+            random.choices(actions, (1, 0.25, 0.15, 0.05))[0](random.choice(GROUPS))
         self._written.counts += self._client.counts
         (self._plan.folder / f"writer-{self._number}").write_bytes(pickle.dumps(self._written))
 
