@@ -17,12 +17,13 @@ PASSING = (429, 503)
 
 
 class Response(NamedTuple):
-    """What came back, and how many calls it took."""
+    """What came back, how many calls it took, and how many of them timed out."""
 
     status: int
     etag: str
     json: Any
     tries: int = 1
+    timeouts: int = 0
 
 
 class Client:
@@ -51,24 +52,17 @@ class Client:
                 continue
             outcome = "connection lost" if response is None else str(response.status)
             failures.append(f"{outcome} after {time.monotonic() - asked:.1f} s")
-            if response is None:
-                self.counts[outcome] += 1
-            elif response.status in (200, *also):
-                return response._replace(tries=len(failures))
-            else:
-                self.check(response, f"{method} {path}")
+            if response is not None and response.status in (200, *also):
+                return response._replace(tries=len(failures), timeouts=failures.count("timeout"))
+            if response is not None and response.status not in PASSING:
+                raise SystemExit(f"{method} {path}: {response.status} {response.json}")
+            self.counts[outcome] += 1
             time.sleep(random.uniform(0.05, 0.5))
 
     def give_up_after(self, began: float, what: str, failures: list[str]) -> None:
         """End the process when a request has failed for too long: a service that never recovers is a finding."""
         if time.monotonic() > began + GIVE_UP_SECONDS:
             raise SystemExit(f"{what}: nothing but failures for {GIVE_UP_SECONDS:.0f} s: {', '.join(failures)}")
-
-    def check(self, response: Response, what: str) -> None:
-        """Count a passing status; end the process at any other."""
-        if response.status not in PASSING:
-            raise SystemExit(f"{what}: {response.status} {response.json}")
-        self.counts[str(response.status)] += 1
 
     def call(self, method: str, path: str, body: bytes | None = None, etag: str = "") -> Response | None:
         """Call once; return None when the connection was lost. Raises TimeoutError."""

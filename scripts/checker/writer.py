@@ -97,29 +97,15 @@ class Writer:
 
     def _send(self, group: str, sent: list[dict[str, Any]]) -> None:
         items = {item["key_hash"]: item for item in sent}
-        path, body = f"/v1/outputs/{group}", json.dumps(list(items.values())).encode()
+        path, value = f"/v1/outputs/{group}", list(items.values())
+        abandoned = {(group, key, item["data"]["version"]) for key, item in items.items()}
         if random.random() < self._plan.cut:
-            self._client.cut("POST", path, body)
-            self._abandon(group, items, "cut")
-        began, failures = time.monotonic(), list[str]()
-        while True:
-            self._client.give_up_after(began, f"POST {path}", failures)
-            asked = time.monotonic()
-            try:
-                response = self._client.call("POST", path, body)
-            except TimeoutError:
-                self._abandon(group, items, "timeout")
-                failures.append("timeout")
-                continue
-            if response is not None and response.status == 200:
-                break
-            outcome = "connection lost" if response is None else str(response.status)
-            failures.append(f"{outcome} after {time.monotonic() - asked:.1f} s")
-            if response is None:
-                self._client.counts["connection lost"] += 1
-            else:
-                self._client.check(response, f"writer {self._number}")
-            time.sleep(random.uniform(0.05, 0.5))
+            self._client.cut("POST", path, json.dumps(value).encode())
+            self._written.counts["cut"] += 1
+            self._written.abandoned |= abandoned
+        response = self._client.done("POST", path, value)
+        if response.timeouts:
+            self._written.abandoned |= abandoned
         before = self._written.versions
         for result in response.json["items"]:
             self._take(group, items[result["key_hash"]], result)
@@ -127,10 +113,6 @@ class Writer:
             self._total.value += self._written.versions - before
         for kind in ("created", "updated", "unchanged"):
             self._written.counts[kind] += response.json[kind]
-
-    def _abandon(self, group: str, items: dict[str, dict[str, Any]], how: str) -> None:
-        self._written.counts[how] += 1
-        self._written.abandoned |= {(group, key, item["data"]["version"]) for key, item in items.items()}
 
     def _take(self, group: str, item: dict[str, Any], result: dict[str, Any]) -> None:
         """Note that an item is stored with the id of a result."""
