@@ -11,7 +11,7 @@ from pathlib import Path
 
 from service.runtime.local_mongo import local_mongo
 from service.store import SCOPES
-from tests.support.processes import ServiceProcess, run_command
+from tests.support.processes import ServiceProcess, make_token
 
 _CONFIGURATION = Path(__file__).with_suffix(".toml")
 # Not among them: missing_test_data, validation_mismatch and low_valid_rate. No generated id names an output, and the
@@ -26,15 +26,13 @@ def fuzz(
     mongo_url: str, examples: int, *options: str, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run schemathesis with all checks and a fixed seed against a service of its own; return what it said."""
-    scopes = [option for scope in SCOPES for option in ("--scope", scope)]
-    made = run_command(mongo_url, "token", "create", "--organization", "1", *scopes)
     with ServiceProcess(mongo_url) as service:
         service.wait_until_ready()
         return subprocess.run(
             [
                 *(sys.executable, "-m", "schemathesis.cli", "--config-file", str(_CONFIGURATION)),
                 *("run", f"{service.url}/openapi.json"),
-                *("--header", f"Authorization: Bearer {made.stdout.strip()}"),
+                *("--header", f"Authorization: Bearer {make_token(mongo_url, 1, *SCOPES)}"),
                 *("--max-examples", str(examples), "--seed", "1", "--generation-database", "none"),
                 "--generation-allow-x00=false",  # no string may have NUL: said once, not in every schema
                 # Not expressible in the document: integers of 64 bits inside `data`, the paths of `fields`, ports.

@@ -32,9 +32,10 @@ from scripts.checker.failovers import Failovers
 from scripts.checker.plan import READERS, Plan, load
 from scripts.checker.reader import Reader
 from scripts.checker.report import Report, Watch, stored
-from scripts.checker.services import SERVICE_KILLED, Services, mongo, new_token
+from scripts.checker.services import ORGANIZATION, SERVICE_KILLED, Services, mongo
 from scripts.checker.writer import Writer
 from service.store import REAP_SECONDS
+from tests.support.processes import make_token
 
 PROGRESS_SECONDS = 60.0
 LOOK_SECONDS = 0.2  # each look is a few commands to the database
@@ -96,7 +97,7 @@ class Run:
 
     def _check(self, services: Services, clients: list[BaseProcess]) -> int:
         options = self.options
-        token = new_token(self.environ, ["read", "write", "delete"])
+        token = make_token(self.url, ORGANIZATION, "read", "write", "delete", database=self.database_name)
         plan = Plan(services.ports, token, self.folder, options.largest, cut=0.03, seed=options.seed)
         fork = multiprocessing.get_context("fork")
         stop, writing, end = fork.Event(), fork.Event(), fork.Event()

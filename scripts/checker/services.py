@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from scripts.processes import die_with_parent, free_port
 from scripts.replica_set import ReplicaSet
-from service.settings import Settings
-from service.store import Store
+from tests.support.processes import wait_until
 
 ORGANIZATION = 1
 SERVICE_KILLED = "kill -9 of a service"
@@ -35,31 +32,10 @@ def mongo(nodes: int = 0) -> Iterator[tuple[str, ReplicaSet | None]]:
             yield replica_set.url, replica_set
 
 
-def new_token(environ: dict[str, str], scopes: Iterable[str] = ("read", "write")) -> str:
-    """Return a token of the organization that everything here happens in, made without a process of its own."""
-
-    async def make() -> str:
-        store = Store.connect(Settings.load(environ), environ["MONGO_URL"])
-        try:
-            return await store.tokens.create(ORGANIZATION, scopes)
-        finally:
-            await store.close()
-
-    return asyncio.run(make())
-
-
 def responds(port: int, path: str) -> bool:
     with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2):
         return True
     return False
-
-
-def wait_until_ready(port: int) -> None:
-    deadline = time.monotonic() + 60
-    while not responds(port, "/readyz"):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"the service on port {port} does not get ready")
-        time.sleep(0.05)
 
 
 class Services:
@@ -83,8 +59,7 @@ class Services:
         )
 
     def wait_until_ready(self) -> None:
-        for port in self.ports:
-            wait_until_ready(port)
+        wait_until(lambda: all(responds(port, "/readyz") for port in self.ports), Path(self._log.name).read_text)
 
     def are_up(self) -> bool:
         """Return whether all respond: with none of them up, nobody could end what the dead left."""
