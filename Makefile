@@ -86,12 +86,14 @@ $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/pa
 	@npm install --prefix scripts/bench/peers --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
-# Without it the benchmark makes its load in Python.
 wrk:
-	@if ! command -v wrk >/dev/null && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	@if command -v wrk >/dev/null; then exit 0; fi; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		echo "installing wrk with apt-get"; \
-		apt-get update -qq && apt-get install -y -qq wrk >/dev/null || true; \
-	fi
+		apt-get update -qq && apt-get install -y -qq wrk >/dev/null && exit 0; \
+	fi; \
+	echo "error: the benchmark needs wrk: install it (Debian: apt-get install wrk)" >&2; \
+	exit 1
 
 # CHROMIUM names one that is not on the PATH.
 chromium:

@@ -183,7 +183,7 @@ def run(
     """Measure, print the table and the ratios."""
     _check_peers(names)
     print(describe())
-    print(f"load from {load.generator()}, {repeats} runs of {seconds:g} s each, no access logs")
+    print(f"load from wrk, {repeats} runs of {seconds:g} s each, no access logs")
     with engine() as mongo:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")

@@ -1,19 +1,15 @@
-"""The load generator: wrk where it is installed, else a small one on aiohttp.
+"""The load generator: wrk, made to send a fixed number of requests and to stop after the last response.
 
-Both send a fixed number of requests and stop after the last response. With a fixed time, the requests
-under way at its end would cost processor time without a counted response: 16 of about 100 at 1000 items
-per page.
+With a fixed time, the requests under way at its end would cost processor time without a counted response: 16 of about
+100 at 1000 items per page.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -71,15 +67,10 @@ def next_number() -> int:
     return next(_numbers)
 
 
-def generator() -> str:
-    """Return the name of what makes the load."""
-    return "wrk" if shutil.which("wrk") else "aiohttp"
-
-
 def send(what: Requests, count: int) -> Result:
     """Send `count` requests, as many at once as there are connections. Raises if one fails."""
     count = max(count, what.connections)
-    result, failed = (_wrk if generator() == "wrk" else _aiohttp)(what, count)
+    result, failed = _wrk(what, count)
     if failed or result.requests != count:
         raise Failed(f"{failed} of {count} requests to {what.url} failed; {result.requests} succeeded")
     return result
@@ -118,21 +109,6 @@ def _wrk(what: Requests, count: int) -> tuple[Result, int]:
     return result, report["failed"]
 
 
-def _aiohttp(what: Requests, count: int) -> tuple[Result, int]:
-    arguments = [json.dumps(what.headers), what.url, str(what.connections), str(count)]
-    post = _post(what)
-    done = subprocess.run(
-        [sys.executable, "-m", "scripts.bench.load", *arguments, *post],
-        stdout=subprocess.PIPE,
-        check=True,
-        timeout=_MOST_SECONDS,
-        preexec_fn=lambda: os.sched_setaffinity(0, what.cpus),
-    )
-    report = json.loads(done.stdout)
-    failed = report.pop("failed")
-    return Result(**report), failed
-
-
 def _post(what: Requests) -> list[str]:
     if what.templates is None:
         return []
@@ -145,44 +121,6 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))]
 
 
-async def _send(
-    headers: dict[str, str], url: str, connections: int, bodies: Iterator[tuple[int, bytes | None]], groups: int
-) -> dict[str, Any]:
-    import aiohttp
-
-    times: list[float] = []
-    size = failed = 0
-
-    async def one(session: aiohttp.ClientSession) -> None:
-        nonlocal size, failed
-        for number, body in bodies:
-            path = f"{url}-{number % groups}" if groups > 1 else url
-            began = time.perf_counter()
-            async with session.request("GET" if body is None else "POST", path, data=body) as response:
-                size += len(await response.read())
-                failed += response.status != 200
-            times.append(time.perf_counter() - began)
-
-    connector = aiohttp.TCPConnector(limit=connections)
-    async with aiohttp.ClientSession(headers=headers, connector=connector, auto_decompress=False) as session:
-        began = time.perf_counter()
-        await asyncio.gather(*(one(session) for _ in range(connections)))
-        seconds = time.perf_counter() - began
-    p50, p99 = percentile(times, 0.5) * 1000, percentile(times, 0.99) * 1000
-    return {"requests": len(times), "seconds": seconds, "p50": p50, "p99": p99, "bytes": size, "failed": failed}
-
-
-def _bodies(count: int, templates: str = "", batch: str = "0", first: str = "0") -> Iterator[tuple[int, bytes | None]]:
-    items = Path(templates).read_text().splitlines() if templates else []
-    number = int(first)
-    for request in range(count):
-        if not items:
-            yield request, None
-            continue
-        numbers = range(number, number := number + int(batch))
-        yield request, b"[%b]" % b",".join(items[n % len(items)].replace("@@", str(n)).encode() for n in numbers)
-
-
 @contextmanager
 def template_file(templates: list[str]) -> Iterator[Path]:
     """Put item templates where the load generator reads them."""
@@ -190,10 +128,3 @@ def template_file(templates: list[str]) -> Iterator[Path]:
         file.write("\n".join(templates))
         file.flush()
         yield Path(file.name)
-
-
-if __name__ == "__main__":
-    _given, _url, _connections, _count, *_rest = sys.argv[1:]
-    _headers = json.loads(_given) | ({"Content-Type": "application/json"} if _rest else {})
-    _groups = int(_rest.pop()) if _rest else 1
-    print(json.dumps(asyncio.run(_send(_headers, _url, int(_connections), _bodies(int(_count), *_rest), _groups))))
