@@ -29,7 +29,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
-    "deep": "pages at 99 %% of the items against the first, for each filter",
+    "deep": "pages at 99 % of the items against the first, for each filter",
     "compression": "what compressing costs",
     "workers": "more processes, with the database's share",
     "fair": "/healthz and memory while 16 readers take pages of 1000, and while large bodies are written",
@@ -47,9 +47,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m scripts.bench",
         description=__doc__,
-        epilog="; ".join(f"{name}: {text}" for name, text in _HELP.items()).replace("%%", "%"),
+        epilog="; ".join(f"{name}: {text}" for name, text in _HELP.items()),
     )
-    names = [compare.OURS, compare.FLOOR, compare.FLOOR_UVLOOP, compare.FASTAPI, compare.FASTIFY, compare.EVE]
+    names = [compare.OURS, compare.FLOOR, compare.FASTAPI, compare.FASTIFY, compare.EVE]
     parser.add_argument("measurement", nargs="?", choices=_SIZES, default="compare")
     parser.add_argument("--quick", action="store_true", help="less data and shorter runs")
     parser.add_argument("--items", type=int, help="in the database")
@@ -58,7 +58,6 @@ def main() -> None:
     parser.add_argument("--servers", nargs="+", choices=names, default=names, help="only these (compare)")
     parser.add_argument("--cases", nargs="+", choices=_CASES, default=_CASES, help="only these (compare)")
     parser.add_argument("--before", metavar="FOLDER", type=Path, help="a checkout of an earlier version (compare)")
-    parser.add_argument("--save", metavar="FILE", help="for the medians as JSON (compare)")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     full_items, quick_items, full_seconds, quick_seconds = _SIZES[options.measurement]
@@ -66,7 +65,7 @@ def main() -> None:
     items = max(5_000, options.items or (quick_items if options.quick else full_items))
     seconds = options.seconds or (quick_seconds if options.quick else full_seconds)
     if options.measurement == "compare":
-        compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before, options.save)
+        compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before)
     elif options.measurement == "capacity":
         capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement == "crawls":

@@ -26,14 +26,10 @@ def _outputs(**query: Any) -> str:
     return f"/v1/outputs/{data.GROUP}?{urlencode(query)}"
 
 
-def _bearer(loaded: data.Loaded) -> dict[str, str]:
-    return {"Authorization": f"Bearer {loaded.token}"}
-
-
 # -- deep pages ------------------------------------------------------------------------------------
 
 
-def deep(items: int, rounds: int = 400) -> None:
+def deep(items: int) -> None:
     """Compare the time of a page at 99 % of the items with one at the start, for each filter."""
     print(describe())
     with engine() as mongo:
@@ -61,7 +57,7 @@ def deep(items: int, rounds: int = 400) -> None:
                 start["created_after the last 1,000"] = start["no filter"]
                 deep_["created_after the last 1,000"] = _outputs(limit=limit, created_after=recent)
                 for name in start:
-                    first, last = _alternate(server, _bearer(loaded), [start[name], deep_[name]], rounds, limit)
+                    first, last = _alternate(server, loaded.headers, [start[name], deep_[name]], 400, limit)
                     print(f"| {name} | {first:.2f} | {last:.2f} | {last / first:.2f} |", flush=True)
         finally:
             server.stop()
@@ -88,7 +84,7 @@ def _alternate(server: Server, headers: dict[str, str], paths: list[str], rounds
 # -- compression -----------------------------------------------------------------------------------
 
 
-def compression(items: int, requests: int = 150) -> None:
+def compression(items: int) -> None:
     """Measure what compressing costs the service, as a page and as a stream."""
     print(describe())
     with engine() as mongo:
@@ -96,23 +92,23 @@ def compression(items: int, requests: int = 150) -> None:
         mongo.step_aside()
         server = service(mongo.url, **PATIENT)
         try:
-            cases: list[tuple[str, str, dict[str, str]]] = [
-                ("page of 1000", _outputs(limit=1000), {}),
-                ("NDJSON of 1000", _outputs(limit=1000).replace("?", "/export?format=ndjson&"), {}),
-            ]
+            cases = {
+                "page of 1000": _outputs(limit=1000),
+                "NDJSON of 1000": _outputs(limit=1000).replace("?", "/export?format=ndjson&"),
+            }
             print("\n| | plain MB | gzip MB | CPU ms plain | CPU ms gzip | CPU ms a MB for compressing |")
             print("|---|---:|---:|---:|---:|---:|")
-            for name, path, accept in cases:
+            for name, path in cases.items():
                 sizes, cpus = [], []
                 for coding in ("identity", "gzip"):
-                    headers = {**_bearer(loaded), **accept, "Accept-Encoding": coding}
+                    headers = {**loaded.headers, "Accept-Encoding": coding}
                     what = load.Requests(server.url + path, headers, connections=4)
                     load.send(what, 16)
                     runs = []
                     for _ in range(3):
                         before = server.tree.cpu_seconds()
-                        result = load.send(what, requests)
-                        runs.append((server.tree.cpu_seconds() - before) * 1000 / requests)
+                        result = load.send(what, 150)
+                        runs.append((server.tree.cpu_seconds() - before) * 1000 / result.requests)
                     cpus.append(statistics.median(runs))
                     sizes.append(result.bytes / result.requests / 1e6)
                 cost = (cpus[1] - cpus[0]) / sizes[0]
@@ -140,7 +136,7 @@ def workers(items: int, seconds: float) -> None:
                 server = service(mongo.url, ALL_CPUS, workers=count, **PATIENT)
                 try:
                     path = _outputs(limit=limit, cursor=loaded.cursor(0.75))
-                    what = load.Requests(server.url + path, _bearer(loaded), connections=32)
+                    what = load.Requests(server.url + path, loaded.headers, connections=32)
                     rate = load.send(what, 96).rate
                     with PeakMemory(server.tree) as memory:
                         before, database = server.tree.cpu_seconds(), mongo.tree.cpu_seconds()
@@ -171,7 +167,7 @@ def fair(items: int, seconds: float) -> None:
                 "\n| while | requests/s | /healthz p50 ms | p99 ms | max ms | peak MB |\n|---|---:|---:|---:|---:|---:|"
             )
             for name, coding in (("nobody reads", None), ("16 readers", "identity"), ("16 readers, gzip", "gzip")):
-                headers = {**_bearer(loaded), "Accept-Encoding": coding or "identity"}
+                headers = {**loaded.headers, "Accept-Encoding": coding or "identity"}
                 path = _outputs(limit=1000, cursor=loaded.cursor(0.5))
                 what = load.Requests(server.url + path, headers, connections=16)
                 rate = load.send(what, 48).rate if coding else 0.0
@@ -214,7 +210,7 @@ def _post(server: Server, loaded: data.Loaded, bodies: list[bytes]) -> None:
 
     def post(body: bytes) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
-        headers = {**_bearer(loaded), "Content-Type": "application/json"}
+        headers = {**loaded.headers, "Content-Type": "application/json"}
         with contextlib.suppress(ConnectionError):  # a refused body is not read to its end
             connection.request("POST", "/v1/outputs/large", body, headers)
         assert connection.getresponse().status in (200, 503)
@@ -261,7 +257,7 @@ def overload(items: int, seconds: float) -> None:
         server = service(mongo.url)
         try:
             url = server.url + _outputs(limit=100, cursor=loaded.cursor(0.5))
-            what = load.Requests(url, _bearer(loaded), connections=16)
+            what = load.Requests(url, loaded.headers, connections=16)
             load.send(what, 64)
             best = max(load.send(what, int(load.send(what, 200).rate * seconds / 2)).rate for _ in range(2))
             print(f"\nbest: {best:.0f} requests/s of 100 items")
@@ -270,7 +266,7 @@ def overload(items: int, seconds: float) -> None:
             )
             print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
             for times in (0.5, 1, 2, 3):
-                done = asyncio.run(_offer(url, _bearer(loaded), best * times, seconds))
+                done = asyncio.run(_offer(url, loaded.headers, best * times, seconds))
                 accepted = done[200] or [0.0]
                 others = sum(len(spent) for status, spent in done.items() if status not in (200, 503))
                 rate = len(done[200]) / seconds

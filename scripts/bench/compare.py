@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import subprocess
 import sys
@@ -37,11 +36,11 @@ DEPTH = 0.75
 BATCH = 100
 _PEERS = Path("scripts/bench/peers")
 
-OURS, FLOOR, FLOOR_UVLOOP = "this service", "floor", "floor on uvloop"
+OURS, FLOOR = "this service", "floor"
 FASTAPI, FASTIFY, EVE = "FastAPI + Beanie", "Fastify", "Eve"
 BEFORE = "earlier version"
 FASTEST = "the fastest peer"
-_READ_ONLY = {EVE, FLOOR, FLOOR_UVLOOP}
+_READ_ONLY = {EVE, FLOOR}
 
 
 class Case(NamedTuple):
@@ -103,23 +102,12 @@ def _peer(name: str, mongo: Engine, command: list[str], token: str) -> Server:
 
 
 def _start(name: str, mongo: Engine, token: str) -> Server:
-    python, floor = str(PEERS_PYTHON), str(_PEERS / "floor.py")
-    uvicorn = [
-        python,
-        "-m",
-        "uvicorn",
-        "--no-access-log",
-        "--log-level",
-        "warning",
-        "--timeout-keep-alive",
-        "60",
-        "--port",
-        "{port}",
-    ]
+    python = str(PEERS_PYTHON)
+    uvicorn = [python, "-m", "uvicorn", "--no-access-log", "--log-level", "warning"]
+    uvicorn += ["--timeout-keep-alive", "60", "--port", "{port}"]
     gunicorn = [python, "-m", "gunicorn", "-k", "gthread", "--threads", str(CONNECTIONS), "--keep-alive", "60"]
     commands = {
-        FLOOR: [python, floor],
-        FLOOR_UVLOOP: [python, floor, "uvloop"],
+        FLOOR: [python, str(_PEERS / "floor.py")],
         FASTIFY: ["node", str(_PEERS / "fastify.mjs")],
         FASTAPI: [*uvicorn, "--loop", "uvloop", "--http", "httptools", "fastapi_beanie:app"],
         EVE: [*gunicorn, "-b", "127.0.0.1:{port}", "eve_offset"],
@@ -132,19 +120,8 @@ def _start_before(mongo: Engine, folder: Path) -> tuple[Server, str]:
     database = f"{DATABASE}_before"
     server = service(mongo.url, ALL_CPUS, folder, **PATIENT, mongo_database=database)
     server.name = BEFORE
-    command = [
-        server.python,
-        "-m",
-        "service",
-        "token",
-        "create",
-        "--organization",
-        "1",
-        "--scope",
-        "read",
-        "--scope",
-        "write",
-    ]
+    command = [server.python, "-m", "service", "token", "create", "--organization", "1"]
+    command += ["--scope", "read", "--scope", "write"]
     made = subprocess.run(command, cwd=folder, env=server.environ, capture_output=True, text=True, check=True)
     return server, made.stdout.split()[-1]
 
@@ -172,13 +149,7 @@ def _check_page(server: Server, loaded: data.Loaded) -> None:
 
 
 def run(
-    items: int,
-    seconds: float,
-    repeats: int,
-    names: list[str],
-    cases: list[str],
-    before: Path | None = None,
-    save: str | None = None,
+    items: int, seconds: float, repeats: int, names: list[str], cases: list[str], before: Path | None = None
 ) -> None:
     """Measure, print the table and the ratios."""
     _check_peers(names)
@@ -204,8 +175,6 @@ def run(
     medians = {key: _median(runs) for key, runs in measured.rows.items() if runs}
     print(table(medians))
     print(ratios(medians))
-    if save:
-        Path(save).write_text(json.dumps([{"case": c, "server": s, **vars(r)} for (c, s), r in medians.items()]))
 
 
 class _Measured:

@@ -54,7 +54,7 @@ def crawls(items: int) -> None:
     """Print how crawls of groups with each setting compare with those of a plain group in the same turn."""
     print(describe())
     with engine() as mongo:
-        headers = {"Authorization": f"Bearer {data.load(mongo, _LOADED).token}"}
+        headers = data.load(mongo, _LOADED).headers
         server = service(mongo.url, **PATIENT)
         mongo.step_aside()
         try:

@@ -39,6 +39,10 @@ class Loaded:
     bson_bytes: float
     json_bytes: float
 
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
     def cursor(self, share: float) -> int:
         """Return the cursor after a share of the items."""
         return int(self.last_id * share)
@@ -79,7 +83,7 @@ async def _load(engine: Engine, items: int) -> Loaded:
             await store.outputs.write(group, list(map(await store.outputs.door(group), some)))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
-    token = await store.tokens.create(ORGANIZATION, ["read", "write", "state"], "bench")
+    token = await store.tokens.create(ORGANIZATION, ["read", "write", "delete", "state"], "bench")
     await store.close()
     outputs = engine.database["outputs"]
     mine = {"organization_id": ORGANIZATION, "group_id": GROUP}

@@ -64,7 +64,7 @@ def latency(items: int, seconds: float) -> None:
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
         proxy = DelayingProxy("127.0.0.1", _port(mongo))
-        headers = {"Authorization": f"Bearer {loaded.token}"}
+        headers = loaded.headers
         with proxy.run():
             server = service(through(mongo.url, proxy.port), ALL_CPUS, **PATIENT)
             try:

@@ -16,7 +16,7 @@ import orjson
 
 from scripts.bench import data
 from scripts.bench.load import percentile
-from scripts.bench.machine import ALL_CPUS, Engine, PeakMemory, Server, describe, engine, service
+from scripts.bench.machine import ALL_CPUS, PeakMemory, Server, describe, engine, service
 
 WRITERS = 8
 BATCH = 20
@@ -101,11 +101,6 @@ async def call(session: aiohttp.ClientSession, method: str, url: str, headers: d
         await asyncio.sleep(0.2)
 
 
-def _token(mongo: Engine, loaded: data.Loaded) -> dict[str, str]:
-    mongo.database["tokens"].update_many({}, {"$set": {"scopes": ["read", "write", "delete", "state"]}})
-    return {"Authorization": f"Bearer {loaded.token}"}
-
-
 def retention(items: int, seconds: float) -> None:
     """Measure writers before and while a retention run deletes all items that the group had."""
     print(describe())
@@ -115,7 +110,7 @@ def retention(items: int, seconds: float) -> None:
         mongo.database["outputs"].update_many(old, [{"$set": {"last_scraped_date": {"$toDate": _OLD}}}])
         server = service(mongo.url, ALL_CPUS)
         try:
-            asyncio.run(_retention(server, _token(mongo, loaded), items, seconds))
+            asyncio.run(_retention(server, loaded.headers, items, seconds))
         finally:
             server.stop()
 
@@ -146,12 +141,11 @@ def deletion(items: int, seconds: float) -> None:
     print(describe())
     with engine() as mongo:
         loaded = data.load(mongo, items)
-        headers = _token(mongo, loaded)
         server = service(mongo.url, ALL_CPUS, workers=2)
         try:
             with PeakMemory(server.tree) as memory:
                 before = memory.mb
-                asyncio.run(_deletion(server, headers, seconds))
+                asyncio.run(_deletion(server, loaded.headers, seconds))
             print(f"memory of the service: {before:.0f} MB before, {memory.mb:.0f} MB at most")
         finally:
             server.stop()

@@ -1,15 +1,12 @@
-"""The floor: aiohttp, Motor and orjson, nothing checked. `floor.py [uvloop]`."""
+"""The floor: aiohttp, Motor and orjson, nothing checked."""
 
 import asyncio
 import os
-import sys
-import uuid
 from typing import Any
 
 import orjson
 from aiohttp import web
 from motor.motor_asyncio import AsyncIOMotorClient
-from pymongo import ReturnDocument, WriteConcern
 
 PROJECTION = {
     "_id": 0,
@@ -30,29 +27,11 @@ async def get(request: web.Request) -> web.Response:
     return web.Response(body=orjson.dumps({"items": items}, default=str), content_type="application/json")
 
 
-async def post(request: web.Request) -> web.Response:
-    items, group_id = orjson.loads(await request.read()), request.match_info["group_id"]
-    counter = await request.app["counters"].find_one_and_update(
-        {"_id": group_id}, {"$inc": {"next": len(items)}}, upsert=True, return_document=ReturnDocument.AFTER
-    )
-    for number, item in enumerate(items, counter["next"] - len(items)):
-        tags = item["tags"]
-        item |= {"organization_id": 1, "group_id": group_id, "id": number, "key_hash": uuid.uuid4().hex}
-        item |= {"output_id": uuid.uuid4().hex, "country": tags["country"], "region": tags["region"]}
-    await request.app["ingest"].insert_many(items, ordered=False)
-    return web.Response(body=orjson.dumps({"created": len(items)}), content_type="application/json")
-
-
 async def serve() -> None:
     client: AsyncIOMotorClient[dict[str, Any]] = AsyncIOMotorClient(os.environ["MONGO_URL"])
-    database = client[os.environ["MONGO_DATABASE"]]
-    app = web.Application(client_max_size=16 * 1024 * 1024)
-    majority = WriteConcern("majority")
-    app["outputs"] = database["outputs"]
-    app["ingest"] = database.get_collection(os.environ["INGEST"], write_concern=majority)
-    app["counters"] = database.get_collection("counters_floor", write_concern=majority)
+    app = web.Application()
+    app["outputs"] = client[os.environ["MONGO_DATABASE"]]["outputs"]
     app.router.add_get("/v1/outputs/{group_id}", get)
-    app.router.add_post("/v1/outputs/{group_id}", post)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", int(os.environ["PORT"])).start()
@@ -60,9 +39,4 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    if "uvloop" in sys.argv:
-        import uvloop
-
-        uvloop.run(serve())
-    else:
-        asyncio.run(serve())
+    asyncio.run(serve())
