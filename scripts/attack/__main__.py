@@ -1,7 +1,7 @@
-"""Attack a service on this machine and print how it reacted: `python -m scripts.attack`.
+"""Attack a service and print how it reacted: `python -m scripts.attack`.
 
-Starts a service and a database of its own, unless `--pid` names a running one. With `--minutes` the attacks
-continue in turn for that long while another tenant reads and writes; its response times are compared with those before.
+Starts a service and a database of its own. With `--minutes` the attacks continue in turn for that long while another
+tenant reads and writes; its response times are compared with those before.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from scripts.attack.catalogue import ATTACKS
 from scripts.attack.tenant import Tenant, Times
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, Engine, engine, service
+from service.store import SCOPES
 from tests.support.processes import make_token
 
 GROUPS = 200_000
-SCOPES = ("read", "write", "delete", "state")
+_MAX_STALL_SECONDS, _MAX_GROWTH = 0.1, 150 * 2**20
 # Of the other tenant, without attacks.
 _UNDISTURBED_SECONDS = 30.0
 
@@ -45,7 +46,7 @@ async def attack_once(options: argparse.Namespace) -> int:
             await attack(target)
             assert target.probe is not None
             stall, growth = target.probe.stall, target.probe.growth
-            failed |= stall > options.max_stall or growth > options.max_growth * 2**20
+            failed |= stall > _MAX_STALL_SECONDS or growth > _MAX_GROWTH
             print(f"{name:<5} {stall * 1000:>5.0f} ms {growth / 2**20:>5.0f} MB  {title}; {target.facts}", flush=True)
     return int(failed)
 
@@ -130,19 +131,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.attack", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which attacks, of {', '.join(ATTACKS)}; all if none is given")
     parser.add_argument("--minutes", type=float, help="attack for so long while another tenant works")
-    parser.add_argument("--url", default="http://127.0.0.1:8080", help="address of the service, on this machine")
-    parser.add_argument("--pid", type=int, help="process of the service; without it one is started")
-    parser.add_argument("--token", help="of the tenant that attacks: read, write, delete")
-    parser.add_argument("--other-token", help="of another tenant: read, write")
     parser.add_argument("--scale", type=float, default=1.0, help="1: the sizes that were found to work once")
-    parser.add_argument("--max-stall", type=float, default=0.1, help="seconds")
-    parser.add_argument("--max-growth", type=float, default=150, help="MB")
     options = parser.parse_args()
     if unknown := set(options.names) - set(ATTACKS):
         parser.error(f"unknown attacks: {', '.join(sorted(unknown))}")
     attack = attack_for_minutes if options.minutes else attack_once
-    if options.pid is not None:
-        return asyncio.run(attack(options))
     with _started(options):
         return asyncio.run(attack(options))
 

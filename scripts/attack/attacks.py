@@ -261,7 +261,7 @@ async def reviews(target: Target) -> None:
         target.facts["status"] = await target.attacker.get("/v1/reviews/many")
 
 
-@attack("6b", "listing all groups, 200,000 where the script has started the service")
+@attack("6b", "listing 200,000 groups")
 async def groups(target: Target) -> None:
     async with target.measured():
         target.facts["statuses"] = [await target.attacker.get(f"/v1/groups{query}") for query in ("", "?limit=1000")]

@@ -15,7 +15,7 @@ from tests.support.processes import ServiceProcess, make_token
 # The probe comes late itself where others compete for the cores.
 pytestmark = pytest.mark.alone
 
-# `python -m scripts.attack --all` runs them in full size.
+# `python -m scripts.attack` runs them in full size.
 SCALE = 0.1
 MAX_STALL, MAX_GROWTH = 0.1, 100 * 2**20
 ATTACKER, OTHER = 8_000_000_201, 8_000_000_202
