@@ -1,6 +1,6 @@
 """Mixed load on a real service for some minutes: are memory, threads and file descriptors flat at its end?
 
-    python scripts/soak.py --minutes 15
+    python -m scripts.soak --minutes 15
 
 Starts the service as the command line does, on a database of its own in a temporary folder. Prints a line per
 minute, then the verdict, and exits with 0 if all three are flat. The numbers of records stay the same after the
@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,15 +24,12 @@ from typing import Any
 
 import aiohttp
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from scripts.processes import free_port
 from service.runtime.local_mongo import local_mongo
-from service.settings import Settings
-from service.store import Store
+from tests.support.processes import ServiceProcess, make_token, run_command
 
 GROUPS = 10
 KEYS = 500  # per group
+RATE = 50  # requests per second
 # Flat: the mean of the last quarter exceeds that of the second by no more than this.
 MOST_MEMORY = 1.05
 MOST_HANDLES = 5
@@ -50,8 +46,8 @@ def item(number: int) -> dict[str, Any]:
 
 
 class Soak:
-    def __init__(self, url: str, token: str, rate: float) -> None:
-        self.url, self.headers, self.rate = url, {"Authorization": f"Bearer {token}"}, rate
+    def __init__(self, url: str, token: str) -> None:
+        self.url, self.headers = url, {"Authorization": f"Bearer {token}"}
         self.outcomes: collections.Counter[str] = collections.Counter()
         self._cursors = [0] * GROUPS
 
@@ -82,7 +78,7 @@ class Soak:
                 under_way.add(task)
                 task.add_done_callback(under_way.discard)
                 turn += 1
-                await asyncio.sleep(1 / self.rate)
+                await asyncio.sleep(1 / RATE)
                 while len(under_way) > 100:  # the machine has other things to do
                     await asyncio.sleep(0.1)
             await asyncio.gather(*under_way)
@@ -182,54 +178,25 @@ def measure(pid: int) -> tuple[float, int, int]:
     return int(status["VmRSS"].split()[0]) / 1024, int(status["Threads"]), len(os.listdir(f"/proc/{pid}/fd"))
 
 
-async def soak(minutes: float, rate: float, folder: Path) -> bool:
-    with contextlib.ExitStack() as stack:
-        mongo = await asyncio.to_thread(stack.enter_context, local_mongo(folder))
-        store = Store.connect(Settings(), mongo.url)
-        token = await store.tokens.create(1, ["read", "write", "state"])
-        await store.close()
-        port = free_port()
-        log = stack.enter_context((folder / "service.log").open("ab"))
-        environ = {**os.environ, "MONGO_URL": mongo.url, "PORT": str(port), "LOG_LEVEL": "WARNING"}
-        key = subprocess.run([sys.executable, "-m", "service", "secrets", "new-key"], capture_output=True, text=True)
-        environ["SECRET_KEYS"] = key.stdout.strip()
-        service = subprocess.Popen([sys.executable, "-m", "service", "serve"], env=environ, stdout=log, stderr=log)
-        stack.callback(service.wait, 40)
-        stack.callback(service.terminate)
-        url = f"http://127.0.0.1:{port}"
-        await until_ready(url)
-        load = Soak(url, token, rate)
-        running = asyncio.create_task(load.run(minutes * 60))
-        started, rows = time.monotonic(), []
-        print(f"{'minute':>6} {'memory':>9} {'threads':>8} {'files':>6} {'requests':>9}")
-        next_line = 0.0
-        while not running.done():
-            rows.append(measure(service.pid))
-            if time.monotonic() - started >= next_line:
-                memory, threads, files = rows[-1]
-                print(
-                    f"{next_line / 60:6.1f} {memory:6.1f} MB {threads:8} {files:6} {load.outcomes.total():9}",
-                    flush=True,
-                )
-                next_line += 60
-            await asyncio.sleep(2)
-        await running
-        assert service.poll() is None, "the service has ended"
+async def soak(service: ServiceProcess, token: str, minutes: float) -> bool:
+    load = Soak(service.url, token)
+    running = asyncio.create_task(load.run(minutes * 60))
+    started, rows = time.monotonic(), []
+    print(f"{'minute':>6} {'memory':>9} {'threads':>8} {'files':>6} {'requests':>9}")
+    next_line = 0.0
+    while not running.done():
+        rows.append(measure(service.process.pid))
+        if time.monotonic() - started >= next_line:
+            memory, threads, files = rows[-1]
+            print(f"{next_line / 60:6.1f} {memory:6.1f} MB {threads:8} {files:6} {load.outcomes.total():9}", flush=True)
+            next_line += 60
+        await asyncio.sleep(2)
+    await running
+    assert service.process.poll() is None, "the service has ended"
     print("\noutcomes:")
     for outcome, count in sorted(load.outcomes.items()):
         print(f"  {outcome:<32} {count}")
     return verdict(rows)
-
-
-async def until_ready(url: str) -> None:
-    async with aiohttp.ClientSession(url) as session:
-        for _ in range(600):
-            with contextlib.suppress(aiohttp.ClientError):
-                async with session.get("/readyz") as response:
-                    if response.status == 200:
-                        return
-            await asyncio.sleep(0.1)
-    raise SystemExit("the service does not start")
 
 
 def verdict(rows: list[tuple[float, int, int]]) -> bool:
@@ -250,10 +217,12 @@ def verdict(rows: list[tuple[float, int, int]]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=15)
-    parser.add_argument("--rate", type=float, default=50, help="requests a second")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        return 0 if asyncio.run(soak(options.minutes, options.rate, Path(folder))) else 1
+    with tempfile.TemporaryDirectory(prefix="soak-") as folder, local_mongo(Path(folder)) as mongo:
+        token, key = make_token(mongo.url, 1), run_command(mongo.url, "secrets", "new-key").stdout.strip()
+        with ServiceProcess(mongo.url, secret_keys=key) as service:
+            service.wait_until_ready()
+            return 0 if asyncio.run(soak(service, token, options.minutes)) else 1
 
 
 if __name__ == "__main__":
