@@ -25,7 +25,7 @@ import urllib.request
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ from pymongo import MongoClient
 
 from scripts.processes import die_with_parent, free_port
 from scripts.replica_set import ReplicaSet
-from tests.support.processes import make_token
+from tests.e2e.serving import Site
+from tests.support.processes import ServiceProcess, make_token
 
 RULES = Path(__file__).resolve().parents[1] / "docker/monitoring/rules.yaml"
 DATABASE = "alerts"
@@ -43,7 +44,7 @@ _SCRAPE_SECONDS = 2
 _SECONDS_PER_MINUTE = 2
 _MAX_SECONDS = 180.0
 _COOKIES, _BODIES = "/v1/cookies", 10
-_SETTINGS = {"WEBHOOK_PRIVATE": "true", "MAX_RECEIVING": str(_BODIES), "RECEIVE_TIMEOUT": "120"}
+_SETTINGS: dict[str, Any] = {"webhook_private": "true", "max_receiving": _BODIES, "receive_timeout": 120}
 # Server codes: the first means a defect of the service (500), the others a database in trouble (503). None of
 # them makes the driver look for another primary.
 _BAD_VALUE, _TIME_EXPIRED, _NO_SPACE = 2, 50, 14031
@@ -54,31 +55,12 @@ def shortened(rules: str) -> str:
     return re.sub(r"(for: |\[)(\d+)m\b", lambda found: f"{found[1]}{int(found[2]) * _SECONDS_PER_MINUTE}s", rules)
 
 
-class Service:
-    """A service on a port of its own that can be started again."""
+class Service(ServiceProcess):
+    """A service on a port that it can be started on again."""
 
-    def __init__(self, mongo_url: str, workers: int) -> None:
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        environ = {"MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE, "WORKERS": str(workers), "PORT": str(self.port)}
-        self._environ = {**os.environ, **_SETTINGS, **environ}
-        self.start()
-
-    def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "service", "serve"],
-            env=self._environ,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,  # hundreds of errors per second, which are intended
-            preexec_fn=die_with_parent,
-            start_new_session=True,
-        )
-        wait_until(self._is_ready, f"{self.url} is not ready")
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGCONT)
-        self.process.terminate()
-        self.process.wait(60)
+    def __init__(self, mongo_url: str, workers: int, port: int = 0) -> None:
+        super().__init__(mongo_url, mongo_database=DATABASE, workers=workers, port=port or free_port(), **_SETTINGS)
+        self.wait_until_ready()
 
     def workers(self) -> list[int]:
         """Return the processes below the supervisor."""
@@ -97,11 +79,6 @@ class Service:
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers), timeout=30) as response:
             response.read()
 
-    def _is_ready(self) -> bool:
-        with suppress(OSError), urllib.request.urlopen(f"{self.url}/readyz", timeout=5):
-            return True
-        return False
-
 
 class Lab:
     """The processes, and the conditions that can be caused in them."""
@@ -111,8 +88,8 @@ class Lab:
         self.mongod = self.mongo.members[0]
         self.tokens = [make_token(self.mongo.url, organization, database=DATABASE) for organization in (1, 2)]
         self.one, self.two = Service(self.mongo.url, 1), Service(self.mongo.url, 2)
-        for service in (self.one, self.two):
-            stack.callback(service.stop)
+        stack.callback(self.one.__exit__)
+        stack.callback(lambda: self.two.__exit__())  # which may be another one by then
         self.prometheus = _start_prometheus(stack, [self.one.port, self.two.port])
         wait_until(lambda: self.firing() is not None, "Prometheus does not respond")
 
@@ -127,9 +104,10 @@ class Lab:
 
     @contextmanager
     def stopped_service(self) -> Iterator[None]:
-        self.two.stop()
+        with self.two:
+            pass
         yield
-        self.two.start()
+        self.two = Service(self.mongo.url, 2, self.two.port)
 
     @contextmanager
     def frozen_database(self) -> Iterator[None]:
@@ -174,16 +152,16 @@ class Lab:
     @contextmanager
     def failing_upkeep(self) -> Iterator[None]:
         """Kill a writer in the middle of a batch, while nobody else can do the upkeep."""
-        writer, token = Service(self.mongo.url, 1), self.tokens[0]
+        token = self.tokens[0]
         self.one.call(token, "/v1/outputs/late", [_item(0)])
         writes = ["bulkWrite", "insert", "update", "findAndModify"]
         with (
+            Service(self.mongo.url, 1) as writer,
             self.fail_point(writes, namespace=f"{DATABASE}.outputs", blockConnection=True, blockTimeMS=10_000),
             repeating(lambda: writer.call(token, "/v1/outputs/stuck", [_item(1)]), threads=1),
         ):
             wait_until(lambda: self.one.metric("sds_batches_in_flight") >= 1, "no batch is in flight")
-            writer.process.kill()
-            writer.process.wait()
+            writer.kill()
         with self.fail_point(["listIndexes", "createIndexes"], errorCode=_NO_SPACE):
             before = self.one.metric("sds_upkeep_failures_total")
             wait_until(lambda: self.one.metric("sds_upkeep_failures_total") > before + 2, "the upkeep does not fail")
@@ -203,23 +181,22 @@ class Lab:
     @contextmanager
     def failing_receiver(self) -> Iterator[None]:
         """Refuse the messages of a webhook; accept them afterwards."""
-        with ExitStack() as stack:
-            receiver = ThreadingHTTPServer(("127.0.0.1", 0), _Receiver)
-            stack.callback(receiver.shutdown)
-            threading.Thread(target=receiver.serve_forever, daemon=True).start()
-            webhook = {"url": f"http://127.0.0.1:{receiver.server_port}/hook", "events": ["group.changed"]}
+        status, numbers = 500, iter(range(1_000_000))
+
+        def respond(_: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+            handler.rfile.read(int(handler.headers["Content-Length"]))
+            return status, {}, b""
+
+        def write() -> None:
+            number = next(numbers)
+            self.one.call(self.tokens[0], f"/v1/outputs/told-{number % 20}", [_item(number)])
+            time.sleep(1)
+
+        with Site(respond) as receiver, repeating(write, threads=1):
+            webhook = {"url": f"{receiver.url}/hook", "events": ["group.changed"]}
             self.one.call(self.tokens[0], "/v1/webhooks", webhook)
-            numbers = iter(range(1_000_000))
-
-            def write() -> None:
-                number = next(numbers)
-                self.one.call(self.tokens[0], f"/v1/outputs/told-{number % 20}", [_item(number)])
-                time.sleep(1)
-
-            _Receiver.status = 500
-            stack.enter_context(repeating(write, threads=1))
             yield
-            _Receiver.status = 204
+            status = 204
             # Messages must be delivered for the share of failures to sink.
             wait_until(lambda: "WebhooksFail" not in (self.firing() or ()), "WebhooksFail still fires")
 
@@ -230,19 +207,6 @@ class Lab:
             yield
         finally:
             self.mongod.fail_point("failCommand", "off")
-
-
-class _Receiver(BaseHTTPRequestHandler):
-    status = 204
-
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(self.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_: Any) -> None:
-        """Print nothing."""
 
 
 Condition = Callable[[Lab], AbstractContextManager[None]]
@@ -297,6 +261,7 @@ def main() -> int:
     """Fire the alerts that are named, or all; return 1 if one did not fire or clear."""
     names = [rule["alert"] for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     chosen = sys.argv[1:] or names
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that what was started is stopped
     failed = False
     for name in sorted({*chosen} - {alert for alerts, _ in CASES for alert in alerts}):
         failed = True

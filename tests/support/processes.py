@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from unittest.mock import patch
 
 from service.cli import main
@@ -179,7 +179,7 @@ class ServiceProcess:
         self.process.kill()
         self.process.wait()
 
-    def __enter__(self) -> ServiceProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
