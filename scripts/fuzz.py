@@ -22,9 +22,7 @@ _WARNINGS = (
 )
 
 
-def fuzz(
-    mongo_url: str, examples: int, *options: str, timeout: float | None = None
-) -> subprocess.CompletedProcess[str]:
+def fuzz(mongo_url: str, examples: int) -> subprocess.CompletedProcess[str]:
     """Run schemathesis with all checks and a fixed seed against a service of its own; return what it said."""
     with ServiceProcess(mongo_url) as service:
         service.wait_until_ready()
@@ -38,12 +36,11 @@ def fuzz(
                 # Not expressible in the document: integers of 64 bits inside `data`, the paths of `fields`, ports.
                 *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
                 *("--warnings", ",".join(_WARNINGS)),
-                *("--phases", "examples,coverage,fuzzing", "--no-color", *options),
+                *("--phases", "examples,coverage,fuzzing", "--no-color"),
             ],
             env={**os.environ, "SCHEMATHESIS_HOOKS": "scripts.fuzz_hooks"},
             capture_output=True,
             text=True,
-            timeout=timeout,
         )
 
 

@@ -79,11 +79,10 @@ class ReplicaSet:
     Every wait is bounded and raises ReplicaSetError.
     """
 
-    def __init__(self, nodes: int = 3, *, test_commands: bool = True, cache_gb: float = 0.25) -> None:
+    def __init__(self, nodes: int, *, test_commands: bool = True) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="replica-set-"))
         self.members = [Member(number, self._folder) for number in range(nodes)]
         self._parameters = {"enableTestCommands": int(test_commands), "diagnosticDataCollectionEnabled": "false"}
-        self._cache_gb = cache_gb
         self._proxy: subprocess.Popen[bytes] | None = None
 
     @property
@@ -144,9 +143,8 @@ class ReplicaSet:
         member.process.send_signal(signal.SIGCONT)
         member.is_frozen = False
 
-    def step_down(self, member: Member | None = None, seconds: int = 10) -> None:
+    def step_down(self, member: Member, seconds: int = 10) -> None:
         """Make the primary a secondary that does not stand for election for some seconds."""
-        member = member or self.wait_for_primary()
         with suppress(OperationFailure):  # not primary any more: what was wanted
             member.command("replSetStepDown", seconds, secondaryCatchUpPeriodSecs=2, force=True)
 
@@ -160,9 +158,9 @@ class ReplicaSet:
         member.is_cut_off = False
         self._set_cut()
 
-    def never_primary(self, member: Member, seconds: int = 120) -> None:
-        """Keep a member from standing for election (`replSetFreeze`)."""
-        member.command("replSetFreeze", seconds)
+    def never_primary(self, member: Member) -> None:
+        """Keep a member from standing for election for two minutes."""
+        member.command("replSetFreeze", 120)
 
     # -- waiting ------------------------------------------------------------------------------
 
@@ -225,7 +223,7 @@ class ReplicaSet:
         member.folder.mkdir(exist_ok=True)
         command = [find_program().path, "--replSet", NAME, "--port", str(member.port), "--dbpath", str(member.folder)]
         command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--networkMessageCompressors", "disabled"]
-        command += ["--wiredTigerCacheSizeGB", str(self._cache_gb), "--oplogSize", "2048"]
+        command += ["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "2048"]
         command += ["--logpath", str(member.folder / "log"), "--logappend"]
         for name, value in self._parameters.items():
             command += ["--setParameter", f"{name}={value}"]
