@@ -35,6 +35,7 @@ from pymongo import MongoClient
 from scripts.processes import die_with_parent, free_port
 from scripts.replica_set import ReplicaSet
 from tests.e2e.serving import Site
+from tests.support.api import make_output
 from tests.support.processes import ServiceProcess, make_token
 
 RULES = Path(__file__).resolve().parents[1] / "docker/monitoring/rules.yaml"
@@ -153,12 +154,12 @@ class Lab:
     def failing_upkeep(self) -> Iterator[None]:
         """Kill a writer in the middle of a batch, while nobody else can do the upkeep."""
         token = self.tokens[0]
-        self.one.call(token, "/v1/outputs/late", [_item(0)])
+        self.one.call(token, "/v1/outputs/late", [make_output(0)])
         writes = ["bulkWrite", "insert", "update", "findAndModify"]
         with (
             Service(self.mongo.url, 1) as writer,
             self.fail_point(writes, namespace=f"{DATABASE}.outputs", blockConnection=True, blockTimeMS=10_000),
-            repeating(lambda: writer.call(token, "/v1/outputs/stuck", [_item(1)]), threads=1),
+            repeating(lambda: writer.call(token, "/v1/outputs/stuck", [make_output(1)]), threads=1),
         ):
             wait_until(lambda: self.one.metric("sds_batches_in_flight") >= 1, "no batch is in flight")
             writer.kill()
@@ -189,7 +190,7 @@ class Lab:
 
         def write() -> None:
             number = next(numbers)
-            self.one.call(self.tokens[0], f"/v1/outputs/told-{number % 20}", [_item(number)])
+            self.one.call(self.tokens[0], f"/v1/outputs/told-{number % 20}", [make_output(number)])
             time.sleep(1)
 
         with Site(respond) as receiver, repeating(write, threads=1):
@@ -310,10 +311,6 @@ def repeating(work: Callable[[], None], threads: int) -> Iterator[None]:
         stop.set()
         for thread in running:
             thread.join(30)
-
-
-def _item(number: int) -> dict[str, Any]:
-    return {"source_url": f"https://shop.example/{number}", "root_job_id": "j", "data": {"number": number}}
 
 
 def _start_prometheus(stack: ExitStack, ports: list[int]) -> str:

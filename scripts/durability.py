@@ -18,18 +18,10 @@ from typing import Any
 
 from sds_client import Client
 from service.runtime.local_mongo import LocalMongo, local_mongo
+from tests.support.api import make_output
 from tests.support.processes import ServiceProcess, make_token
 
 GROUP_SIZE = 20  # writes per group, so that each check reads little
-
-
-def item(number: int) -> dict[str, Any]:
-    return {
-        "source_url": f"https://shop.example/p/{number}",
-        "data": {"number": number},
-        "root_job_id": "job",
-        "key_hash": str(number),
-    }
 
 
 def ids(items: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -53,7 +45,7 @@ def measure(times: int) -> int:
             responses: list[dict[str, Any]] = []
             for number in range(times):
                 group = f"durability-{number // GROUP_SIZE}"
-                client.push(group, [item(number)], on_batch=lambda _, response: responses.append(response))
+                client.push(group, [make_output(number)], on_batch=lambda _, response: responses.append(response))
                 os.kill(mongo.pid, signal.SIGKILL)
                 database.close()
                 mongo = start()  # on the port it had before

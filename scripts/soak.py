@@ -25,6 +25,7 @@ from typing import Any
 import aiohttp
 
 from service.runtime.local_mongo import local_mongo
+from tests.support.api import make_output
 from tests.support.processes import ServiceProcess, make_token, run_command
 
 GROUPS = 10
@@ -36,13 +37,8 @@ MOST_HANDLES = 5
 
 
 def item(number: int) -> dict[str, Any]:
-    return {
-        "source_url": f"https://shop.example/p/{number}",
-        "data": {"title": f"Lamp {number}", "price": random.random(), "text": "x" * 500},
-        "root_job_id": f"job-{number % 5}",
-        "key_hash": f"key-{number}",
-        "tags": {"country": "Germany"},
-    }
+    data = {"title": f"Lamp {number}", "price": random.random(), "text": "x" * 500}
+    return make_output(number, data=data, root_job_id=f"job-{number % 5}")
 
 
 class Soak:
