@@ -1,1 +1,0 @@
-"""Measurements: `python -m scripts.bench --help`."""
