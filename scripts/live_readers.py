@@ -106,12 +106,8 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1, help="WORKERS of the service")
     options = parser.parse_args()
-    with engine() as mongo:
-        server = service(mongo.url, ALL_CPUS, workers=options.workers)
-        try:
-            asyncio.run(_measure(server.url, make_token(mongo.url, 1, database=DATABASE), options))
-        finally:
-            server.stop()
+    with engine() as mongo, service(mongo.url, ALL_CPUS, workers=options.workers) as server:
+        asyncio.run(_measure(server.url, make_token(mongo.url, 1, database=DATABASE), options))
     return 0
 
 

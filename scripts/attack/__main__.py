@@ -99,16 +99,12 @@ def _target(session: aiohttp.ClientSession, options: argparse.Namespace) -> Targ
 @contextmanager
 def _started(options: argparse.Namespace) -> Iterator[None]:
     """Start a service for the attacks; the one who attacks has very many groups."""
-    with engine() as mongo:
-        server = service(mongo.url, ALL_CPUS)
-        try:
-            options.url, options.pid = server.url, server.tree.pid
-            tokens = (make_token(mongo.url, organization, *SCOPES, database=DATABASE) for organization in (1, 2))
-            options.token, options.other_token = tokens
-            _make_groups(mongo, int(GROUPS * options.scale))
-            yield
-        finally:
-            server.stop()
+    with engine() as mongo, service(mongo.url, ALL_CPUS) as server:
+        options.url, options.pid = server.url, server.tree.pid
+        tokens = (make_token(mongo.url, organization, *SCOPES, database=DATABASE) for organization in (1, 2))
+        options.token, options.other_token = tokens
+        _make_groups(mongo, int(GROUPS * options.scale))
+        yield
 
 
 def _make_groups(mongo: Engine, count: int) -> None:

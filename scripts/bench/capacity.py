@@ -32,11 +32,8 @@ def capacity(items: int, readers: int) -> None:
         for name, size in sorted(stats["indexSizes"].items(), key=lambda pair: -pair[1]):
             print(f"| index `{name}` | {size / count:,.0f} |")
         print(f"| all indexes | {stats['totalIndexSize'] / count:,.0f} |", flush=True)
-        server = service(mongo.url, ALL_CPUS, **PATIENT)
-        try:
+        with service(mongo.url, ALL_CPUS, **PATIENT) as server:
             asyncio.run(_waiting(server, loaded.token, readers))
-        finally:
-            server.stop()
 
 
 async def _waiting(server: Server, token: str, readers: int) -> None:

@@ -45,9 +45,8 @@ def deep(items: int) -> None:
             "region": {"region": "DE-BE"},
             "country": {"country": "Germany"},
         }
-        server = service(mongo.url, **PATIENT)
-        mongo.step_aside()
-        try:
+        with service(mongo.url, **PATIENT) as server:
+            mongo.step_aside()
             for limit in (10, 100):
                 print(
                     f"\n| {limit} items a page | start, p50 ms | at {share:.0%}, p50 ms | ratio |\n|---|---:|---:|---:|"
@@ -59,8 +58,6 @@ def deep(items: int) -> None:
                 for name in start:
                     first, last = _alternate(server, loaded.headers, [start[name], deep_[name]], 400, limit)
                     print(f"| {name} | {first:.2f} | {last:.2f} | {last / first:.2f} |", flush=True)
-        finally:
-            server.stop()
 
 
 def _alternate(server: Server, headers: dict[str, str], paths: list[str], rounds: int, limit: int) -> list[float]:
@@ -90,8 +87,7 @@ def compression(items: int) -> None:
     with engine() as mongo:
         loaded = data.load(mongo, items)
         mongo.step_aside()
-        server = service(mongo.url, **PATIENT)
-        try:
+        with service(mongo.url, **PATIENT) as server:
             cases = {
                 "page of 1000": _outputs(limit=1000),
                 "NDJSON of 1000": _outputs(limit=1000).replace("?", "/export?format=ndjson&"),
@@ -116,8 +112,6 @@ def compression(items: int) -> None:
                     f"| {name} | {sizes[0]:.2f} | {sizes[1]:.2f} | {cpus[0]:.1f} | {cpus[1]:.1f} | {cost:.1f} |",
                     flush=True,
                 )
-        finally:
-            server.stop()
 
 
 # -- workers ---------------------------------------------------------------------------------------
@@ -133,8 +127,7 @@ def workers(items: int, seconds: float) -> None:
         print("|---:|---:|---:|---:|---:|---:|---:|---:|")
         for limit in (10, 100, 1000):
             for count in counts:
-                server = service(mongo.url, ALL_CPUS, workers=count, **PATIENT)
-                try:
+                with service(mongo.url, ALL_CPUS, workers=count, **PATIENT) as server:
                     path = _outputs(limit=limit, cursor=loaded.cursor(0.75))
                     what = load.Requests(server.url + path, loaded.headers, connections=32)
                     rate = load.send(what, 96).rate
@@ -143,8 +136,6 @@ def workers(items: int, seconds: float) -> None:
                         result = load.send(what, int(rate * seconds))
                         used = (server.tree.cpu_seconds() - before) / result.seconds
                         database = (mongo.tree.cpu_seconds() - database) / result.seconds
-                finally:
-                    server.stop()
                 print(
                     f"| {limit} | {count} | {result.rate:,.0f} | {result.rate * limit:,.0f} | {result.p99:.0f} "
                     f"| {used:.2f} | {database:.2f} | {memory.mb:.0f} |",
@@ -161,8 +152,7 @@ def fair(items: int, seconds: float) -> None:
     with engine() as mongo:
         loaded = data.load(mongo, items)
         mongo.step_aside()
-        server = service(mongo.url, **PATIENT)
-        try:
+        with service(mongo.url, **PATIENT) as server:
             print(
                 "\n| while | requests/s | /healthz p50 ms | p99 ms | max ms | peak MB |\n|---|---:|---:|---:|---:|---:|"
             )
@@ -177,16 +167,13 @@ def fair(items: int, seconds: float) -> None:
                     else:
                         time.sleep(seconds / 2)
                 _print_row(name, rate, probe, memory)
-        finally:
-            server.stop()
         for name, at_once, turns, body in (
             ("40 bodies of 9 MB", 40, 1, partial(make_body, size=9_000_000)),
             # As many bytes, records and values as are allowed.
             ("2 bodies of 16 MB", 2, 4, partial(make_body, size=16_500_000, values_each=330, text="x" * 40)),
         ):
             bodies = [[body(turn * at_once + n) for n in range(at_once)] for turn in range(turns)]
-            server = service(mongo.url, ALL_CPUS)  # with the limits that it has by default
-            try:
+            with service(mongo.url, ALL_CPUS) as server:  # with the limits that it has by default
                 with PeakMemory(server.tree) as memory, _Probe(server) as probe:
                     began = time.perf_counter()
                     for some in bodies:
@@ -196,8 +183,6 @@ def fair(items: int, seconds: float) -> None:
                         sending.join()
                     rate = at_once * turns / (time.perf_counter() - began)
                 _print_row(name, rate, probe, memory)
-            finally:
-                server.stop()
 
 
 def _print_row(name: str, rate: float, probe: _Probe, memory: PeakMemory) -> None:
@@ -254,8 +239,7 @@ def overload(items: int, seconds: float) -> None:
     with engine() as mongo:
         loaded = data.load(mongo, items)
         mongo.step_aside()
-        server = service(mongo.url)
-        try:
+        with service(mongo.url) as server:
             url = server.url + _outputs(limit=100, cursor=loaded.cursor(0.5))
             what = load.Requests(url, loaded.headers, connections=16)
             load.send(what, 64)
@@ -276,8 +260,6 @@ def overload(items: int, seconds: float) -> None:
                     f"| {len(done[503])} | {others} | {p50:.0f} | {p99:.0f} | {max(accepted) * 1000:.0f} |",
                     flush=True,
                 )
-        finally:
-            server.stop()
 
 
 # The queue needs this long to fill; what is completed is counted from then on.

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -155,23 +156,19 @@ def run(
     _check_peers(names)
     print(describe())
     print(f"load from wrk, {repeats} runs of {seconds:g} s each, no access logs")
-    with engine() as mongo:
+    with engine() as mongo, ExitStack() as stack:
         loaded = data.load(mongo, items)
         print(f"{items:,} items of {loaded.bson_bytes:,.0f} bytes BSON, {loaded.json_bytes:,.0f} bytes JSON on average")
-        servers = [_start(name, mongo, loaded.token) for name in names]
+        servers = [stack.enter_context(_start(name, mongo, loaded.token)) for name in names]
         tokens = {server.name: loaded.token for server in servers}
-        try:
-            for server in servers:
-                _check_page(server, loaded)
-            if before is not None:
-                old, tokens[BEFORE] = _start_before(mongo, before)
-                servers.append(old)
-            measured = _Measured(mongo, servers, tokens, loaded, seconds)
-            for turn in range(repeats):
-                measured.turn(turn, cases)
-        finally:
-            for server in servers:
-                server.stop()
+        for server in servers:
+            _check_page(server, loaded)
+        if before is not None:
+            old, tokens[BEFORE] = _start_before(mongo, before)
+            servers.append(stack.enter_context(old))
+        measured = _Measured(mongo, servers, tokens, loaded, seconds)
+        for turn in range(repeats):
+            measured.turn(turn, cases)
     medians = {key: _median(runs) for key, runs in measured.rows.items() if runs}
     print(table(medians))
     print(ratios(medians))

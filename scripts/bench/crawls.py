@@ -55,12 +55,9 @@ def crawls(items: int) -> None:
     print(describe())
     with engine() as mongo:
         headers = data.load(mongo, _LOADED).headers
-        server = service(mongo.url, **PATIENT)
-        mongo.step_aside()
-        try:
+        with service(mongo.url, **PATIENT) as server:
+            mongo.step_aside()
             turns = [_turn(mongo, server, headers, items, number) for number in range(TURNS)]
-        finally:
-            server.stop()
     print(f"\n{items:,} items per crawl, {_BATCH} per request, {_CONNECTIONS} connections, medians of {TURNS} turns")
     print("| crawl | group | items/s | service CPU | mongod CPU | finishing |\n|---|---|---:|---:|---:|---:|")
     for name in CRAWLS:

@@ -37,25 +37,21 @@ def latency(items: int, seconds: float) -> None:
     with engine() as mongo, load.template_file(data.templates(1000)) as templates:
         loaded = data.load(mongo, items)
         headers = loaded.headers
-        with delaying_proxy(mongo.url) as proxy:
-            server = service(proxy.url, ALL_CPUS, **PATIENT)
-            try:
-                ingest = f"{server.url}/v1/outputs/far"
-                page = f"{server.url}/v1/outputs/{data.GROUP}?limit=10&cursor={loaded.cursor(0.5)}"
-                _single(
-                    proxy,
-                    {
-                        "POST of 1 new item": load.Requests(ingest, headers, 1, templates, 1),
-                        "POST of 100 new items": load.Requests(ingest, headers, 1, templates, 100),
-                        "page of 10": load.Requests(page, headers, 1),
-                    },
-                )
-                alone = load.send(load.Requests(ingest, headers, 1, templates, 10), 100).rate * 10
-                what = load.Requests(ingest, headers, 32, templates, 10)
-                rate = load.send(what, 64).rate
-                joined = load.send(what, max(200, int(rate * seconds))).rate * what.batch
-            finally:
-                server.stop()
+        with delaying_proxy(mongo.url) as proxy, service(proxy.url, ALL_CPUS, **PATIENT) as server:
+            ingest = f"{server.url}/v1/outputs/far"
+            page = f"{server.url}/v1/outputs/{data.GROUP}?limit=10&cursor={loaded.cursor(0.5)}"
+            _single(
+                proxy,
+                {
+                    "POST of 1 new item": load.Requests(ingest, headers, 1, templates, 1),
+                    "POST of 100 new items": load.Requests(ingest, headers, 1, templates, 100),
+                    "page of 10": load.Requests(page, headers, 1),
+                },
+            )
+            alone = load.send(load.Requests(ingest, headers, 1, templates, 10), 100).rate * 10
+            what = load.Requests(ingest, headers, 32, templates, 10)
+            rate = load.send(what, 64).rate
+            joined = load.send(what, max(200, int(rate * seconds))).rate * what.batch
         print(f"\nbatches of 10: {joined:,.0f} items/s from 32 connections, {alone:,.0f} from one")
 
 

@@ -108,11 +108,8 @@ def retention(items: int, seconds: float) -> None:
         loaded = data.load(mongo, items)
         old = {"organization_id": data.ORGANIZATION, "group_id": data.GROUP}
         mongo.database["outputs"].update_many(old, [{"$set": {"last_scraped_date": {"$toDate": _OLD}}}])
-        server = service(mongo.url, ALL_CPUS)
-        try:
+        with service(mongo.url, ALL_CPUS) as server:
             asyncio.run(_retention(server, loaded.headers, items, seconds))
-        finally:
-            server.stop()
 
 
 async def _retention(server: Server, headers: dict[str, str], items: int, seconds: float) -> None:
@@ -141,14 +138,11 @@ def deletion(items: int, seconds: float) -> None:
     print(describe())
     with engine() as mongo:
         loaded = data.load(mongo, items)
-        server = service(mongo.url, ALL_CPUS, workers=2)
-        try:
+        with service(mongo.url, ALL_CPUS, workers=2) as server:
             with PeakMemory(server.tree) as memory:
                 before = memory.mb
                 asyncio.run(_deletion(server, loaded.headers, seconds))
             print(f"memory of the service: {before:.0f} MB before, {memory.mb:.0f} MB at most")
-        finally:
-            server.stop()
         live = mongo.database["outputs"].count_documents(
             {"organization_id": data.ORGANIZATION, "group_id": data.GROUP, "deleted": {"$exists": False}}
         )

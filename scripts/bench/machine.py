@@ -160,8 +160,10 @@ class Server:
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-3000:]
 
-    def stop(self) -> None:
-        """End the process."""
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.terminate()
         try:
             self._process.wait(15)
