@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from sds_client.cli.settings import access_token, address
 
 _BATCH = 20
+_WRITERS, _READERS = 4, 2
 _GIVE_UP_SECONDS = 60.0
 _PAUSE_SECONDS = 0.2
 _CATCH_UP_SECONDS = 30.0
@@ -142,8 +143,6 @@ def main() -> int:
     parser.add_argument("--url", help="address of the service; else SDS_URL")
     parser.add_argument("--cafile", help="certificate to trust")
     parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--writers", type=int, default=4)
-    parser.add_argument("--readers", type=int, default=2)
     options = parser.parse_args()
     url, token = address(options.url), access_token(None)
     traffic, group, failures = Traffic(), f"update-{int(time.time())}", []
@@ -155,8 +154,8 @@ def main() -> int:
             failures.append(f"{work.__name__}: {error}")
             traffic.stop.set()
 
-    writers = [threading.Thread(target=run, args=(write, number)) for number in range(options.writers)]
-    readers = [threading.Thread(target=run, args=(read,)) for _ in range(options.readers)]
+    writers = [threading.Thread(target=run, args=(write, number)) for number in range(_WRITERS)]
+    readers = [threading.Thread(target=run, args=(read,)) for _ in range(_READERS)]
     consumer = threading.Thread(target=run, args=(follow,))
     for thread in [*writers, *readers, consumer]:
         thread.start()

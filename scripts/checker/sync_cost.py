@@ -19,6 +19,7 @@ from service.settings import Settings
 from service.store import Group, Query, Store
 
 GROUP = Group(1, "lamps")
+CHANGED = 100
 
 
 def make(number: int, version: int = 0) -> dict[str, Any]:
@@ -57,7 +58,7 @@ async def measure(store: Store, name: str, query: Query) -> list[dict[str, Any]]
     return page.items()
 
 
-async def run(url: str, items: int, changed: int) -> int:
+async def run(url: str, items: int) -> int:
     store = Store.connect(Settings(mongo_database="sync-cost", mongo_timeout=60), url)
     await store.ensure_indexes()
     started = time.perf_counter()
@@ -66,7 +67,7 @@ async def run(url: str, items: int, changed: int) -> int:
     print(f"{items} items written in {time.perf_counter() - started:.0f} s", flush=True)
     last = (await store.outputs.watermark(GROUP)).version
     await asyncio.sleep(0.01)
-    chosen = random.sample(range(items), changed)
+    chosen = random.sample(range(items), CHANGED)
     await write(store, [make(number, version=1) for number in chosen])
 
     # A process that has just started: it remembers no mark.
@@ -86,10 +87,9 @@ async def run(url: str, items: int, changed: int) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.checker.sync_cost", description=__doc__)
     parser.add_argument("--items", type=int, default=1_000_000)
-    parser.add_argument("--changed", type=int, default=100)
-    options = parser.parse_args()
+    items = parser.parse_args().items
     with mongo() as (url, _):
-        return asyncio.run(run(url, options.items, options.changed))
+        return asyncio.run(run(url, items))
 
 
 if __name__ == "__main__":
