@@ -11,15 +11,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from playwright.async_api import Browser, BrowserContext, expect
 
 from tests.e2e.conftest import Caller, launch
 from tests.support.api import make_cookie
 from tests.support.processes import free_port
+from tests.support.tls import make_certificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -61,23 +58,6 @@ async def _echo(request: web.Request) -> web.Response:
     return web.json_response(dict(request.cookies))
 
 
-def _certificate(folder: Path) -> ssl.SSLContext:
-    """Return a server's TLS with a certificate that nobody vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "shop.example")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = x509.CertificateBuilder(
-        name, name, key.public_key(), x509.random_serial_number(), now, now + datetime.timedelta(days=1)
-    )
-    signed = made.sign(key, hashes.SHA256())
-    form = serialization.PrivateFormat.PKCS8
-    secret = key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption())
-    (folder / "site.pem").write_bytes(secret + signed.public_bytes(serialization.Encoding.PEM))
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(folder / "site.pem")
-    return context
-
-
 @pytest_asyncio.fixture(loop_scope="session")
 async def site(tmp_path: Path) -> AsyncIterator[str]:
     """A small site behind a login; return its host and port, which the browser finds on this machine."""
@@ -87,8 +67,9 @@ async def site(tmp_path: Path) -> AsyncIterator[str]:
     app.router.add_get("/echo", _echo)
     runner = web.AppRunner(app)
     await runner.setup()
-    port = free_port()
-    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=_certificate(tmp_path)).start()
+    port, tls = free_port(), ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(*make_certificate(tmp_path, "shop.example"))
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
     yield f"shop.example:{port}"
     await runner.cleanup()
 
