@@ -53,7 +53,6 @@ class Receiver:
     text: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     hangs: bool = False
-    connections: int = 0
 
     async def handle(self, request: web.Request) -> web.Response:
         headers = {name.lower(): value for name, value in request.headers.items()}
