@@ -163,7 +163,9 @@ class Lab:
         ):
             wait_until(lambda: self.one.metric("sds_batches_in_flight") >= 1, "no batch is in flight")
             writer.kill()
-        with self.fail_point(["listIndexes", "createIndexes"], errorCode=_NO_SPACE):
+        # The writes too: dead writers are also ended while only the check of indexes fails.
+        failing = ["listIndexes", "createIndexes", *writes]
+        with self.fail_point(failing, errorCode=_NO_SPACE, appName="scraping-data-service"):
             before = self.one.metric("sds_upkeep_failures_total")
             wait_until(lambda: self.one.metric("sds_upkeep_failures_total") > before + 2, "the upkeep does not fail")
             with MongoClient[dict[str, Any]](self.mongo.url) as client:
