@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import Locator, Page, Route, expect
 
 if TYPE_CHECKING:
     from tests.e2e.conftest import Caller
@@ -59,6 +61,19 @@ async def shown_ids(page: Page) -> list[int]:
 async def expect_ids(page: Page, ids: list[int]) -> None:
     """Wait until exactly these rows are shown, in this order."""
     await expect(page.locator("table.rows tbody th a")).to_have_text([str(item_id) for item_id in ids])
+
+
+async def route_first(page: Page, url: str, handle: Callable[[Route], Awaitable[None]]) -> None:
+    """Let `handle` respond to the first request to a URL; others go on.
+
+    Playwright's `times=1` ends the route when its handler begins, and sometimes lets the held request through.
+    """
+    requests = itertools.count()
+
+    async def respond(route: Route) -> None:
+        await (route.continue_() if next(requests) else handle(route))
+
+    await page.route(url, respond)
 
 
 async def sign_in(page: Page, token: str) -> None:

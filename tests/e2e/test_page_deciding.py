@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, judged, reject, rows
+from tests.e2e.page import GROUP, add_filter, judged, reject, route_first, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -172,7 +172,7 @@ async def test_many_approvals_whose_response_was_lost_are_ones_own(new_tab: Any,
         await route.fetch()
         await route.abort()
 
-    await page.route(f"**/v1/outputs/{GROUP}", lose_the_response, times=1)
+    await route_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
     await press(page, "a")
     await expect(page.locator("#notice")).to_have_text("30 items were approved already.")
     assert len(judged(reviewer)) == 30
@@ -305,7 +305,7 @@ async def test_a_late_failure_does_not_replace_another_page(new_tab: Any, review
         await go.wait()
         await route.fulfill(status=500, json={"detail": []})
 
-    await page.route("**/v1/outputs/shop?*order=desc*", fail_late, times=1)
+    await route_first(page, "**/v1/outputs/shop?*order=desc*", fail_late)
     await page.get_by_role("button", name="Reload").click()
     await page.keyboard.press("n")
     await expect(rows(page)).to_have_count(5)

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller, Tab
-from tests.e2e.page import GROUP, judged, reject, rows, sign_in
+from tests.e2e.page import GROUP, judged, reject, route_first, rows, sign_in
 from tests.support.api import make_output
 from tests.support.processes import run_command
 
@@ -111,7 +111,7 @@ async def test_keys_decide_nothing_about_rows_that_a_failure_took_from_the_scree
         await shown.wait()
         await route.fulfill(status=503, body="{}")
 
-    await tab.page.route("**/stats", fail_late, times=1)
+    await route_first(tab.page, "**/stats", fail_late)
     page = await tab.open(f"#/groups/{GROUP}")
     await expect(rows(page)).to_have_count(25)
     methods: list[str] = []
@@ -287,7 +287,7 @@ async def test_an_approval_whose_response_was_lost_is_not_taken_for_somebody_els
         await route.fetch()
         await route.abort()
 
-    await page.route("**/v1/outputs/**", lambda route: lose_the_response(route), times=1)
+    await route_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
     await page.keyboard.press("j")
     await page.keyboard.press("a")
     await expect(page.locator("#notice")).to_contain_text("1 item was approved already.")
@@ -299,13 +299,10 @@ async def test_a_decision_whose_connection_died_in_silence_is_saved_again(new_ta
     await tab.page.clock.install()
     page = await open_group(tab)
 
-    held: list[Any] = []
+    async def hold(route: Any) -> None:
+        pass
 
-    async def hold_the_first(route: Any) -> None:
-        await (route.continue_() if held else asyncio.sleep(0))
-        held.append(route)
-
-    await page.route(f"**/v1/outputs/{GROUP}", hold_the_first)
+    await route_first(page, f"**/v1/outputs/{GROUP}", hold)
     async with page.expect_request(lambda request: request.method == "PATCH"):
         for key in "ja":
             await page.keyboard.press(key)
