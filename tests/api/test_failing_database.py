@@ -21,7 +21,7 @@ Failing = Callable[[int], AbstractAsyncContextManager[None]]
 @pytest.fixture
 def settings() -> Settings:
     """A write is tried until its time is over: little time."""
-    return Settings(mongo_database="test", mongo_timeout=2.0, lease_seconds=60.0)
+    return Settings(mongo_database="test", mongo_timeout=1.0, lease_seconds=60.0)
 
 
 @pytest.fixture
