@@ -88,7 +88,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, datetime) and value.utcoffset() is None:
-        raise ValueError(f"{value} has no time zone: the service reads it as UTC, datetime.now() gives the local time")
+        raise ValueError(f"{value} has no time zone: give it one, as datetime.now(UTC) does")
     if hasattr(value, "isoformat"):
         return str(value.isoformat())
     return ",".join(value) if isinstance(value, (list, tuple)) else str(value)

@@ -52,7 +52,7 @@ async def put(request: web.Request) -> web.StreamResponse:
         job = await crawls.finish(group, job_id, describe)
     await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
-        more = await crawls.delete_missing(group, job)
+        more = await crawls.delete_missing(group, job_id)
     return await json_response(request, {**await _job(request, group, job_id), "more": more})
 
 

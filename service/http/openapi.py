@@ -25,12 +25,12 @@ _BINARY = {"type": "string", "format": "binary"}
 _NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
-# What the variables of paths say.
-_PATH_IDS = {
+# What the variables of paths mean.
+_IN_PATHS = {
     "group_id": "The ID of the scraping group",
     "output_id": "The output_id of the item",
     "job_id": "The root_job_id of the items of the crawl",
-    "webhook_id": "As the list of webhooks has it",
+    "webhook_id": "The webhook_id of the webhook",
 }
 # Members of a handler's documentation that are read here instead of being copied.
 _OURS = ("schemas", "produces", "gives", "takes", "headers", "not_found", "response_headers")
@@ -174,7 +174,7 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     operation = {key: value for key, value in said.items() if key not in _OURS}
     operation["security"] = [] if route.scope == "public" else [{"bearer": []}]
     operation["parameters"] = [
-        {"in": "path", "name": name, "required": True, "description": _PATH_IDS[name], "schema": _PATH_ID}
+        {"in": "path", "name": name, "required": True, "description": _IN_PATHS[name], "schema": _PATH_ID}
         for name in (part[1:-1] for part in route.path.split("/") if part.startswith("{"))
     ]
     errors = _PUBLIC_ERRORS

@@ -149,8 +149,8 @@ class Backup:
                 inserts.add(asyncio.create_task(self._insert(collection, batch)))
                 progress(documents)
             documents += await _finish(inserts, 0)
-        except Exception as error:  # also of the file: a pipe shows on the way that it is cut off
-            failed = "the database failed" if isinstance(error, PyMongoError) else "the backup is cut off or damaged"
+        except Exception as error:  # whatever it is: a part is restored, and somebody has to remove it
+            failed = "the database failed" if isinstance(error, PyMongoError) else "the backup could not be read"
             reason = error if isinstance(error, BackupError) else f"{failed} ({type(error).__name__})"
             mend = "drop the database" if organization is None else f"remove all records of organization {organization}"
             raise BackupError(f"{reason}; a part of it is restored: {mend} and begin again") from None

@@ -132,7 +132,7 @@ async def durably(database: Database, command: dict[str, Any]) -> Any:
 
     The driver does not check that, and does not send such a command again after a failover: the caller must find out
     what became of it. In return the database need not remember the outcome, a quarter of what a turn would cost it.
-    Raises StoreError if the database refuses a document: the only errors in the reply are duplicate keys.
+    Raises StoreError if the database refuses a document for any other reason than a duplicate key.
     """
     reply = await database.command({**command, "writeConcern": DURABLE.document}, codec_options=NAIVE)
     codes = {error["code"] for error in reply.get("writeErrors", ())} - {DUPLICATE_KEY}

@@ -264,7 +264,7 @@ class Crawls:
         return [other["job_id"] for other in await found.limit(MAX_JOBS).to_list(None)]
 
     @stored
-    async def delete_missing(self, group: Group, job: Record) -> bool:
+    async def delete_missing(self, group: Group, job_id: str) -> bool:
         """Delete items that a job did not see, for a limited time; return whether there are more.
 
         Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict),
@@ -274,8 +274,8 @@ class Crawls:
         # Before it is known which jobs still run: what they write from now on stays.
         newest = readable(await self._groups.find_one(owner, ["open.first", "last_id"]) or {})
         await self._counts.gather(group)
-        # Again: late writes are counted now, and it may run again.
-        job = await self._jobs.find_one({**owner, "job_id": job.get("job_id"), **EXISTS}) or {}
+        # After that: its late writes are counted now, and it may run again.
+        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}) or {}
         if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
             return False
         if job.get(ELSEWHERE, 0) > 0:
@@ -296,7 +296,7 @@ class Crawls:
                 count, cursor = await self._delete(group, query._replace(cursor=cursor))
                 deleted += count
                 if count:  # at once: the next call may fail
-                    await self._jobs.update_one({**owner, "job_id": job["job_id"]}, {"$inc": {"deleted": count}})
+                    await self._jobs.update_one({**owner, "job_id": job_id}, {"$inc": {"deleted": count}})
                 # While it has found nothing, it goes on: the next call would begin at the same place.
                 more = deleted > 0 and time.monotonic() > deadline and (cursor is not None or place < len(others))
         return more or (deleted > 0 and len(others) == MAX_JOBS)

@@ -125,7 +125,7 @@ async def test_counts_and_missing_items_are_those_of_a_model(
         assert found["missing"] == len(missing)
         assert found["items"] == sum(held == job for held, _ in model.items.values())
         if dice.random() < 0.4:
-            assert await store.crawls.delete_missing(group.key, found) is False
+            assert await store.crawls.delete_missing(group.key, job) is False
             for key in missing:
                 del model.items[key]
         left = {int(item["key_hash"].removeprefix("key-")) for item in await group.read(other)}
@@ -148,8 +148,8 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(300)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(10)))
-    found = await finish(store, group, "b")
-    await asyncio.gather(*(one.crawls.delete_missing(group.key, dict(found)) for one in (store, other)))
+    await finish(store, group, "b")
+    await asyncio.gather(*(one.crawls.delete_missing(group.key, "b") for one in (store, other)))
     job = await store.crawls.one(group.key, "b")
     assert job is not None
     assert (job["missing"], job["deleted"], job["items"]) == (290, 290, 10)
@@ -163,7 +163,7 @@ async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_
     monkeypatch.setattr("service.store.crawls._DELETED_AT_ONCE", 3)
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, make_output(0, root_job_id="b"))
-    found = await finish(store, group, "b")
+    await finish(store, group, "b")
     delete, calls = store.crawls._delete, 0
 
     async def until_it_fails(*args: Any) -> Any:
@@ -175,8 +175,8 @@ async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_
 
     monkeypatch.setattr(store.crawls, "_delete", until_it_fails)
     with pytest.raises(StoreUnavailable):
-        await store.crawls.delete_missing(group.key, found)
-    assert await store.crawls.delete_missing(group.key, found) is False
+        await store.crawls.delete_missing(group.key, "b")
+    assert await store.crawls.delete_missing(group.key, "b") is False
     job = await store.crawls.one(group.key, "b")
     assert job is not None and job["deleted"] == 9
 
@@ -187,7 +187,7 @@ async def test_an_item_that_is_seen_during_the_deletion_stays(
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
-    found = await finish(store, group, "b")
+    await finish(store, group, "b")
     delete = store.crawls._delete
 
     async def late(*args: Any) -> Any:
@@ -195,7 +195,7 @@ async def test_an_item_that_is_seen_during_the_deletion_stays(
         return await delete(*args)
 
     monkeypatch.setattr(store.crawls, "_delete", late)
-    await store.crawls.delete_missing(group.key, found)
+    await store.crawls.delete_missing(group.key, "b")
     assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
 
 
@@ -332,9 +332,9 @@ async def test_items_that_a_finished_job_has_sent_late_with_an_older_date_are_no
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(3)))
     await finish(store, group, "a")
     await group.write(store, make_output(0, root_job_id="b"))
-    found = await finish(store, group, "b")
+    await finish(store, group, "b")
     await group.write(store, make_output(1, root_job_id="b", last_scraped_date="2020-01-01T00:00:00Z"))
-    assert await store.crawls.delete_missing(group.key, found) is False
+    assert await store.crawls.delete_missing(group.key, "b") is False
     assert len(await group.read(store)) == 3
 
 
@@ -369,7 +369,7 @@ async def test_a_deletion_goes_on_to_the_next_job_if_its_time_has_passed_in_vain
     """Another request has just deleted the items of the first job, and that is not counted yet."""
     for number, job in enumerate(("first", "second", "last")):
         await group.write(store, *(make_output(n, root_job_id=job) for n in range(10 * number, 10 * number + 10)))
-    found = await finish(store, group, "last")
+    await finish(store, group, "last")
     monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
     delete = store.crawls._delete
 
@@ -377,6 +377,6 @@ async def test_a_deletion_goes_on_to_the_next_job_if_its_time_has_passed_in_vain
         return (0, None) if query.job_id == "first" else await delete(key, query)
 
     monkeypatch.setattr(store.crawls, "_delete", nothing_in_the_first)
-    while await store.crawls.delete_missing(group.key, found):
+    while await store.crawls.delete_missing(group.key, "last"):
         pass
     assert {item["root_job_id"] for item in await group.read(store)} == {"first", "last"}

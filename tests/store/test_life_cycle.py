@@ -78,7 +78,7 @@ async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_st
     await group.write(store, make_output(1, root_job_id="old"), make_output(4, root_job_id="old"))
     await group.write(store, make_output(5, root_job_id="running"))
     await group.write(store, make_output(2, root_job_id="ended"))
-    job = await finish(store, group, "ended")
+    await finish(store, group, "ended")
     delete = store.crawls._delete
 
     async def beside_a_write(*args: Any) -> Any:
@@ -88,7 +88,7 @@ async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_st
         return await delete(*args)
 
     monkeypatch.setattr(store.crawls, "_delete", beside_a_write)
-    await store.crawls.delete_missing(group.key, job)
+    await store.crawls.delete_missing(group.key, "ended")
     assert {item["key_hash"] for item in await group.read(store)} == {"key-2", "key-3", "key-4"}
 
 

@@ -153,7 +153,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     finished = await store.crawls.finish(owner, "job-9", no_fields)
     await store.crawls.tell(owner, finished)
     await store.crawls.unseen(owner, "job-9", named=False)
-    await store.crawls.delete_missing(owner, finished)
+    await store.crawls.delete_missing(owner, "job-9")
     await store.crawls.one(owner, "job-9")
     for more in ({"missing": "a.b"}, {"where": ("a", "1")}, {"rejected": True}, {"not_of_job": "job-9"}):
         await group.read(store, **more)

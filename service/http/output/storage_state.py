@@ -72,7 +72,8 @@ async def _merged(entries: AsyncGenerator[_Part, None], others: AsyncGenerator[_
     """Yield the origins of two lists that have the same order, one part of each in memory at a time.
 
     Entries without an origin join the one that their domain has, which may come after them: so the name of an origin
-    is written behind its entries.
+    is written behind its entries. What was saved beside them comes first: of a name that occurs twice, readers take the
+    last.
     """
     entry, other, comma = await anext(entries, None), await anext(others, None), b""
     while entry is not None or other is not None:

@@ -66,7 +66,7 @@ export function isBeside(dialog, { target, clientX: x, clientY: y }) {
   return target === dialog && (x < left || x > right || y < top || y > bottom);
 }
 
-/** Return whether something was typed or chosen that a click beside the dialog would lose, or Esc. */
+/** Return whether something was typed or chosen that would be lost if the dialog closed. */
 const isTyped = (dialog, inputs = "input:not([type=search]), textarea") => [...dialog.querySelectorAll(inputs)].some((input) => (["checkbox", "radio"].includes(input.type) ? input.checked !== input.defaultChecked : input.value !== input.defaultValue));
 
 /** Ask before something that cannot be undone; `work` does it. With `typed`, that text must be typed first. */

@@ -145,9 +145,10 @@ async function load(signal) {
     const isFirst = !params.after && !params.before && orderOf(params) === "desc";
     const known = isFirst ? 0 : await newestId(signal);
     filters = await filtersOf(view.group, params, signal);
-    let page = await readPage(view.group, filters, withLimit(params), signal);
+    const read = () => readPage(view.group, filters, withLimit(params), signal);
+    let page = await read();
     // A decision of this page was saved while it was read: it may show the item as it was before.
-    if (page.items.some(({ id }) => desk.ids.has(id))) page = await readPage(view.group, filters, withLimit(params), signal);
+    if (page.items.some(({ id }) => desk.ids.has(id))) page = await read();
     if (desk.request !== wantedPage) return; // another page was asked for meanwhile
     // The first page is whole, not what is left of it: going back from page two ends here.
     if (params.before && !page.previous && page.next) return void replace(view.path, fresh(params, { item: params.item }));
