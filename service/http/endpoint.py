@@ -6,10 +6,9 @@ from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any
 
+from aiohttp.typedefs import Handler
 from aiohttp_apispec import docs, json_schema, querystring_schema, response_schema
 from marshmallow import Schema
-
-from service.http.routing import Handler
 
 
 def endpoint(

@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.typedefs import Handler
 
 from service.http.keys import REASON, REQUEST_ID, STREAMING
 from service.store import CursorExpired, CursorInvalid, StoreUnavailable
@@ -147,11 +148,10 @@ def to_api_error(error: BaseException) -> ApiError:
 
 
 @web.middleware
-async def errors(request: web.Request, handler: Any) -> web.StreamResponse:
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turn every exception into a response in the one error shape."""
     try:
-        response: web.StreamResponse = await handler(request)
-        return response
+        return await handler(request)
     except Exception as error:
         failure = to_api_error(error)
         request[REASON] = failure.reason

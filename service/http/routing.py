@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.store import SCOPES
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-_NONE: frozenset[str] = frozenset()
 
 
 class Route(NamedTuple):
@@ -59,7 +57,7 @@ def _pattern(path: str, paths: set[str]) -> str:
 
 def scopes_of(request: web.Request) -> frozenset[str]:
     """Return the scopes that a request's token needs; none when it needs no token."""
-    return request.app[_SCOPES].get(request.match_info.route) or _NONE
+    return request.app[_SCOPES].get(request.match_info.route, frozenset())
 
 
 def parameters_of(request: web.Request) -> frozenset[str] | None:

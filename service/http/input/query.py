@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import HttpVersion10, HttpVersion11, web
+from aiohttp.typedefs import Handler
 from marshmallow import Schema, ValidationError
 
 from service.http.errors import MAX_NAME, MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
@@ -59,22 +60,22 @@ def check_target(request: web.Request) -> None:
 
 
 @web.middleware
-async def well_formed_target(request: web.Request, handler: Any) -> web.StreamResponse:
+async def well_formed_target(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse a request whose frame is ambiguous, or whose path or query cannot be read as text."""
     check_framing(request)
     check_target(request)
-    return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)
 
 
 @web.middleware
-async def known_parameters(request: web.Request, handler: Any) -> web.StreamResponse:
+async def known_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse parameters that the route does not have: a misspelled filter must not return everything."""
     known = parameters_of(request)
     if known is not None and request.rel_url.raw_query_string:
         unknown = [name for name in dict.fromkeys(request.query) if name not in known][:MAX_PROBLEMS]
         if unknown:
             raise ApiError(422, [_unknown(name, known, place) for place, name in enumerate(unknown)])
-    return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)
 
 
 def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.http.keys import ORGANIZATION, REASON, REQUEST_ID
 from service.http.metrics import METRICS
@@ -69,13 +70,13 @@ ACCESS_LOG = web.AppKey("access_log", AccessLog)
 
 
 @web.middleware
-async def observe(request: web.Request, handler: Any) -> web.StreamResponse:
+async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Log and count each request; give it its id."""
     request[REQUEST_ID] = request_id(request)
     started = time.perf_counter()
     status = 499  # the client has gone, or the process stops
     try:
-        response: web.StreamResponse = await handler(request)
+        response = await handler(request)
         status = response.status
         return response
     finally:

@@ -8,9 +8,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
@@ -153,7 +153,7 @@ AUTHENTICATOR = web.AppKey("authenticator", Authenticator)
 
 
 @web.middleware
-async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse:
+async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Let a request through if its token has the scopes of the route."""
     scopes = scopes_of(request)
     if scopes:
@@ -164,7 +164,7 @@ async def authenticate(request: web.Request, handler: Any) -> web.StreamResponse
         if not scopes <= token.scopes:
             raise _missing(*sorted(scopes - token.scopes))
         await request.app[STORE].layout.require()
-    return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)
 
 
 def while_valid(request: web.Request) -> AbstractAsyncContextManager[None]:

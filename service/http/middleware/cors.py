@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.http.keys import SETTINGS
 
@@ -16,9 +15,9 @@ _PREFLIGHT = {
 }
 
 
-def _allowed(request: web.BaseRequest) -> str | None:
+def _allowed(request: web.Request) -> str | None:
     """Return the origin to allow for a request."""
-    origins = [origin.strip() for origin in request.app[SETTINGS].cors_origins.split(",")]  # type: ignore[attr-defined]
+    origins = [origin.strip() for origin in request.app[SETTINGS].cors_origins.split(",")]
     origin = request.headers.get("Origin", "")
     if not origin:
         return None
@@ -26,11 +25,11 @@ def _allowed(request: web.BaseRequest) -> str | None:
 
 
 @web.middleware
-async def preflight(request: web.Request, handler: Any) -> web.StreamResponse:
+async def preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Respond to a CORS preflight, which comes without a token."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers and _allowed(request):
         return web.Response(status=204, headers=_PREFLIGHT)
-    return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)
 
 
 async def add_cors(request: web.Request, response: web.StreamResponse) -> None:

@@ -8,9 +8,10 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
@@ -271,10 +272,10 @@ async def idle(request: web.Request) -> AsyncIterator[None]:
 
 
 @web.middleware
-async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
+async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse requests over the limits at once; health checks and metrics always pass."""
     if not scopes_of(request):
-        return await handler(request)  # type: ignore[no-any-return]
+        return await handler(request)
     token = request[TOKEN]
     admission = request[ADMISSION] = Admission(request.app[LIMITS], Holder(token.organization_id, token.id))
     try:
@@ -282,24 +283,24 @@ async def admit(request: web.Request, handler: Any) -> web.StreamResponse:
             admission.work()
         else:  # `read_body` calls `work` later: a slow sender takes no place from requests at work
             admission.receive()
-        return await handler(request)  # type: ignore[no-any-return]
+        return await handler(request)
     finally:
         admission.close()
 
 
 @web.middleware
-async def rate_limit(request: web.Request, handler: Any) -> web.StreamResponse:
+async def rate_limit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse more requests per second than a token may send."""
     limits = request.app[LIMITS]
     if limits.rate > 0 and TOKEN in request:
         seconds = limits.wait_for(request[TOKEN].id)
         if seconds:
             raise http_error(429, {"Retry-After": str(math.ceil(seconds))})
-    return await handler(request)  # type: ignore[no-any-return]
+    return await handler(request)
 
 
 @web.middleware
-async def time_limit(request: web.Request, handler: Any) -> web.StreamResponse:
+async def time_limit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Limit the database time of one request to `mongo_timeout`; after that the response is 503."""
     with time_budget(request.app[SETTINGS].mongo_timeout):
-        return await handler(request)  # type: ignore[no-any-return]
+        return await handler(request)

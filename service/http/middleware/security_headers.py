@@ -17,10 +17,10 @@ SECURITY_HEADERS = {
 }
 
 
-async def add_headers(request: web.BaseRequest, response: web.StreamResponse) -> None:
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Give every response its request id and the headers that keep it private."""
     response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp would show its version
     for name, value in SECURITY_HEADERS.items():
         response.headers.setdefault(name, value)
-    if isinstance(request, web.Request) and REQUEST_ID in request:
+    if REQUEST_ID in request:
         response.headers["X-Request-ID"] = request[REQUEST_ID]

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -44,7 +45,7 @@ class Tracing:
         self._count, store.pool.on_command = store.pool.on_command, self._on_command
 
     @web.middleware
-    async def middleware(self, request: web.Request, handler: Any) -> web.StreamResponse:
+    async def middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Make a span of a request, as part of the trace that its client began."""
         route = route_of(request)
         attributes: dict[str, Any] = {"http.request.method": request.method, "http.route": route}
@@ -61,7 +62,7 @@ class Tracing:
             context = span.get_span_context()
             ids = f"{trace.format_trace_id(context.trace_id)}-{trace.format_span_id(context.span_id)}"
             request[_TRACE] = f"00-{ids}-{context.trace_flags:02x}"
-            response: web.StreamResponse = await handler(request)
+            response = await handler(request)
             span.set_attribute("http.response.status_code", response.status)
             span.set_attribute("sds.request_id", request[REQUEST_ID])
             if ORGANIZATION in request:
