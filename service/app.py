@@ -18,7 +18,7 @@ from service.http.middleware.auth import AUTHENTICATOR, Authenticator, authentic
 from service.http.middleware.cors import add_cors, preflight
 from service.http.middleware.limits import LIMITS, Limits, admit, rate_limit, time_limit
 from service.http.middleware.security_headers import add_headers
-from service.http.openapi import add_document
+from service.http.openapi import DOCUMENT, document
 from service.http.outgoing import Sender
 from service.http.routing import add_routes
 from service.routes import ROUTES
@@ -56,7 +56,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
         app[METRICS].follow_counter("sds_webhook_deliveries_total", partial(attempts.__getitem__, result), result)
     app[AUTHENTICATOR] = Authenticator(store.tokens, settings.token_cache_seconds)
     add_routes(app, ROUTES)
-    add_document(app)
+    app[DOCUMENT] = document(tuple(ROUTES), settings.max_records, settings.base_url)
     app.on_response_prepare.append(add_headers)
     if settings.cors_origins:
         app.on_response_prepare.append(add_cors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from typing import NamedTuple
 
 from aiohttp import web
@@ -21,21 +21,20 @@ class Route(NamedTuple):
     handler: Handler
 
 
-TABLE = web.AppKey("routes", list[Route])
 _SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, frozenset[str]])
 _PARAMETERS = web.AppKey("parameters", dict[web.AbstractRoute, frozenset[str] | None])
 
 
-def add_routes(app: web.Application, routes: Iterable[Route]) -> None:
+def add_routes(app: web.Application, routes: Collection[Route]) -> None:
     """Serve every route of a table. Raises ValueError for a route without a known scope."""
-    app[TABLE] = list(routes)
+    paths = {route.path for route in routes}
     scopes = app[_SCOPES] = {}
     parameters = app[_PARAMETERS] = {}
-    for method, path, scope, handler in app[TABLE]:
+    for method, path, scope, handler in routes:
         words = scope.split() if scope != "public" else []
         if scope != "public" and (not words or not set(words) <= set(SCOPES)):
             raise ValueError(f"{method} {path} needs a scope: public, or some of {', '.join(SCOPES)}")
-        pattern = _pattern(path, {other.path for other in app[TABLE]})
+        pattern = _pattern(path, paths)
         for name in ("GET", "HEAD") if method == "GET" else (method,):
             route = app.router.add_route(name, pattern, handler)
             scopes[route] = frozenset(words)
