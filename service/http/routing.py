@@ -22,14 +22,12 @@ class Route(NamedTuple):
 
 
 _SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, frozenset[str]])
-_PARAMETERS = web.AppKey("parameters", dict[web.AbstractRoute, frozenset[str] | None])
 
 
 def add_routes(app: web.Application, routes: Collection[Route]) -> None:
     """Serve every route of a table. Raises ValueError for a route without a known scope."""
     paths = {route.path for route in routes}
     scopes = app[_SCOPES] = {}
-    parameters = app[_PARAMETERS] = {}
     for method, path, scope, handler in routes:
         words = scope.split() if scope != "public" else []
         if scope != "public" and (not words or not set(words) <= set(SCOPES)):
@@ -38,7 +36,6 @@ def add_routes(app: web.Application, routes: Collection[Route]) -> None:
         for name in ("GET", "HEAD") if method == "GET" else (method,):
             route = app.router.add_route(name, pattern, handler)
             scopes[route] = frozenset(words)
-            parameters[route] = getattr(handler, "parameters", None)
 
 
 def _pattern(path: str, paths: set[str]) -> str:
@@ -57,8 +54,3 @@ def _pattern(path: str, paths: set[str]) -> str:
 def scopes_of(request: web.Request) -> frozenset[str]:
     """Return the scopes that a request's token needs; none when it needs no token."""
     return request.app[_SCOPES].get(request.match_info.route, frozenset())
-
-
-def parameters_of(request: web.Request) -> frozenset[str] | None:
-    """Return the names of the query parameters that a route takes; None if unknown ones are ignored."""
-    return request.app[_PARAMETERS].get(request.match_info.route)

@@ -13,7 +13,6 @@ from marshmallow import Schema, ValidationError
 
 from service.http.errors import MAX_NAME, MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
 from service.http.keys import ORGANIZATION
-from service.http.routing import parameters_of
 from service.store import Group
 
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -70,7 +69,8 @@ async def well_formed_target(request: web.Request, handler: Handler) -> web.Stre
 @web.middleware
 async def known_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse parameters that the route does not have: a misspelled filter must not return everything."""
-    known = parameters_of(request)
+    # As `endpoint` has noted them; any parameter is ignored where it has not.
+    known: frozenset[str] | None = getattr(request.match_info.handler, "parameters", None)
     if known is not None and request.rel_url.raw_query_string:
         unknown = [name for name in dict.fromkeys(request.query) if name not in known][:MAX_PROBLEMS]
         if unknown:
