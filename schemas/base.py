@@ -215,18 +215,6 @@ def optional(field: type[F], *args: Any, description: str, **kwargs: Any) -> F:
     return field(*args, load_default=None, allow_none=True, metadata={"description": description}, **kwargs)
 
 
-class PageQuery(Schema):
-    """The parameters of a list that can be read page by page; the whole list comes without them."""
-
-    limit = optional(
-        Digits,
-        minimum=1,
-        maximum=10_000,
-        description="Records per page; the Link header of the response leads to the next page",
-    )
-    cursor = optional(Text, max_length=8192, description="From the Link header of the page before")
-
-
 class Base(Schema):
     """A schema that rejects unknown fields: a typo must not lose a flag silently."""
 
@@ -244,3 +232,15 @@ class Base(Schema):
             unknown = islice((key for key in data if key not in self.fields), _MAX_KEYS)
             data = {key: data[key] for key in (*self.fields, *unknown) if key in data}
         return super()._deserialize(data, many=many, **kwargs)
+
+
+class PageQuery(Base):
+    """The parameters of a list that can be read page by page; the whole list comes without them."""
+
+    limit = optional(
+        Digits,
+        minimum=1,
+        maximum=10_000,
+        description="Records per page; the Link header of the response leads to the next page",
+    )
+    cursor = optional(Text, max_length=8192, description="From the Link header of the page before")

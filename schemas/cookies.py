@@ -32,7 +32,7 @@ class Cookie(Base):
     secure = fields.Boolean(required=True, metadata={"default": False})
 
 
-class StateQuery(Base, PageQuery):
+class StateQuery(PageQuery):
     """The filters of both cookies and local storage."""
 
     domain = optional(Text, max_length=255, description="Only this exact domain")

@@ -4,7 +4,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Choice, Digits, ListOf, PageQuery, Text, WholeNumber, optional, problem
+from schemas.base import Base, Choice, Digits, ListOf, Text, WholeNumber, optional, problem
 from schemas.paths import DataPaths
 from schemas.reviews import Review
 from schemas.rules import Rule
@@ -48,10 +48,6 @@ class GroupWithSettings(Group):
     history_days = fields.Integer(required=True)
     ignore = fields.List(fields.String(), required=True)
     rules = fields.List(fields.Nested(Rule), required=True)
-
-
-class GroupsQuery(Base, PageQuery):
-    pass
 
 
 _MAX_RULES_LENGTH = 16 * 1024

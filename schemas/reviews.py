@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Date, PageQuery, Text
+from schemas.base import Base, Date, Text
 
 
 class ReviewInput(Base):
@@ -23,7 +23,3 @@ class Review(Base):
 class ReviewsWritten(Base):
     created = fields.Integer(required=True)
     items = fields.List(fields.Nested(Review), required=True)
-
-
-class ReviewsQuery(Base, PageQuery):
-    pass

@@ -10,7 +10,8 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.groups import FieldsQuery, GroupFields, GroupSettings, GroupsQuery, GroupWithSettings, Job
+from schemas.base import PageQuery
+from schemas.groups import FieldsQuery, GroupFields, GroupSettings, GroupWithSettings, Job
 from schemas.groups import Group as GroupCounts
 from schemas.outputs import OutputsDeleted
 from service.http.endpoint import endpoint
@@ -26,7 +27,7 @@ from service.http.output.responses import STREAM_BYTES, json_array, json_respons
 from service.store import Group, Groups, Query, Store, now
 
 _LISTED_DAYS = timedelta(days=30)
-_GROUPS = QueryLoader(GroupsQuery())
+_GROUPS = QueryLoader(PageQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
@@ -38,7 +39,7 @@ def _since() -> str:
     return (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
 
 
-@endpoint("List groups", GroupCounts(many=True), query=GroupsQuery)
+@endpoint("List groups", GroupCounts(many=True), query=PageQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the organization's groups, newest change first, each with its last 30 days.
 

@@ -2,7 +2,8 @@
 
 from aiohttp import web
 
-from schemas.reviews import Review, ReviewInput, ReviewsQuery, ReviewsWritten
+from schemas.base import PageQuery
+from schemas.reviews import Review, ReviewInput, ReviewsWritten
 from service.http.endpoint import endpoint
 from service.http.input.query import QueryLoader, path_group
 from service.http.input.records import Records
@@ -11,10 +12,10 @@ from service.http.output.paging import decode_cursor, list_response
 from service.http.output.responses import json_response
 
 INPUT = Records(ReviewInput)
-_QUERY = QueryLoader(ReviewsQuery())
+_QUERY = QueryLoader(PageQuery())
 
 
-@endpoint("Get latest reviews", Review(many=True), query=ReviewsQuery)
+@endpoint("Get latest reviews", Review(many=True), query=PageQuery)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return the latest review of each reviewed job of the group, newest first.
 
