@@ -19,7 +19,7 @@ from schemas.base import (
     optional,
     problem,
 )
-from schemas.paths import Condition, DataPath
+from schemas.paths import Condition, DataPath, are_names
 
 CHANGES = ("created", "changed", "unchanged", "missing")
 
@@ -99,7 +99,6 @@ class Paths(Text):
     """Paths into an output, separated by commas: `data.title,source_url`."""
 
     max_paths = 100
-    max_names = 65  # no value is nested deeper, and MongoDB stops at 200
     nested = ("data", "tags", "files")  # the fields that have members
 
     def _deserialize(  # type: ignore[override]
@@ -111,8 +110,8 @@ class Paths(Text):
         kept = []
         for path in paths:
             names = path.split(".")
-            odd = names[0] not in Output._declared_fields or any(not n or n.startswith("$") for n in names)
-            if odd or len(names) > self.max_names or (len(names) > 1 and names[0] not in self.nested):
+            known = Output._declared_fields if len(names) == 1 else self.nested
+            if names[0] not in known or not are_names(names):
                 raise ValidationError([problem("value_error", "Must be paths such as data.title,source_url")])
             # A path below another one that is kept adds nothing.
             if not any(".".join(names[:count]) in paths for count in range(1, len(names))):

@@ -7,18 +7,18 @@ from marshmallow import ValidationError, fields
 
 from schemas.base import Text, messages, problem
 
-_MAX_NAMES = 65  # no value is nested deeper
+_MAX_NAMES = 65  # no value is nested deeper, and MongoDB stops at 200
 _MAX_LENGTH = 1024
+
+
+def are_names(names: list[str]) -> bool:
+    """Return whether a path can have these names."""
+    return len(names) <= _MAX_NAMES and all(name and not name.startswith("$") and "\0" not in name for name in names)
 
 
 def is_path(text: str) -> bool:
     """Return whether a text is a path below `data`: names with dots between, such as `price.amount`."""
-    names = text.split(".")
-    return (
-        len(text) <= _MAX_LENGTH
-        and len(names) <= _MAX_NAMES
-        and all(name and not name.startswith("$") and "\0" not in name for name in names)
-    )
+    return len(text) <= _MAX_LENGTH and are_names(text.split("."))
 
 
 class DataPath(Text):
