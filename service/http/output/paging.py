@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from typing import Any
 from urllib.parse import unquote
 
@@ -38,7 +37,7 @@ def decode_cursor(text: str | None) -> Key | None:
         if not isinstance(key, list) or not all(map(_is_part, key)):
             raise ValueError
         return tuple(key)
-    except (ValueError, binascii.Error):
+    except ValueError:
         raise CursorInvalid from None
 
 
