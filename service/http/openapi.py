@@ -89,6 +89,8 @@ _HEADERS = {
     "Not with order=desc",
     "X-Request-ID": "Names the request in the service's log",
 }
+# The headers that responses have by their status.
+_BY_STATUS = {"304": ["ETag"], "401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
 
 
 def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> dict[str, Any]:
@@ -198,19 +200,16 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     ]
     if said.get("not_found"):
         errors = {**errors, 404: "There is no such record"}
-    responses = {**said["responses"]}
-    for status in ("410", "412"):
-        if status in responses:
-            responses[status] = {"schema": Error(), **responses[status]}
-    for code, text in errors.items():
-        responses.setdefault(str(code), {"schema": Error(), "description": text})
+    responses = {**said["responses"], **{str(code): {"description": text} for code, text in errors.items()}}
+    headers = {**_BY_STATUS, "200": told}
     operation["responses"] = {
-        status: {"description": response["description"], "headers": _headers(status), **_content(response)}
+        status: {
+            "description": response["description"],
+            "headers": _headers(headers.get(status, [])),
+            **_content(Error() if status >= "400" else response.get("schema")),
+        }
         for status, response in responses.items()
     }
-    for status, names in (("200", told), ("304", ["ETag"])):
-        if status in operation["responses"]:
-            operation["responses"][status]["headers"] |= {name: _header(name) for name in names}
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
@@ -224,20 +223,13 @@ def _body(schema: Schema, max_records: int) -> Any:
     return {"type": "array", "items": type(schema)(), "maxItems": max_records}
 
 
-def _headers(status: str) -> dict[str, Any]:
-    """Return the headers that matter to clients."""
-    by_status = {"401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
-    return {name: _header(name) for name in ["X-Request-ID", *by_status.get(status, [])]}
+def _headers(names: list[str]) -> dict[str, Any]:
+    """Describe the headers of a response that matter to clients."""
+    return {name: {"description": _HEADERS[name], **_TEXT} for name in ["X-Request-ID", *names]}
 
 
-def _header(name: str) -> dict[str, Any]:
-    return {"description": _HEADERS[name], **_TEXT}
-
-
-def _content(response: dict[str, Any]) -> dict[str, Any]:
-    if "schema" not in response:
-        return {}
-    return {"content": {"application/json": {"schema": response["schema"]}}}
+def _content(schema: Schema | None) -> dict[str, Any]:
+    return {} if schema is None else {"content": {"application/json": {"schema": schema}}}
 
 
 @functools.cache  # tests make many applications, and the document takes 40 ms
