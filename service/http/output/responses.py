@@ -48,13 +48,10 @@ async def _compressed(text: bytes, compress: Callable[[bytes], bytes]) -> bytes:
 
 
 async def bytes_response(
-    request: web.Request,
-    body: bytes,
-    headers: dict[str, str] | None = None,
-    content_type: str = "application/json",
+    request: web.Request, body: bytes, headers: dict[str, str] | None = None
 ) -> web.StreamResponse:
-    """Respond with a text; the default type is JSON."""
-    headers = dict(headers or {})
+    """Respond with a text, which is JSON unless the headers have another type."""
+    headers = {"Content-Type": "application/json", **(headers or {})}
     admission = request.get(ADMISSION) if len(body) > WHOLE else None
     if admission is not None:
         admission.hold(len(body))
@@ -66,9 +63,8 @@ async def bytes_response(
             if admission is not None:
                 admission.release(max(0, text - len(body)))
     if len(body) <= WHOLE or admission is None:
-        return public_response(request, body, headers, content_type)
+        return public_response(request, body, headers)
     response = web.StreamResponse(headers=headers)
-    response.content_type = content_type
     response.content_length = len(body)
     async with while_valid(request):
         await _send(request, response, _once(body))
@@ -90,19 +86,15 @@ class _Sliced(web.StreamResponse):
         await super().write_eof(data)
 
 
-def public_response(
-    request: web.Request, body: bytes, headers: dict[str, str], content_type: str, charset: str | None = None
-) -> web.StreamResponse:
+def public_response(request: web.Request, body: bytes, headers: dict[str, str]) -> web.StreamResponse:
     """Respond with a body that needs no token, or with a small one.
 
     No limit counts it. It is sent after its handler has ended, so that a client that does not read gives up its
     connection when there are too many.
     """
     if len(body) <= WHOLE or request.method == "HEAD":
-        return web.Response(body=body, content_type=content_type, charset=charset, headers=headers)
-    response = _Sliced(body, headers)
-    response.content_type, response.charset = content_type, charset
-    return response
+        return web.Response(body=body, headers=headers)
+    return _Sliced(body, headers)
 
 
 async def json_response(request: web.Request, value: Any, headers: dict[str, str] | None = None) -> web.StreamResponse:
@@ -135,11 +127,10 @@ async def stream_response(
                 begun += await anext(pieces, b"")
             elif not (whole := await _begin(begun, pieces)):
                 request[ADMISSION].hold(STREAM_BYTES)
+        headers = {**(headers or {}), "Content-Type": content_type}  # not before: the pieces may have changed them
         if whole:
-            return await bytes_response(request, bytes(begun), headers, content_type)
-        response = web.StreamResponse(headers=headers)
-        response.content_type = content_type
-        response.headers["Vary"] = "Accept-Encoding"
+            return await bytes_response(request, bytes(begun), headers)
+        response = web.StreamResponse(headers={**headers, "Vary": "Accept-Encoding"})
         rest = _after(request, begun, pieces)
         if accepts_gzip(request) and not at_once:
             response.headers["Content-Encoding"] = "gzip"

@@ -14,10 +14,10 @@ from service.http.output.etags import is_known
 from service.http.output.responses import accepts_gzip, public_response
 
 TYPES = {
-    "html": "text/html",
-    "js": "text/javascript",
-    "css": "text/css",
-    "svg": "image/svg+xml",
+    "html": "text/html; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "svg": "image/svg+xml; charset=utf-8",
     "png": "image/png",
 }
 
@@ -42,8 +42,7 @@ def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str])
     headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": found.etag}
     if is_known(request, found.etag):
         return web.Response(status=304, headers=headers)
-    body = found.body
+    body, headers["Content-Type"] = found.body, found.content_type
     if accepts_gzip(request):
         body, headers["Content-Encoding"] = found.gzipped, "gzip"
-    charset = None if found.content_type == "image/png" else "utf-8"
-    return public_response(request, body, headers, found.content_type, charset)
+    return public_response(request, body, headers)
