@@ -172,7 +172,7 @@ class Table:
                 name = exact  # a key with a dot in it has the same dotted name as another
             while name in other:
                 name += "\\"
-            other[name] = _text(value)
+            other[name] = text_of(value)
         return [*(cell or "" for cell in cells), render_json(other).decode() if other else ""]
 
     def _leaves(self, item: dict[str, Any]) -> list[Leaf]:
@@ -180,7 +180,7 @@ class Table:
         return [leaf for leaf in found if leaf.name not in self._around or leaf.value != {}] if self._around else found
 
     def _cell(self, value: Any) -> str:
-        text = _text(value)
+        text = text_of(value)
         return f"'{text}" if self._safe and isinstance(value, str) and _FORMULA.match(text) else text
 
     def _place(self, name: str) -> int:
@@ -194,7 +194,8 @@ class Table:
         return self._order.get(name, -1)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return a value as text: JSON, without the quotes of a string."""
     if value is None:
         return ""
     if isinstance(value, str):

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from service.http.offload import off_loop
-from service.http.output.exports import OTHER, first_together
+from service.http.output.exports import OTHER, first_together, text_of
 from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
@@ -26,7 +26,6 @@ _FOOTER_BYTES = 900
 # Raw bytes of items that are Python objects at once: ten times as much memory.
 _SLICE = 128 * 1024
 _MAX_COLUMNS, _MAX_DEPTH = 2000, 16
-_INT64 = 2**63
 _DATES = ("create_date", "update_date", "last_scraped_date")
 _NESTED = ("data", "tags")
 
@@ -124,7 +123,7 @@ class Shape:
             return None
         kind = _kind(value)
         if self.kind in ("none", "text of any") or (self.kind == "struct" and not self.members):
-            return value if isinstance(value, str) else render_json(value).decode()
+            return text_of(value)
         if kind != self.kind and (kind, self.kind) != ("int", "float"):
             raise Misfit
         if self.kind == "struct":
@@ -154,12 +153,14 @@ def _kind(value: Any) -> str:
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int):
-        return "int" if -_INT64 <= value < _INT64 else "text of any"
+        return "int"  # BSON has none of more than 64 bits
     if isinstance(value, float):
         return "float"
     if isinstance(value, str):
         return "text"
-    return "struct" if isinstance(value, dict) else "list"
+    if isinstance(value, dict):
+        return "struct"
+    return "list" if isinstance(value, list) else "text of any"  # a date or the like, put there by hand in Mongo
 
 
 class _File:
