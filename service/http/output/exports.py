@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
@@ -46,15 +46,12 @@ class Live(NamedTuple):
 
     content_type: str
     form: Form
-    heartbeat: bytes
-
-    def beat(self, position: int) -> bytes:
-        return self.heartbeat % position if b"%d" in self.heartbeat else self.heartbeat
+    beat: Callable[[int], bytes]
 
 
 LIVE = {
-    "ndjson": Live(NDJSON, Form(lines, b"\n"), b"\n"),
-    "sse": Live(EVENTS, Form(events, b"\n\n"), b": still here\nid: %d\n\n"),
+    "ndjson": Live(NDJSON, Form(lines, b"\n"), lambda position: b"\n"),
+    "sse": Live(EVENTS, Form(events, b"\n\n"), lambda position: b": still here\nid: %d\n\n" % position),
 }
 
 
