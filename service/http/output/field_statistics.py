@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import accumulate
 from typing import Any
 
@@ -35,14 +34,13 @@ class _Field:
             return
         self.count += self._last != item
         self._last = item
+        shown = value[:_MAX_TEXT] if isinstance(value, str) else value
         if kind in ("integer", "number", "string"):
-            self._bound(value[:_MAX_TEXT] if isinstance(value, str) else value)
-        if kind not in ("array", "object") and len(self.examples) < _MAX_EXAMPLES:
-            example = value[:_MAX_TEXT] if isinstance(value, str) else value
-            if isinstance(value, datetime):
-                example = str(value)
-            if not any(type(known) is type(example) and known == example for known in self.examples):
-                self.examples.append(example)
+            self._bound(shown)
+        if kind in ("array", "object") or len(self.examples) == _MAX_EXAMPLES:
+            return
+        if not any(type(known) is type(shown) and known == shown for known in self.examples):
+            self.examples.append(shown)
 
     def _bound(self, value: Any) -> None:
         """Keep the smallest and the largest number; of texts only if there are no numbers."""
