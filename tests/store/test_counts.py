@@ -115,7 +115,7 @@ async def test_an_item_that_is_changed_while_the_reaper_counts_is_counted_once(
 async def test_a_slow_writer_and_a_slow_reaper_count_a_batch_once(store: Store, other: Store, group: Group) -> None:
     async with stopped_at(store, "before finish", group.write(store, make_output(1))):
         await lease_over(other, group)
-        (batch,) = [b for b in await other.outputs.recovery._expired() if b.group == group.key]
+        batch = await group.batch_in_flight(other)
     await group.write(store, make_output(2))
     await group.write(store, make_output(3))
     await other.outputs.recovery.fence(batch)

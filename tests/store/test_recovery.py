@@ -241,7 +241,7 @@ async def test_a_write_fenced_in_the_middle_is_completed(
 async def test_ending_a_batch_twice_is_ending_it_once(store: Store, other: Store, group: Group) -> None:
     await killed_at(store, "written", group.write(store, make_output(1), make_output(2)))
     await lease_over(store, group)
-    (batch,) = [b for b in await store.outputs.recovery._expired() if b.group == group.key]
+    batch = await group.batch_in_flight(store)
     await asyncio.gather(store.outputs.recovery.reap(), other.outputs.recovery.reap())
     await store.outputs.recovery.fence(batch)
     await store.outputs.recovery.end(batch.group, batch.token)

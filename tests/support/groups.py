@@ -88,6 +88,11 @@ class Group:
     async def in_flight(self, store: Store) -> list[dict[str, Any]]:
         return list((await self.document(store)).get("open", []))
 
+    async def batch_in_flight(self, store: Store) -> Batch:
+        """Return the only batch in flight."""
+        (entry,) = await self.in_flight(store)
+        return Batch(self.key, entry["token"], entry["first"], entry["n"], entry["date"])
+
     async def set(self, store: Store, **changes: Any) -> None:
         """Change fields of the group's document by hand."""
         await store.database["groups"].update_one(self.owner, {"$set": changes})

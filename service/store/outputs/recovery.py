@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from datetime import UTC, datetime
-from typing import Any
 
 from pymongo.errors import BulkWriteError
 
@@ -54,12 +53,13 @@ class Recovery:
         One that fails or takes long does not stop the others.
         """
         places = asyncio.Semaphore(_ENDED_AT_ONCE)
-        return sum(await asyncio.gather(*(self._reap_one(batch, places) for batch in await self._expired())))
+        expired = await self._expired()
+        return sum(await asyncio.gather(*(self._reap_one(group, token, places) for group, token in expired)))
 
-    async def _reap_one(self, batch: Batch, places: asyncio.Semaphore) -> bool:
+    async def _reap_one(self, group: Group, token: str, places: asyncio.Semaphore) -> bool:
         async with places:
             try:
-                await self.end(batch.group, batch.token)
+                await self.end(group, token)
                 return True
             except StoreError as error:
                 log.warning("a batch of a dead writer could not be ended yet", extra={"error": str(error)})
@@ -69,35 +69,31 @@ class Recovery:
             return False
 
     @stored
-    async def _expired(self) -> list[Batch]:
+    async def _expired(self) -> list[tuple[Group, str]]:
         # Deadlines were set by the database's clock, so they are compared with it.
         now = await server_time(self._database)
         fields = ["organization_id", "group_id", "open"]
         return [
-            _batch(Group.of(found), entry)
+            (Group.of(found), entry["token"])
             async for found in self._groups.find({"open.deadline": {"$lt": now}}, fields, hint="deadline")
             for entry in found["open"]
             if entry["deadline"] < now
         ]
 
+    @stored
     async def end(self, group: Group, token: str) -> None:
         """Finish a batch that may be written in part, once no more of its writes can succeed."""
         self._indexes.require("outputs")  # without the unique index a fence stops no write
-        batch = await self._open(group, token)
-        if batch is None:
+        found = await self._groups.find_one({**group.owner, "open.token": token}, {"open.$": 1})
+        if found is None:  # it was finished before
             return
+        (entry,) = found["open"]
+        batch = Batch(group, token, entry["first"], entry["n"], entry["date"].replace(tzinfo=None))
         tombstones = await self.fence(batch)
         change = await self._written(batch)
         change.tombstones = tombstones
         await self._ids.turn(group, (batch, change), 0)
 
-    @stored
-    async def _open(self, group: Group, token: str) -> Batch | None:
-        """Return a batch by its token if it is in flight."""
-        found = await self._groups.find_one({**group.owner, "open.token": token}, {"open.$": 1})
-        return _batch(group, found["open"][0]) if found else None
-
-    @stored
     async def fence(self, batch: Batch) -> int:
         """Put a tombstone on every id of a batch that no document holds; return how many."""
         await self._ids.step("before fence")
@@ -106,14 +102,13 @@ class Recovery:
         if not ids:
             return 0
         try:
-            done = await self._outputs.insert_many(
+            await self._outputs.insert_many(
                 [{**batch.group.owner, "id": id, "tombstone": placed} for id in ids], ordered=False
             )
-            return len(done.inserted_ids)
+            return batch.size
         except BulkWriteError as error:
             return batch.size - len(duplicates(error))
 
-    @stored
     async def _written(self, batch: Batch) -> Change:
         """Return what a batch changed, as far as it can be seen; a recount finds the rest."""
         change = Change(recount=True)
@@ -147,8 +142,3 @@ class Recovery:
             else:
                 change.changed += 1
         return change
-
-
-def _batch(group: Group, entry: dict[str, Any]) -> Batch:
-    """Return the batch of an entry of `open`."""
-    return Batch(group, entry["token"], entry["first"], entry["n"], entry["date"].replace(tzinfo=None))
