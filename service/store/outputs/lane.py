@@ -73,11 +73,9 @@ class Lanes:
                 lane.waiting.remove(write)  # its bytes are no longer counted
             raise
 
-    def end(self, lane: Lane) -> None:
-        """Forget a lane that has ended."""
-        del self._lanes[lane.group]
-        for write in lane.unfinished():  # none, unless the lane was cancelled
-            write.done.cancel()
+    def forget(self, group: Group) -> None:
+        """Forget a lane that ends: the next write of its group begins another one."""
+        del self._lanes[group]
 
     async def close(self) -> None:
         """Wait for the writes under way, for a limited time: the reaper ends the rest."""
@@ -97,7 +95,6 @@ class Lane:
 
     def __init__(self, lanes: Lanes, group: Group) -> None:
         self.group = group
-        self._taken: list[Write] = []
         self._written: Finished | None = None  # the batch that the next turn finishes
         self._settled: list[Write] = []  # the writes that wait for that
         self.waiting: deque[Write] = deque()
@@ -106,18 +103,17 @@ class Lane:
         # In a context of its own: a lane must not end with the time of the request that began it.
         self.task = asyncio.create_task(self._run(), context=contextvars.Context())
 
-    def unfinished(self) -> list[Write]:
-        """Return all writes whose callers wait."""
-        return [*self._settled, *self._taken, *self.waiting]
-
     async def _run(self) -> None:
         """Write rounds until the queue is empty."""
+        taken: list[Write] = []
         try:
             # No await after the queue was seen empty: a write that comes then starts another lane.
-            while self._take() or self._written is not None:
-                await self._round(self._taken)
+            while (taken := self._take()) or self._written is not None:
+                await self._round(taken)
         finally:
-            self._lanes.end(self)
+            self._lanes.forget(self.group)
+            for write in (*self._settled, *taken, *self.waiting):  # none, unless the lane was cancelled
+                write.done.cancel()
 
     async def _round(self, writes: list[Write]) -> None:
         """Finish the written batch and allocate ids for the next, look its items up meanwhile, and write it."""
@@ -175,7 +171,6 @@ class Lane:
             if write.alone:
                 break
         self.waiting.extendleft(reversed(later))
-        self._taken = taken
         return taken
 
     async def _fail(self, writes: list[Write], error: Exception, token: str, begun: bool) -> None:
