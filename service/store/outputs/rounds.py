@@ -179,6 +179,7 @@ class Rounds:
         plan = Plan(batch, self._max_item_bytes)
         began = time.perf_counter()
         for write in writes:
+            planned = len(plan.rows)
             for key, change in write.changes.items():
                 there = known.get(key)
                 tried = write.tried.get(key)
@@ -191,9 +192,7 @@ class Rounds:
                     else:
                         plan.add(key, change, there)
                 began = await _pause(began)
-        meant = {row.output_id: row.result for row in plan.rows}
-        for write in writes:
-            write.tried |= {key: meant[key] for key in write.changes if key in meant}
+            write.tried |= {row.output_id: row.result for row in plan.rows[planned:]}
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
