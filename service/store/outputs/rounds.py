@@ -197,8 +197,9 @@ class Rounds:
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
         """Send inserts or updates as one command. Raises when one is refused or the outcome is unknown."""
-        stored = [row.stored for row in part]
-        reply = await durably(self._database, _inserts(stored) if part[0].known is None else _updates(stored))
+        name, content = ("insert", "documents") if part[0].known is None else ("update", "updates")
+        command = {name: "outputs", content: [row.stored for row in part], "ordered": False}
+        reply = await durably(self._database, command)
         taken = {part[error["index"]].output_id for error in reply.get("writeErrors", ())}
         plan.lost |= taken
         missing = len(part) - len(taken) - reply["n"]
@@ -220,7 +221,8 @@ class Rounds:
         """Store that unchanged items were seen again; items that changed go to another round."""
         statements = plan.touch_statements()
         halves = (half for half in (statements[::2], statements[1::2]) if half)
-        replies = await _together([durably(self._database, _updates(half)) for half in halves])
+        commands = [{"update": "outputs", "updates": half, "ordered": False} for half in halves]
+        replies = await _together([durably(self._database, command) for command in commands])
         matched = sum(reply["n"] for reply in replies)
         if matched < len(plan.touches):
             fields = {"id": 1, "root_job_id": 1}
@@ -249,23 +251,15 @@ async def _pause(began: float) -> float:
     return began
 
 
-def _inserts(documents: list[Any]) -> dict[str, Any]:
-    return {"insert": "outputs", "documents": documents, "ordered": False}
-
-
-def _updates(statements: list[Any]) -> dict[str, Any]:
-    return {"update": "outputs", "updates": statements, "ordered": False}
-
-
 def _commands(rows: list[Row]) -> Iterator[list[Row]]:
     """Yield inserts and updates in parts that one message can hold, many updates in at least two."""
-    for alike in ([row for row in rows if row.known is None], [row for row in rows if row.known is not None]):
+    inserts, updates = [row for row in rows if row.known is None], [row for row in rows if row.known is not None]
+    half = len(updates) // 2 if len(updates) > _FEW_UPDATES else 0
+    for alike in (inserts, updates[:half], updates[half:]):
         part: list[Row] = []
         size = 0
-        many_updates = len(alike) > _FEW_UPDATES and alike[0].known is not None
-        most = len(alike) // 2 + 1 if many_updates else len(alike)
         for row in alike:
-            if part and (size + row.size > MAX_BYTES or len(part) == most):
+            if part and size + row.size > MAX_BYTES:
                 yield part
                 part, size = [], 0
             part.append(row)
