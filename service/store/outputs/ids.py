@@ -127,34 +127,22 @@ class Ids:
             # `rounds` tells `watch.py` that something may have become readable.
             update.append({"$set": {**change.update(batch.date), "open": others, "rounds": plus("rounds", 1)}})
         if size:
-            update += self._allocation(size, token)
+            update.append(self._allocation(size, token))
         fields = {"open": {"$elemMatch": {"token": token}}, **_LANE_FIELDS}
         command = {"findAndModify": "groups", "query": where, "update": update, "fields": fields, "new": True}
         command["upsert"] = finished is None
         return (await durably(self._database, command))["value"]  # type: ignore[no-any-return]
 
-    def _allocation(self, size: int, token: str) -> list[dict[str, Any]]:
-        """Return the stages that take ids, unless the database's clock is wrong or the group takes no writes now."""
+    def _allocation(self, size: int, token: str) -> dict[str, Any]:
+        """Return the stage that takes ids, unless the database's clock is wrong or the group takes no writes now."""
         sane = {"$lte": ["$$NOW", datetime.now(UTC) + _MAX_CLOCK_SKEW]}
         allowed = {"$and": [sane, {"$lte": [{"$ifNull": ["$paused", "$$NOW"]}, "$$NOW"]}]}
-        entry = {
-            "token": token,
-            "first": "$next",
-            "n": size,
-            "date": "$now",
-            "deadline": {"$add": ["$$NOW", int(self.lease_seconds * 1000)]},
-        }
-        open_ = {"$ifNull": ["$open", []]}
-        now = {"$cond": [sane, {"$max": ["$now", self.clock or "$$NOW"]}, "$now"]}
-        return [
-            {"$set": {"now": now, "next": {"$ifNull": ["$next", self.first]}}},
-            {
-                "$set": {
-                    "open": {"$cond": [allowed, {"$concatArrays": [open_, [entry]]}, open_]},
-                    "next": {"$add": ["$next", {"$cond": [allowed, size, 0]}]},
-                }
-            },
-        ]
+        first, date = {"$ifNull": ["$next", self.first]}, {"$max": ["$now", self.clock or "$$NOW"]}
+        deadline = {"$add": ["$$NOW", int(self.lease_seconds * 1000)]}
+        entry = {"token": token, "first": first, "n": size, "date": date, "deadline": deadline}
+        open_ = {"$concatArrays": [{"$ifNull": ["$open", []]}, [entry]]}
+        changes = {"now": date, "next": {"$add": [first, size]}, "open": open_}
+        return {"$set": {name: {"$cond": [allowed, value, f"${name}"]} for name, value in changes.items()}}
 
     @stored
     async def watermark(self, group: Group) -> Watermark:
