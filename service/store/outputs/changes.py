@@ -141,28 +141,28 @@ class Plan:
         match change:
             case Put():
                 if known is None or is_changed(change, known):
-                    self._put(output_id, change, known)
+                    self._put(change, known)
                 else:
-                    self._touch(output_id, change, known)
+                    self._touch(change, known)
             case _ if known is None or "deleted" in known:
                 self.results[output_id] = {"result": "not_found"}
             case Patch():
-                self._patch(output_id, change, known)
+                self._patch(change, known)
             case Delete() if change.selects(known):
                 self._delete(known)
             case _:
-                self.leave(output_id, known, "conflict")
+                self.leave(known, "conflict")
 
     @property
     def _id(self) -> int:
         return self.batch.first + len(self.rows)
 
-    def leave(self, output_id: str, known: Known, result: str) -> None:
+    def leave(self, known: Known, result: str) -> None:
         """Enter the result of a change that gives its item no new id."""
-        self.results[output_id] = result_of(result, known["id"], output_id, known["key_hash"])
+        self.results[known["_id"]] = result_of(result, known["id"], known["_id"], known["key_hash"])
 
-    def _put(self, output_id: str, put: Put, known: Known | None) -> None:
-        id, date, content = self._id, self.batch.date, put.content
+    def _put(self, put: Put, known: Known | None) -> None:
+        output_id, id, date, content = put.output_id, self._id, self.batch.date, put.content
         scraped = put.scraped or date
         if known is None:
             approved = bool(put.is_approved)
@@ -184,9 +184,9 @@ class Plan:
         document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
 
-    def _patch(self, output_id: str, patch: Patch, known: Known) -> None:
+    def _patch(self, patch: Patch, known: Known) -> None:
         if patch.if_ids is not None and known["id"] not in patch.if_ids:
-            self.leave(output_id, known, "conflict")
+            self.leave(known, "conflict")
             return
         approved = known["is_approved"] if patch.is_approved is None else patch.is_approved
         changes: dict[str, Any] = {"is_approved": approved}
@@ -197,14 +197,14 @@ class Plan:
             text, before = documents.canonical(tags), documents.canonical(known.get("tags", {}))
             size = len(text)
             if size > len(before) and size + known["rest"] > self.max_item_bytes:
-                self.leave(output_id, known, "too_large")
+                self.leave(known, "too_large")
                 return
             if text != before:
                 copies = filter_tags(tags)
                 changes |= {"tags": tags, "content_hash": with_tags(known["content_hash"], tags), **copies}
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
         if approved == known["is_approved"] and "tags" not in changes:
-            self.leave(output_id, known, "unchanged")
+            self.leave(known, "unchanged")
         else:
             self._set(known, "patched", changes, unset, size)
 
@@ -225,11 +225,11 @@ class Plan:
         statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **seen}, "u": update, "hint": "_id_"}
         self.rows.append(Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size))
 
-    def _touch(self, output_id: str, put: Put, known: Known) -> None:
+    def _touch(self, put: Put, known: Known) -> None:
         scraped = put.scraped or self.batch.date
         newest = put.scraped is None or scraped >= known["last_scraped_date"]
         job = put.root_job_id if newest else known["root_job_id"]
-        self.touches[output_id] = Touch(known, job, put.root_job_id, scraped)
+        self.touches[put.output_id] = Touch(known, job, put.root_job_id, scraped)
 
     def touch_statements(self) -> list[dict[str, Any]]:
         """Return the statements that store the touches: a few, however many dates they have.

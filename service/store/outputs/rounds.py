@@ -239,8 +239,8 @@ class Rounds:
             # counted for a job that runs, but cannot tell what was counted twice.
             for touch in plan.touches.values():
                 touch.known["root_job_id"] = touch.job
-        for key, touch in plan.touches.items():
-            plan.leave(key, touch.known, "unchanged")
+        for touch in plan.touches.values():
+            plan.leave(touch.known, "unchanged")
 
 
 async def _pause(began: float) -> float:
