@@ -23,7 +23,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
-from service.store.outputs.counts import KINDS, RECOUNT, Change
+from service.store.outputs.counts import KINDS, RECOUNT, Change, plus
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
@@ -238,7 +238,7 @@ class Upkeep:
                     return None
             done: dict[str, Any] = {
                 "recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]},
-                "recounts": {"$add": [{"$ifNull": ["$recounts", 0]}, 1]},
+                "recounts": plus("recounts", 1),
             }
             # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
             where = {**owner, "recounts": kept.get("recounts")}
