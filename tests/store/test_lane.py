@@ -397,6 +397,22 @@ async def test_files_with_one_id_keep_the_dates_of_their_own_item(store: Store, 
     assert (first, second.year, third) == (before[1][1], 2020, before[0][1])
 
 
+async def test_a_file_keeps_its_date_although_the_settings_of_its_group_change_before_its_round(
+    store: Store, other: Store, group: Group
+) -> None:
+    """The item is the same by the settings that it was encoded with, and another one by those of its round."""
+    await store.groups.set(group.key, {"ignore": ["scraped_at"]})
+    await group.write(store, make_output(1, data={"scraped_at": 1}, files=[make_file()]))
+    (before,) = await group.read(store)
+    await asyncio.sleep(0.005)
+    items = await group.encoded(store, make_output(1, data={"scraped_at": 2}, files=[make_file()]))
+    await other.groups.set(group.key, {"ignore": []})
+    (done,) = await store.outputs.write(group.key, items)
+    (after,) = await group.read(store)
+    assert (done["result"], after["data"]) == ("updated", {"scraped_at": 2})
+    assert after["files"] == before["files"]
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, True), (True, 1), (0, False), (1.0, 1)])
 async def test_a_patch_of_tags_tells_numbers_and_truth_values_apart(
     store: Store, group: Group, before: Any, after: Any

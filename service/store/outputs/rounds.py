@@ -45,6 +45,7 @@ _FEW_UPDATES = 50
 _HASHED_AT_ONCE = 10
 # Items whose files are looked up at once: each may have 1000.
 _FILES_AT_ONCE = 50
+_FILE_DATES = {"files.id": 1, "files.create_date": 1}
 
 
 class Write:
@@ -102,7 +103,7 @@ class Rounds:
         ]
         for start in range(0, len(undated), _FILES_AT_ONCE):
             some = undated[start : start + _FILES_AT_ONCE]
-            for document in await self._find(some, {"files.id": 1, "files.create_date": 1}):
+            for document in await self._find(some, _FILE_DATES):
                 known[document["_id"]]["files"] = document.get("files", [])
         return known
 
@@ -138,7 +139,8 @@ class Rounds:
 
         A write whose keys were made with other settings fails.
         """
-        stale, began = [], time.perf_counter()
+        stale: dict[str, Put] = {}
+        began = time.perf_counter()
         for write in writes:
             for key, change in write.changes.items():
                 if not isinstance(change, Put):
@@ -151,13 +153,16 @@ class Rounds:
                     began = await _pause(began)
                 there = known.get(key)
                 if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
-                    stale.append(key)
+                    stale[key] = change
         for start in range(0, len(stale), _HASHED_AT_ONCE):
-            for raw in await self._find(stale[start : start + _HASHED_AT_ONCE], {"data": 1}, codec_options=RAW):
+            some = list(stale)[start : start + _HASHED_AT_ONCE]
+            for raw in await self._find(some, {"data": 1, **_FILE_DATES}, codec_options=RAW):
                 found = decode(encoded(raw))
                 there = known[found["_id"]]
                 there["content_hash"] = rehash(there["content_hash"], found["data"], comparing)
                 there["is_rehashed"] = True
+                if is_changed(stale[found["_id"]], there):  # perhaps only now
+                    there["files"] = found.get("files", [])
                 began = await _pause(began)
         return [write for write in writes if not write.done.done()]
 
