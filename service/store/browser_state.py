@@ -13,14 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 from bson import ObjectId
 from pymongo import ASCENDING, UpdateOne
 
-from service.store.connection import Database
 from service.store.contract import stored, streamed
 from service.store.decoding import AWARE, decode, encoded
 from service.store.errors import CursorExpired, CursorInvalid
-from service.store.indexes import Indexes
 from service.store.listing import Chunk, Key, Listing, Record, after, by_bytes
 from service.store.sealing import CHUNK, SealedRecords
-from service.store.vault import Sealed, Vault
+from service.store.vault import Sealed
 
 # Approximate bytes of a record besides its value.
 _OVERHEAD = 300
@@ -73,10 +71,6 @@ class BrowserState(SealedRecords):
     name_field: ClassVar[str] = "name"
     served: ClassVar[tuple[str, ...]]  # the members of a record in a response
     session: ClassVar[Any]  # what `expires` holds in a record that does not expire
-
-    def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
-        super().__init__(database, vault)
-        self._indexes = indexes
 
     # -- reading -----------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from pymongo import UpdateOne
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored, streamed
 from service.store.decoding import RAW, decoded_batches
+from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.vault import Sealed, Vault, VaultError
 
@@ -35,9 +36,9 @@ class SealedRecords:
     identity: ClassVar[tuple[str, ...]]
     bound: ClassVar[tuple[str, ...]]
 
-    def __init__(self, database: Database, vault: Vault) -> None:
+    def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
         self._records: Collection = database.get_collection(self.name, write_concern=DURABLE, read_concern=MAJORITY)
-        self._vault = vault
+        self._vault, self._indexes = vault, indexes
 
     @property
     def _raw(self) -> Collection:

@@ -49,8 +49,7 @@ class Webhooks(SealedRecords):
     bound = ("url",)
 
     def __init__(self, database: Database, vault: Vault, indexes: Indexes) -> None:
-        super().__init__(database, vault)
-        self._indexes = indexes
+        super().__init__(database, vault, indexes)
         self.deliveries = Deliveries(database, indexes)
 
     @stored
