@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from service.store.browser_state import now
@@ -105,7 +104,7 @@ class Reviews:
                 del keys[:at_once]
                 size = sum(map(_size, reviews))
                 at_once = max(1, min(_READ, CHUNK_BYTES * len(reviews) // max(1, size)))
-                yield Chunk(size, partial(list, reviews))
+                yield Chunk(size, reviews.copy)
                 del reviews
 
     async def _read(self, owner: Record, keys: list[Record], fields: Record) -> list[Record]:
