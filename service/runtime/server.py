@@ -64,30 +64,6 @@ def _bare_error(error: ApiError) -> web.Response:
 class Protocol(web.RequestHandler):
     """One connection. Reports broken HTTP in the one error shape, and ends slow requests."""
 
-    __slots__ = (
-        "_ahead",
-        "_body",
-        "_body_left",
-        "_chunked",
-        "_counted",
-        "_drained",
-        "_dropped",
-        "_head",
-        "_head_end",
-        "_head_timer",
-        "_in_progress",
-        "_ledger",
-        "_min_send_rate",
-        "_receive_timeout",
-        "_received",
-        "_request",
-        "_server",
-        "_slow_reader",
-        "_small_chunks",
-        "half_closed",
-        "handling",
-    )
-
     def __init__(
         self, server: Server, *, receive_timeout: float, min_send_rate: float, ledger: Pool, **kwargs: Any
     ) -> None:
