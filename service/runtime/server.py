@@ -79,7 +79,7 @@ class Protocol(web.RequestHandler):
         self._body_left = 0  # bytes that aiohttp does not have yet
         self._chunked = False
         self._received = self._small_chunks = 0  # of a chunked body
-        self._drained: asyncio.Future[None] | None = None  # set while incoming bytes are dropped
+        self._drained: asyncio.Event | None = None  # while incoming bytes are dropped: whether their end has come
         self._dropped = 0
         self._receive_timeout, self._min_send_rate = receive_timeout, min_send_rate
         self._head_timer: asyncio.TimerHandle | None = None
@@ -233,11 +233,11 @@ class Protocol(web.RequestHandler):
                 self.transport.write_eof()
             self.transport.resume_reading()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(drained, min(_LINGER_SECONDS, self._receive_timeout))
+            await asyncio.wait_for(drained.wait(), min(_LINGER_SECONDS, self._receive_timeout))
 
-    def _begin_to_drop(self) -> asyncio.Future[None]:
+    def _begin_to_drop(self) -> asyncio.Event:
         if self._drained is None:
-            self._drained = asyncio.get_running_loop().create_future()
+            self._drained = asyncio.Event()
         return self._drained
 
     def _drop(self, size: int) -> None:
@@ -256,8 +256,8 @@ class Protocol(web.RequestHandler):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Let a client that closed its side after its request still get the response, unless that never ends."""
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        if self._drained is not None:
+            self._drained.set()
         if self._staying is not None or self.ssl_context is not None:  # TLS cannot be open on one side only
             return False
         if self.has_unread_body or not self._in_progress:
@@ -287,8 +287,8 @@ class Protocol(web.RequestHandler):
         self._stop_head_timer()
         self._head, self._ahead = 0, b""
         self._count_heads()
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
+        if self._drained is not None:
+            self._drained.set()
         if self._slow_reader is not None:
             self._slow_reader.stop()
         super().connection_lost(exc)
