@@ -21,6 +21,7 @@ from itertools import islice
 from typing import Any
 
 from aiohttp import StreamReader, web
+from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
@@ -183,10 +184,9 @@ class Protocol(web.RequestHandler):
         self._in_progress, self._head, self._head_end = True, 0, b""
         self._received = self._small_chunks = 0
         self._stop_head_timer()
-        if isinstance(body, StreamReader) and not body.is_eof():
-            headers = getattr(message, "headers", {})
-            self._body, self._chunked = body, bool(getattr(message, "chunked", False))
-            self._body_left = int(headers.get("Content-Length", sys.maxsize)) - body.total_bytes
+        if isinstance(message, RawRequestMessage) and not body.is_eof():  # else the head is broken, or has no body
+            self._body, self._chunked = body, message.chunked
+            self._body_left = int(message.headers.get("Content-Length", sys.maxsize)) - body.total_bytes
 
     def _count_heads(self) -> bool:
         """Count the bytes that belong to no request in progress; return False if there is no room for them."""
