@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from sds_client.cli import commands
-from sds_client.cli.parser import Parser, parse, top_parser
+from sds_client.cli import completion, groups, outputs, running, singer, state, webhooks
+from sds_client.cli.parser import Parser, parse
+from sds_client.version import __version__
 
 
 def parser() -> Parser:
     """Return the parser of every command."""
-    whole = top_parser(description="Client of the Scraping Data Service.")
-    commands.add(whole.add_subparsers(required=True, metavar="COMMAND"))
+    whole = Parser(prog="sds", description="Client of the Scraping Data Service.")
+    whole.add_argument("--version", action="version", version=f"scraping-data-client {__version__}")
+    commands, common = whole.add_subparsers(required=True, metavar="COMMAND"), running.options()
+    for resource in (outputs, groups, state, webhooks, singer):
+        resource.add(commands, common)
+    completion.add(commands)
     return whole
 
 

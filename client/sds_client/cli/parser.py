@@ -8,8 +8,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from sds_client.version import __version__
-
 # The options that need no command.
 _FIRST = ("-h", "--help", "--version")
 
@@ -31,13 +29,6 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (--help explains)\n")
-
-
-def top_parser(**options: Any) -> Parser:
-    """Return the parser of the whole command line."""
-    parser = Parser(prog="sds", **options)
-    parser.add_argument("--version", action="version", version=f"scraping-data-client {__version__}")
-    return parser
 
 
 def parse(parser: Parser, arguments: Sequence[str] | None) -> dict[str, Any] | None:
