@@ -39,10 +39,10 @@ class StateCounts:
         self.local_storage.add(response["local_storage"])
 
 
-def chunks(records: Iterable[Any], size: int = RECORDS) -> Iterator[list[Any]]:
-    """Yield the records, `size` at a time."""
+def chunks(records: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the records, some at a time."""
     left = iter(records)
-    while chunk := list(islice(left, size)):
+    while chunk := list(islice(left, RECORDS)):
         yield chunk
 
 
