@@ -24,9 +24,7 @@ with suppress(ImportError):
     import fcntl
 
 
-def export(
-    client: Client, group: str, out: Path, options: Mapping[str, Any], *, deleted: bool = False, safe: bool = False
-) -> int:
+def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *, deleted: bool, safe: bool) -> int:
     """Write a group to a file and return the number of items. Raises NothingFoundError when there are none.
 
     Lines are gathered in `FILE.part`; the file itself appears when it is complete. Called again after an
@@ -96,16 +94,15 @@ def _gather(
     return count, progress
 
 
-def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any], *, deleted: bool = False) -> int:
-    """Write a group to standard output as NDJSON and return the number of items."""
-    count = 0
+def export_to_standard_output(client: Client, group: str, options: Mapping[str, Any], *, deleted: bool) -> None:
+    """Write a group to standard output as NDJSON. Raises NothingFoundError when there are no items."""
+    is_empty = True
     for block in client.ndjson(group, deleted=deleted, **options):
         sys.stdout.buffer.write(block)
-        count += block.count(b"\n")
+        is_empty = False
     sys.stdout.buffer.flush()
-    if not count:
+    if is_empty:
         raise NothingFoundError(_nothing(client, group, options))
-    return count
 
 
 def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
