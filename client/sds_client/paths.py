@@ -49,17 +49,12 @@ def walk_query(metadata: Mapping[str, Any]) -> dict[str, str]:
 def delete_query(filters: Mapping[str, Any]) -> dict[str, str]:
     """Return the query of a deletion. Raises ValueError without a filter, or for an empty one."""
     _check_names(filters, _DELETE)
-    check_filled(filters)
+    for name, value in filters.items():
+        if value in (None, "") or (name == "all" and value is not True):  # it would select more than was meant
+            raise ValueError(f"{name} is {value!r}: give a value, or leave it out")
     if not filters:
         raise ValueError(f"name what to delete with at least one of {', '.join(_DELETE)}")
     return {name: _text(value) for name, value in filters.items()}
-
-
-def check_filled(filters: Mapping[str, Any]) -> None:
-    """Raise ValueError for an empty filter: it would select more than was meant."""
-    for name, value in filters.items():
-        if value in (None, "") or (name == "all" and value is not True):
-            raise ValueError(f"{name} is {value!r}: give a value, or leave it out")
 
 
 def state_query(domain: str | None, active: bool) -> dict[str, str]:
