@@ -10,7 +10,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
 
 from sds_client.errors import ClientError
-from sds_client.transport import Transport, Waiting
+from sds_client.transport import PATIENCE, Transport, Waiting
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Base:
         token: str,
         *,
         timeout: float = 60.0,
-        patience: float = 120.0,
+        patience: float = PATIENCE,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
         self._transport = Transport(url, token, timeout, patience, on_wait)
