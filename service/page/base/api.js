@@ -118,9 +118,9 @@ const json = async (method, path, options) => {
 };
 
 export const get = (path, params, signal, more) => json("GET", path, { params, signal, ...more });
-export const post = (path, body, more) => json("POST", path, { body, ...more });
-export const patch = (path, body, more) => json("PATCH", path, { body, ...more });
-export const write = (path, body, more) => json("PUT", path, { body, ...more });
+export const post = (path, body) => json("POST", path, { body });
+export const patch = (path, body) => json("PATCH", path, { body });
+export const write = (path, body) => json("PUT", path, { body });
 export const remove = (path, params, more) => json("DELETE", path, { params, ...more });
 
 function parse(text) {

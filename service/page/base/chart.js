@@ -7,7 +7,7 @@ const DAY = 86_400_000;
 const HEIGHT = 196;
 
 /** What a bar is made of, from the bottom: the class of its colour and its name. */
-export const CREATED_AND_CHANGED = [["created", "Created"], ["changed", "Changed"]];
+const CREATED_AND_CHANGED = [["created", "Created"], ["changed", "Changed"]];
 
 const today = () => Math.floor(Date.now() / DAY) * DAY;
 const total = (bar, series) => series.reduce((sum, [name]) => sum + (bar[name] ?? 0), 0);

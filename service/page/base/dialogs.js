@@ -12,8 +12,8 @@ export const field = (id, title, control, ...more) => el("div", { class: "field"
 const AGAIN = "Press Esc again to drop what you typed.";
 
 /**
- * Show a form in a dialog; it is gone when closed. `onsubmit` gets the form's data and the button, and returns false
- * to stay open. What it throws is said in the dialog, which stays open with everything that was typed.
+ * Show a form in a dialog; it is gone when closed. `onsubmit` gets the form's data, and returns false to stay open.
+ * What it throws is said in the dialog, which stays open with everything that was typed.
  */
 export function askInDialog(kind, title, body, foot, onsubmit) {
   const problem = el("p", { class: "problem", role: "alert" });
@@ -37,11 +37,10 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
     onsubmit: async (event) => {
       event.preventDefault();
       const buttons = [...dialog.querySelectorAll(".dialog-foot button")].filter((button) => !button.disabled);
-      const { submitter } = event;
       problem.textContent = "";
       try {
-        const working = onsubmit(new FormData(event.target), submitter);
-        for (const button of buttons) button.disabled = button === submitter;
+        const working = onsubmit(new FormData(event.target));
+        for (const button of buttons) button.disabled = button === event.submitter;
         if ((await working) !== false) dialog.close();
       } catch (error) {
         if (error.name === "AbortError") return;
@@ -77,7 +76,6 @@ export function confirm(title, text, verb, work, typed = "") {
     el("button", { type: "button", class: "quiet", autofocus: true, onclick: () => dialog.close() }, "Keep"),
     button,
   ], work);
-  return dialog;
 }
 
 const notice = document.getElementById("notice");

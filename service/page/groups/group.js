@@ -22,11 +22,10 @@ export async function show(main, { path, params }, signal, stay) {
   const [, group, tab = "items", jobId] = path;
   document.title = `${shorten(group, 60)} · Scraping Data Service`;
   if (stay) {
-    view = { group, path: path.slice(0, 2), params, stats: null, lead: el("p", { class: "lead" }, "…"), spark: el("a"), tab: el("div", { class: "tab" }) };
+    view = { group, path: path.slice(0, 2), stats: null, lead: el("p", { class: "lead" }, "…"), spark: el("a"), tab: el("div", { class: "tab" }) };
     view.refresh = (given) => refresh(view, given);
     put(main, heading(view, tab), view.tab);
   }
-  view.params = params;
   view.jobId = jobId;
   const shown = loaded(TABS[tab][1]()).then((module) => module.show(view, params, signal, stay));
   await Promise.all([stay && view.refresh(signal), shown]);

@@ -99,7 +99,7 @@ function frame(view) {
         el("h2", { id: "outputs-title", class: "unseen", tabindex: -1 }, "Items"),
         parts.order, parts.search, parts.found,
         el("div", { class: "actions" },
-          el("label", { class: "check small-check", for: "pictures" }, pictures, "Pictures"),
+          el("label", { class: "check", for: "pictures" }, pictures, "Pictures"),
           el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => chooseColumns(desk, saveColumns) }, "Columns"),
           el("button", { type: "button", "aria-haspopup": "dialog", onclick: async () => (await import("./downloads.js")).offerDownload(desk) }, "Download"),
           copyButton("Copy as curl", () => `curl -H "Authorization: Bearer $TOKEN" '${pageAddress()}'`, "quiet desk-only"),

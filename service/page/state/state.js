@@ -17,11 +17,11 @@ const SOON_MS = 3 * 86_400_000;
 
 const KINDS = {
   cookies: {
-    title: "Cookies", one: "cookie", many: "cookies", named: "name", until: ({ expires }) => (expires < 0 ? null : expires * 1000), never: "session",
+    title: "Cookies", one: "cookie", named: "name", until: ({ expires }) => (expires < 0 ? null : expires * 1000), never: "session",
     more: ["Flags", (cookie) => el("span", { class: "chips" }, cookie.secure && chip("Secure"), cookie.http_only && chip("HttpOnly"))],
   },
   "local-storage": {
-    title: "Local storage", one: "entry", many: "entries", named: "key", until: ({ expires }) => (expires === null ? null : Date.parse(expires)), never: "never",
+    title: "Local storage", one: "entry", named: "key", until: ({ expires }) => (expires === null ? null : Date.parse(expires)), never: "never",
     more: ["Updated", (entry) => time(entry.update_date)],
   },
 };
