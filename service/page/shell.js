@@ -3,7 +3,7 @@
 import { accountName, askAgain, askForToken, expiresSoon, showAccount } from "./account/account.js";
 import { Failure, get, loaded, shell } from "./base/api.js";
 import { confirm } from "./base/dialogs.js";
-import { announce, el, put } from "./base/dom.js";
+import { announce, button, el, put } from "./base/dom.js";
 import { here } from "./base/place.js";
 import { askOtherTabs, joinTabs, know, may, signOut, takeFromLink, token } from "./base/session.js";
 import { drafts, forgetUnsaved, isUnsaved, saveAgain } from "./items/judging.js";
@@ -93,8 +93,8 @@ function trouble(error) {
     el("h1", { tabindex: -1 }, error.message),
     error.details.map((text) => el("p", null, text)),
     el("p", { class: "actions" },
-      error.status < 0 && el("button", { type: "button", class: "primary", onclick: () => location.reload() }, "Reload"),
-      error.status >= 0 && error.status !== 404 && el("button", { type: "button", class: "primary", onclick: render }, error.status === 401 ? "Sign in again" : "Try again"),
+      error.status < 0 && button("Reload", () => location.reload(), "primary"),
+      error.status >= 0 && error.status !== 404 && button(error.status === 401 ? "Sign in again" : "Try again", render, "primary"),
       el("a", { class: "button", href: "#/groups" }, "All groups")));
 }
 
@@ -142,7 +142,7 @@ shell.heard = (status) => {
   state = now;
   connection.className = now;
   put(connection, { live: "Live", lost: "Connection lost, retrying", refused: "The token does not work" }[now],
-    now === "refused" && el("button", { type: "button", class: "small", onclick: () => get(["token"]).catch(() => {}) }, "Sign in"));
+    now === "refused" && button("Sign in", () => get(["token"]).catch(() => {}), "small"));
   // First what waits is saved: a view that is read again then shows it.
   if (now === "live" && before) saveAgain().finally(() => dispatchEvent(new Event("connected")));
 };

@@ -2,7 +2,7 @@
 
 import { Failure, get } from "../base/api.js";
 import { askInDialog } from "../base/dialogs.js";
-import { chip, el, put, time } from "../base/dom.js";
+import { button, chip, el, put, time } from "../base/dom.js";
 import { since, when } from "../base/format.js";
 import { know, token, who } from "../base/session.js";
 
@@ -14,12 +14,10 @@ function tokenFields() {
   const input = el("input", {
     id: "token", type: "password", required: true, autocomplete: "off", spellcheck: "false", placeholder: "sds_…", "aria-describedby": "token-help", autofocus: true,
   });
-  const show = el("button", {
-    type: "button", class: "quiet", "aria-pressed": "false", onclick: () => {
-      input.type = input.type === "password" ? "text" : "password";
-      show.setAttribute("aria-pressed", input.type === "text");
-    },
-  }, "Show");
+  const show = button("Show", () => {
+    input.type = input.type === "password" ? "text" : "password";
+    show.setAttribute("aria-pressed", input.type === "text");
+  }, "quiet", { "aria-pressed": "false" });
   const remember = el("input", { id: "remember", type: "checkbox", checked: token.isRemembered() });
   const fields = [
     el("label", { for: "token" }, "Access token"),
@@ -83,7 +81,7 @@ export function askAgain(failure, text = "The token does not work any more: it h
       el("p", { id: "token-help", role: "alert" }, text),
       el("div", { class: "token-fields" }, fields),
     ], [
-      el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Not now"),
+      button("Not now", () => dialog.close(), "quiet"),
       el("button", { class: "primary" }, "Sign in"),
     ], async () => {
       await check(who().organization_id);
@@ -115,7 +113,7 @@ export function showAccount(signOut) {
     fact("Scopes", el("span", { class: "chips" }, scopes.map((scope) => chip(meaning[scope] ? `${scope}: ${meaning[scope]}` : scope)))),
     fact("Expires", ...(expires ? [time(expires, `${when(expires)} UTC`), ` (${since(expires)})`] : ["never"])),
     fact("Kept", token.isRemembered() ? "on this computer" : "until the tabs of this session are closed")), [
-    el("button", { type: "button", class: "quiet", onclick: () => { dialog.close(); signOut(); } }, "Sign out"),
-    el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"),
+    button("Sign out", () => { dialog.close(); signOut(); }, "quiet"),
+    button("Close", () => dialog.close(), "primary", { autofocus: true }),
   ], () => true);
 }

@@ -1,10 +1,9 @@
 // Dialogs and messages: the frame that all dialogs share, one that asks before something is deleted, and short notes.
 
 import { sentenceOf } from "./api.js";
-import { announce, el, front, put } from "./dom.js";
+import { announce, button, el, front, put } from "./dom.js";
 
-export const closeButton = (dialog) =>
-  el("button", { type: "button", class: "quiet close", "aria-label": "Close", onclick: () => dialog.close() }, "✕");
+export const closeButton = (dialog) => button("✕", () => dialog.close(), "quiet close", { "aria-label": "Close" });
 
 /** Return a labelled control of a form. */
 export const field = (id, title, control, ...more) => el("div", { class: "field" }, el("label", { for: id }, title), control, ...more);
@@ -36,18 +35,18 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
   put(dialog, el("form", {
     onsubmit: async (event) => {
       event.preventDefault();
-      const buttons = [...dialog.querySelectorAll(".dialog-foot button")].filter((button) => !button.disabled);
+      const buttons = [...dialog.querySelectorAll(".dialog-foot button")].filter(({ disabled }) => !disabled);
       problem.textContent = "";
       try {
         const working = onsubmit(new FormData(event.target));
-        for (const button of buttons) button.disabled = button === event.submitter;
+        for (const one of buttons) one.disabled = one === event.submitter;
         if ((await working) !== false) dialog.close();
       } catch (error) {
         if (error.name === "AbortError") return;
         problem.textContent = sentenceOf(error);
         if (!error.sentence) throw error;
       } finally {
-        for (const button of buttons) button.disabled = false;
+        for (const one of buttons) one.disabled = false;
       }
     },
   },
@@ -70,11 +69,11 @@ const isTyped = (dialog, inputs = "input:not([type=search]), textarea") => [...d
 
 /** Ask before something that cannot be undone; `work` does it. With `typed`, that text must be typed first. */
 export function confirm(title, text, verb, work, typed = "") {
-  const input = typed && el("input", { id: "confirm-typed", name: "typed", autocomplete: "off", spellcheck: "false", oninput: () => (button.disabled = input.value.trim() !== typed) });
-  const button = el("button", { class: "danger", disabled: Boolean(typed) }, verb);
+  const input = typed && el("input", { id: "confirm-typed", name: "typed", autocomplete: "off", spellcheck: "false", oninput: () => (submit.disabled = input.value.trim() !== typed) });
+  const submit = el("button", { class: "danger", disabled: Boolean(typed) }, verb);
   const dialog = askInDialog("small", title, [el("p", null, text), typed && field("confirm-typed", `Type ${typed} to confirm`, input)], [
-    el("button", { type: "button", class: "quiet", autofocus: true, onclick: () => dialog.close() }, "Keep"),
-    button,
+    button("Keep", () => dialog.close(), "quiet", { autofocus: true }),
+    submit,
   ], work);
 }
 
@@ -98,13 +97,11 @@ export function say(text, kind = "", action = null) {
   if (notice.hidden) problem = { text: "", until: 0 };
   const earlier = kind !== "bad" && problem.until > Date.now() && problem.text;
   if (kind === "bad") problem = { text, until: Date.now() + LONG_MS };
-  put(notice, earlier && el("p", null, earlier), el("span", null, text), action && el("button", {
-    type: "button", onclick: () => {
-      notice.hidden = true;
-      cameFrom?.focus();
-      action[1]();
-    },
-  }, action[0]));
+  put(notice, earlier && el("p", null, earlier), el("span", null, text), action && button(action[0], () => {
+    notice.hidden = true;
+    cameFrom?.focus();
+    action[1]();
+  }));
   notice.className = earlier ? "bad" : kind;
   front().append(notice);
   notice.hidden = false;

@@ -95,19 +95,21 @@ export function announce(text) {
   announce.timer = setTimeout(() => (status.textContent = text), SAY_MS);
 }
 
+/** Return a button of the class `kind`; `props` are its other attributes. */
+export const button = (text, onclick, kind = "", props = null) => el("button", { type: "button", class: kind || false, onclick, ...props }, text);
+
 /** Return a button that copies what `text()` gives, or nothing where the browser has no clipboard for us. */
 export function copyButton(label, text, kind = "quiet") {
   if (!navigator.clipboard) return null;
-  const button = el("button", { type: "button", class: kind }, label);
-  button.addEventListener("click", async () => {
+  const copy = button(label, async () => {
     try {
       await navigator.clipboard.writeText(text());
-      button.textContent = "Copied";
+      copy.textContent = "Copied";
     } catch {
-      button.textContent = "Not allowed";
+      copy.textContent = "Not allowed";
     }
-    announce(button.textContent);
-    setTimeout(() => (button.textContent = label), 1500);
-  });
-  return button;
+    announce(copy.textContent);
+    setTimeout(() => (copy.textContent = label), 1500);
+  }, kind);
+  return copy;
 }

@@ -1,7 +1,7 @@
 // How well each field of the data is filled, compared with the job before: a broken selector is seen at once.
 
 import { get, toJson } from "../base/api.js";
-import { announce, cell, chip, el, faint, meter, put, row, rowHead, table } from "../base/dom.js";
+import { announce, button, cell, chip, el, faint, meter, put, row, rowHead, table } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
 import { go, link } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -92,7 +92,7 @@ function line(view, field, job, settings, items) {
   return row({ class: drop > DROP ? "dropped" : false },
     rowHead(null, el("a", { class: "text", href: link(view.path, { job_id: job === ALL ? "" : job, add: column }), title: "Show this column", "aria-label": `Show the column ${path}` }, shorten(path, 80)),
       isIgnored && [" ", chip("ignored")],
-      !isIgnored && may("write") && VOLATILE.test(path) && el("button", { type: "button", class: "quiet small", title: "It differs in every crawl: items that differ only here are unchanged", "aria-label": `Ignore ${path}`, onclick: () => ignoreField(view.group, path) }, "Ignore this field")),
+      !isIgnored && may("write") && VOLATILE.test(path) && button("Ignore this field", () => ignoreField(view.group, path), "quiet small", { title: "It differs in every crawl: items that differ only here are unchanged", "aria-label": `Ignore ${path}` })),
     cell("Filled", "fill", el("span", { class: "share" }, el("span", { class: drop > DROP && "bad-text" }, changed ? `${percent(before)} → ${percent(rate)}` : percent(rate)), meter(rate, drop > DROP ? "lost" : "done"))),
     cell("Without it", "", without > 0 ? el("a", { href: link(view.path, { job_id: job === ALL ? "" : job, missing: path }), "aria-label": `Items without ${path}` }, many(without, "item")) : faint("none")),
     cell("Types", "", el("span", { class: "chips" }, Object.entries(types).map(([name, n]) => chip(Object.keys(types).length > 1 ? `${name} ${n}` : name)))),

@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { shares } from "../base/chart.js";
-import { announce, cell, chip, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { announce, button, cell, chip, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, duration, many, percent, shorten, since, when } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -49,7 +49,7 @@ function line(view, job, hasSeries, again) {
 const TAKEN_OVER = "Later crawls saw its items again: an item belongs to the newest job that saw it.";
 
 function reviewButton(view, job, again) {
-  return may("write") && el("button", { type: "button", class: "quiet small", "aria-label": `Review ${shorten(job.job_id, 80)}`, onclick: () => writeReview(view.group, job.job_id, again) }, "Review");
+  return may("write") && button("Review", () => writeReview(view.group, job.job_id, again), "quiet small", { "aria-label": `Review ${shorten(job.job_id, 80)}` });
 }
 
 /** Return how a job was judged by the rules of its group, else whether it still runs. */

@@ -2,7 +2,7 @@
 
 import { post } from "../base/api.js";
 import { askInDialog, field, say } from "../base/dialogs.js";
-import { chip, el } from "../base/dom.js";
+import { button, chip, el } from "../base/dom.js";
 import { shorten } from "../base/format.js";
 
 const STATUSES = { approved: "Approved", needs_changes: "Needs changes", rejected: "Rejected" };
@@ -29,7 +29,7 @@ export function writeReview(group, jobId, written) {
     el("fieldset", null, el("legend", null, "Status"), Object.entries(STATUSES).map(([value, text]) => radio(value, text)), radio(OTHER, "Other", other)),
     field("review-comment", "Comment", el("textarea", { id: "review-comment", name: "comment", rows: 4 })),
   ], [
-    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    button("Cancel", () => dialog.close(), "quiet"),
     el("button", { class: "primary" }, "Save review"),
   ], async (data) => {
     const status = data.get("status") === OTHER ? data.get("other").trim() : data.get("status");

@@ -2,7 +2,7 @@
 
 import { get, remove, sentenceOf, write } from "../base/api.js";
 import { confirm, field, say } from "../base/dialogs.js";
-import { announce, el, put } from "../base/dom.js";
+import { announce, button, el, put } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
 import { go } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -46,7 +46,7 @@ export async function show(view, params, signal, stay) {
   const [settings, webhooks] = await Promise.all([kept || readSettings(view.group, signal), webhooksPanel(view.group, signal)]);
   if (!kept) drafts.set(view.group, settingsForm(view, settings));
   const { section, note } = drafts.get(view.group);
-  put(note, kept && ["Not saved yet ", el("button", { type: "button", class: "quiet", onclick: () => drafts.delete(view.group) && show(view, params, undefined, stay) }, "Discard changes")]);
+  put(note, kept && ["Not saved yet ", button("Discard changes", () => drafts.delete(view.group) && show(view, params, undefined, stay), "quiet")]);
   put(view.tab, el("div", { class: "settings" }, section, webhooks, may("delete") && deletion(view)));
   stay.addEventListener("abort", () => {
     if (!drafts.get(view.group)?.isChanged()) return drafts.delete(view.group);
@@ -65,7 +65,6 @@ function settingsForm(view, settings) {
   const problem = el("p", { class: "problem", role: "alert" });
   const note = el("span", { class: "faint" });
   const save = el("button", { class: "primary" }, "Save settings");
-  const button = (text, onclick) => el("button", { type: "button", onclick }, text);
   const onsubmit = async (event) => {
     event.preventDefault();
     problem.textContent = "";
@@ -128,7 +127,7 @@ function ruleLine(rule) {
     put(item,
       hasPath && el("input", { "data-path": "", required: true, "aria-label": "Field", placeholder: "price.amount", value: path, spellcheck: "false" }),
       select, el("span", { class: "joined" }, input, kind === "share" && el("span", { class: "unit" }, "%")),
-      may("write") && el("button", { type: "button", class: "quiet danger-text", "aria-label": "Remove this rule", onclick: remove }, "✕"));
+      may("write") && button("✕", remove, "quiet danger-text", { "aria-label": "Remove this rule" }));
     item.dataset.check = check;
   };
   fill(name, rule.path ?? "", rule[name]);
@@ -171,5 +170,5 @@ function deletion(view) {
   }, view.group);
   return el("section", { class: "panel" }, el("h2", null, "Delete the group"),
     el("div", { class: "padded" }, el("p", null, "All outputs, reviews and jobs of this group go. Readers learn that its items were deleted."),
-      el("p", { class: "actions" }, el("button", { type: "button", class: "danger", onclick: ask }, "Delete this group"))));
+      el("p", { class: "actions" }, button("Delete this group", ask, "danger"))));
 }

@@ -2,7 +2,7 @@
 
 import { get, post, remove, sentenceOf } from "../base/api.js";
 import { askInDialog, confirm, field, say } from "../base/dialogs.js";
-import { cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
 
@@ -15,7 +15,7 @@ export async function webhooksPanel(group, signal) {
     const found = await get(["webhooks"], {}, given);
     const own = found.filter(({ group_id }) => group_id == null || group_id === group);
     put(holder,
-      el("div", { class: "heading tools" }, el("h2", null, "Webhooks"), may("write") && el("button", { type: "button", onclick: () => add(group, show) }, "Add a webhook")),
+      el("div", { class: "heading tools" }, el("h2", null, "Webhooks"), may("write") && button("Add a webhook", () => add(group, show))),
       own.length
         ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Webhooks" }, table("webhooks", ["Address", "Events", "Last result", "Actions"], own.map((hook) => line(hook, show))))
         : el("p", { class: "none-found" }, "Nobody is told. A webhook calls an address of yours when a crawl is finished or items change."));
@@ -26,15 +26,15 @@ export async function webhooksPanel(group, signal) {
 
 function line(hook, again) {
   const name = shorten(hook.label || hook.url, 60);
-  const button = (text, onclick, kind = "quiet") => el("button", { type: "button", class: kind, "aria-label": `${text}: ${name}`, onclick }, text);
+  const action = (text, onclick, kind = "quiet") => button(text, onclick, kind, { "aria-label": `${text}: ${name}` });
   return row(null,
     rowHead(null, hook.label && el("strong", null, shorten(hook.label, 60), " "), el("span", { class: "text" }, shorten(hook.url, 120)), hook.group_id == null && el("div", { class: "faint" }, "For all groups")),
     cell("Events", "", el("span", { class: "chips" }, hook.events.map((event) => chip(EVENTS[event] ?? event)))),
     cell("Last result", "", result(hook)),
     cell("Actions", "tools-cell", may("write") && el("span", { class: "actions" },
-      button("Deliveries", () => showDeliveries(hook, name)),
-      button("Test", () => test(hook, again)),
-      button("Delete", () => confirm(`Delete ${name}?`, "It is not called any more.", "Delete", async () => {
+      action("Deliveries", () => showDeliveries(hook, name)),
+      action("Test", () => test(hook, again)),
+      action("Delete", () => confirm(`Delete ${name}?`, "It is not called any more.", "Delete", async () => {
         await remove(["webhooks", hook.webhook_id]);
         await again();
         say("The webhook is deleted");
@@ -72,7 +72,7 @@ async function showDeliveries(hook, name) {
     const dialog = askInDialog("columns", `Deliveries to ${name}`, deliveries.length
       ? el("ul", { class: "drops" }, deliveries.map(delivery))
       : el("p", null, "It was not called yet."),
-    el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+    button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
   } catch (error) {
     say(sentenceOf(error), "bad");
   }
@@ -86,7 +86,7 @@ function add(group, again) {
     el("fieldset", null, el("legend", null, "Events"), Object.keys(EVENTS).map(check)),
     el("div", { class: "check" }, el("input", { type: "checkbox", id: "hook-all", name: "all" }), el("label", { for: "hook-all" }, "For all groups of the organization")),
   ], [
-    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    button("Cancel", () => dialog.close(), "quiet"),
     el("button", { class: "primary" }, "Add"),
   ], async (data) => {
     const made = await post(["webhooks"], {
@@ -102,6 +102,6 @@ function showSecret(secret) {
   const dialog = askInDialog("small", "The webhook's secret", [
     el("p", null, "It is shown only now. With it you check that a call comes from this service (Standard Webhooks)."),
     el("p", null, el("code", { class: "text" }, secret), " ", copyButton("Copy", () => secret)),
-  ], el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+  ], button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
   dialog.dataset.stays = "yes"; // a click beside it would lose the secret
 }

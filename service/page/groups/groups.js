@@ -3,7 +3,7 @@
 import { get, sentenceOf } from "../base/api.js";
 import { spark } from "../base/chart.js";
 import { say } from "../base/dialogs.js";
-import { announce, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
+import { announce, button, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, many, percent, shorten, since } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { verdictChip } from "../crawls/jobs.js";
@@ -35,7 +35,7 @@ export async function show(main, { path, params }, signal, stay) {
   put(main,
     el("div", { class: "heading" },
       el("div", null, el("h1", { tabindex: -1 }, "Groups"), lead),
-      el("div", { class: "actions" }, field, el("button", { type: "button", onclick: reload }, "Reload"))),
+      el("div", { class: "actions" }, field, button("Reload", reload))),
     list);
   const timer = setInterval(() => document.hidden || load(stay).catch(() => {}), REFRESH_MS);
   stay.addEventListener("abort", () => clearInterval(timer));

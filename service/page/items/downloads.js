@@ -2,7 +2,7 @@
 
 import { call } from "../base/api.js";
 import { askInDialog, say } from "../base/dialogs.js";
-import { el, put } from "../base/dom.js";
+import { button, el, put } from "../base/dom.js";
 import { count, many, shorten, size } from "../base/format.js";
 import { orderOf } from "./paging.js";
 
@@ -30,7 +30,7 @@ export function offerDownload(desk) {
       el("select", { id: "download-fields", name: "fields" }, el("option", { value: "shown" }, `Those of the table (${desk.columns.length})`), el("option", { value: "all" }, "All"))),
     progress,
   ], [
-    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    button("Cancel", () => dialog.close(), "quiet"),
     start,
   ], async (data) => {
     start.disabled = true;

@@ -2,7 +2,7 @@
 
 import { Failure, get, remove, toJson } from "../base/api.js";
 import { closeButton, confirm, isBeside, keepNotice, say } from "../base/dialogs.js";
-import { chip, copyButton, el, faint, isWebAddress, outside, put, time } from "../base/dom.js";
+import { button, chip, copyButton, el, faint, isWebAddress, outside, put, time } from "../base/dom.js";
 import { at, count, many, shorten, splitPath, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -103,9 +103,7 @@ function fill(desk, item) {
   const { dialog } = desk.parts;
   const rows = visible(desk);
   const place = item ? rows.findIndex(({ output_id }) => output_id === item.output_id) : -1;
-  const step = (name, by) => el("button", {
-    type: "button", class: "quiet", "data-step": by, disabled: place < 0 || !rows[place + by], onclick: () => moveItem(desk, by),
-  }, name);
+  const step = (name, by) => button(name, () => moveItem(desk, by), "quiet", { "data-step": by, disabled: place < 0 || !rows[place + by] });
   put(dialog,
     el("div", { class: "dialog-head" },
       el("h2", { id: "item-title", tabindex: -1 }, item ? heading(item) : "Not found"),
@@ -113,9 +111,9 @@ function fill(desk, item) {
     el("div", { class: "dialog-body" }, item ? itemView(item, desk.view) : el("p", null, "This item is not in the group: it was deleted, or the link is wrong.")),
     item && (may("write") || may("delete")) && el("div", { class: "dialog-foot" },
       may("write") && el("div", { class: "actions" },
-        el("button", { type: "button", class: "primary", id: "judge-a", onclick: () => judgeItem(desk, item, APPROVED) }, item.is_approved ? "Approved" : "Approve"),
-        el("button", { type: "button", id: "judge-x", onclick: () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))) }, reasonOf(item) !== null ? "Rejected" : "Reject")),
-      may("delete") && el("button", { type: "button", class: "quiet danger-text", onclick: () => deleteItem(desk, item) }, "Delete")),
+        button(item.is_approved ? "Approved" : "Approve", () => judgeItem(desk, item, APPROVED), "primary", { id: "judge-a" }),
+        button(reasonOf(item) !== null ? "Rejected" : "Reject", () => askReason(1, (reason) => judgeItem(desk, item, rejectedFor(reason))), "", { id: "judge-x" })),
+      may("delete") && button("Delete", () => deleteItem(desk, item), "quiet danger-text")),
     [...dialog.querySelectorAll("#notice, #status")]); // a message about the item before stays
 }
 
@@ -193,7 +191,7 @@ function tree(value, level = 0, filter = null, keysAbove = []) {
     list.append(...keys.slice(from, from + ENTRIES).map((key) => entry(key, value[key], level, isList ? null : filter, [...keysAbove, key])));
     const left = keys.length - from - ENTRIES;
     if (left > 0) {
-      const more = el("li", null, el("button", { type: "button", class: "quiet", onclick: () => { more.remove(); add(from + ENTRIES); } }, `Show ${count(Math.min(left, ENTRIES))} of ${count(left)} more`));
+      const more = el("li", null, button(`Show ${count(Math.min(left, ENTRIES))} of ${count(left)} more`, () => { more.remove(); add(from + ENTRIES); }, "quiet"));
       list.append(more);
     }
   };
@@ -225,7 +223,6 @@ function leaf(value) {
   if (isWebAddress(value)) return el("span", { class: "value" }, outside(value, shorten(value, 160)));
   const text = el("span", { class: "value" }, value === "" ? el("span", { class: "faint" }, "empty text") : shorten(value, LONGEST));
   if (value.length <= LONGEST) return text;
-  const more = el("button", { type: "button", class: "quiet", onclick: () => put(text, value) }, `Show all ${count(value.length)} characters`);
-  text.append(" ", more);
+  text.append(" ", button(`Show all ${count(value.length)} characters`, () => put(text, value), "quiet"));
   return text;
 }

@@ -1,7 +1,7 @@
 // The items of a group, page by page: filters, table, selection, live bar, and one item in a dialog.
 
 import { address, Failure, get } from "../base/api.js";
-import { announce, copyButton, el, focusHeading, put } from "../base/dom.js";
+import { announce, button, copyButton, el, focusHeading, put } from "../base/dom.js";
 import { at, count, many, splitPath, splitPaths } from "../base/format.js";
 import { go, link, replace } from "../base/place.js";
 import { FILTERS, filtersOf, showFilters } from "./filters.js";
@@ -82,7 +82,7 @@ function makeDesk(view, stay) {
 function frame(view) {
   const parts = {
     filters: el("div"),
-    order: el("button", { type: "button", onclick: () => go(view.path, fresh(desk.params, { order: orderOf(desk.params) === "desc" ? "asc" : "" })) }),
+    order: button("", () => go(view.path, fresh(desk.params, { order: orderOf(desk.params) === "desc" ? "asc" : "" }))),
     search: el("input", { type: "search", id: "find", placeholder: "Find on this page", "aria-label": "Find on this page", oninput: () => replace(view.path, { ...desk.params, q: parts.search.value }) }),
     found: el("span", { class: "faint", role: "status" }),
     news: el("p", { class: "news", hidden: true, role: "status" }),
@@ -100,11 +100,11 @@ function frame(view) {
         parts.order, parts.search, parts.found,
         el("div", { class: "actions" },
           el("label", { class: "check", for: "pictures" }, pictures, "Pictures"),
-          el("button", { type: "button", "aria-haspopup": "dialog", onclick: () => chooseColumns(desk, saveColumns) }, "Columns"),
-          el("button", { type: "button", "aria-haspopup": "dialog", onclick: async () => (await import("./downloads.js")).offerDownload(desk) }, "Download"),
+          button("Columns", () => chooseColumns(desk, saveColumns), "", { "aria-haspopup": "dialog" }),
+          button("Download", async () => (await import("./downloads.js")).offerDownload(desk), "", { "aria-haspopup": "dialog" }),
           copyButton("Copy as curl", () => `curl -H "Authorization: Bearer $TOKEN" '${pageAddress()}'`, "quiet desk-only"),
-          el("button", { type: "button", class: "desk-only", onclick: reload }, "Reload"),
-          el("button", { type: "button", class: "desk-only", "aria-haspopup": "dialog", onclick: showHelp }, "Keys"))),
+          button("Reload", reload, "desk-only"),
+          button("Keys", showHelp, "desk-only", { "aria-haspopup": "dialog" }))),
       parts.news, parts.table, parts.selection, parts.pager),
     parts.dialog);
   return parts;
@@ -208,7 +208,7 @@ function refused(error) {
   put(table, el("div", { class: "empty", role: "alert" },
     el("h3", null, error.message), error.details.map((text) => el("p", null, text)),
     el("p", { class: "actions" },
-      el("button", { type: "button", class: "primary", onclick: () => load(desk.stay).catch(refused) }, "Try again"),
+      button("Try again", () => load(desk.stay).catch(refused), "primary"),
       el("a", { class: "button", href: link(desk.view.path) }, "Without filters"))));
   put(pager);
   announce(error.message);

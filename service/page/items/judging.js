@@ -3,7 +3,7 @@
 
 import { Failure, get, patch, sentenceOf } from "../base/api.js";
 import { askInDialog, field, say } from "../base/dialogs.js";
-import { el, front, put } from "../base/dom.js";
+import { button, el, front, put } from "../base/dom.js";
 import { many, shorten, when } from "../base/format.js";
 
 const BATCH = 1000; // the most records of one body
@@ -204,8 +204,8 @@ function showUnsaved() {
   put(bar,
     el("span", null, el("strong", null, notSaved(), " "), sentenceOf(unsaved.at(-1).failure)),
     el("span", { class: "actions" },
-      el("button", { type: "button", class: "primary", onclick: saveAgain }, "Save again"),
-      el("button", { type: "button", class: "quiet", onclick: forgetUnsaved }, "Discard")));
+      button("Save again", saveAgain, "primary"),
+      button("Discard", forgetUnsaved, "quiet")));
 }
 
 /** Ask why items are rejected; `work` gets the reason when the dialog is closed. The reason given last is there already. */
@@ -218,7 +218,7 @@ export function askReason(count, work) {
     field("reason", "Why", input, el("datalist", { id: "reasons" }, REASONS.map((value) => el("option", { value })))),
     el("p", { class: "hint" }, "The reason is kept with the item, as its tag rejected."),
   ], [
-    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    button("Cancel", () => dialog.close(), "quiet"),
     el("button", { class: "danger" }, "Reject"),
   ], (data) => {
     reason = data.get("reason").trim();

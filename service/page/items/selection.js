@@ -2,7 +2,7 @@
 
 import { get, patch, remove, sentenceOf, toJson } from "../base/api.js";
 import { askInDialog, confirm, field, say } from "../base/dialogs.js";
-import { announce, el, put } from "../base/dom.js";
+import { announce, button, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
 import { DELETABLE } from "./filters.js";
@@ -88,7 +88,6 @@ function showSelection(desk) {
   if (all) all.checked = wholePage;
   selection.hidden = !desk.selected.size && !desk.work;
   if (desk.work) return showWork(desk);
-  const button = (text, onclick, kind = "") => el("button", { type: "button", class: kind, onclick }, text);
   const chosen = () => chosenOf(desk);
   const more = wholePage && !desk.isAll && !desk.params.q && (desk.page.next || desk.page.previous);
   put(selection,
@@ -133,7 +132,7 @@ function showWork(desk) {
   put(selection, el("strong", null, text),
     el("progress", total ? { max: total, value: done, "aria-label": text } : { "aria-label": text }),
     el("span", null, total ? `${count(done)} of ${count(total)}` : count(done)),
-    el("button", { type: "button", onclick: () => stop.abort() }, "Stop"));
+    button("Stop", () => stop.abort()));
 }
 
 /** Do something long with progress and a stop; `run` gets the signal and a function that says how much is done. */
@@ -226,7 +225,7 @@ function askTag(desk, items) {
     field("tag-value", "Value", el("input", { id: "tag-value", name: "value", maxlength: 1000, autocomplete: "off" })),
     el("p", { class: "hint" }, "Without a value, the tag is removed."),
   ], [
-    el("button", { type: "button", class: "quiet", onclick: () => dialog.close() }, "Cancel"),
+    button("Cancel", () => dialog.close(), "quiet"),
     el("button", { class: "primary" }, "Tag"),
   ], (data) => {
     const name = data.get("name").trim();
@@ -352,5 +351,5 @@ export function showHelp() {
   const dialog = askInDialog("small", "Keys", [el("dl", { class: "facts keys" }, HELP.map(([keys, what]) =>
     el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
   el("div", { class: "check" }, on, el("label", { for: "keys-on" }, "Use these keys on this computer"))],
-  el("button", { type: "button", class: "primary", autofocus: true, onclick: () => dialog.close() }, "Close"), () => true);
+  button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
 }

@@ -1,7 +1,7 @@
 // The table of outputs: one row per item, to be opened, selected and searched; its columns, and how they are chosen.
 
 import { askInDialog } from "../base/dialogs.js";
-import { announce, cell, el, faint, isWebAddress, outside, put, row, rowHead, time } from "../base/dom.js";
+import { announce, button, cell, el, faint, isWebAddress, outside, put, row, rowHead, time } from "../base/dom.js";
 import { at, isObject, joinPath, many, shorten, splitPath } from "../base/format.js";
 import { reasonOf } from "./judging.js";
 import { anyPicture, isInline, pictureOf, thumbnail } from "./pictures.js";
@@ -210,18 +210,17 @@ export function chooseColumns(desk, save) {
   const setAll = (checked) => {
     for (const item of list.children) if (!item.hidden) item.querySelector("input").checked = checked;
   };
-  const button = (text, onclick) => el("button", { type: "button", class: "quiet", onclick }, text);
   list.addEventListener("dragover", (event) => dragOver(event, list));
   list.addEventListener("drop", (event) => event.preventDefault());
   const dialog = askInDialog("columns", "Columns", [
-    el("div", { class: "choices-tools" }, search, button("All", () => setAll(true)), button("None", () => setAll(false))),
+    el("div", { class: "choices-tools" }, search, button("All", () => setAll(true), "quiet"), button("None", () => setAll(false), "quiet")),
     el("p", { class: "hint" }, "Drag a row, or press Alt with an arrow key on it, to change the order."),
     list,
   ], [
     button("Usual ones", () => {
       dialog.close();
       save("");
-    }),
+    }, "quiet"),
     el("button", { class: "primary" }, "Show these"),
   ], (data) => save(data.getAll("column").join(",")));
 }

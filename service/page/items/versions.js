@@ -1,7 +1,7 @@
 // Before and after: an item beside one of its earlier versions, with what changed.
 
 import { get, toJson } from "../base/api.js";
-import { cell, el, put, row, rowHead, table } from "../base/dom.js";
+import { button, cell, el, put, row, rowHead, table } from "../base/dom.js";
 import { isObject, joinPath, many, shorten, when } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -39,7 +39,7 @@ function difference(view, before, after) {
   return el("div", null,
     table("versions", ["Field", "Before", "After"], changed.map((path) => row(null,
       rowHead(null, el("span", { class: "text" }, shorten(path.replace(/^data\./, ""), 120)),
-        path.startsWith("data.") && may("write") && el("button", { type: "button", class: "quiet small", title: "Items that differ only here are unchanged", onclick: () => ignoreField(view.group, path.slice(5)) }, "Ignore this field")),
+        path.startsWith("data.") && may("write") && button("Ignore this field", () => ignoreField(view.group, path.slice(5)), "quiet small", { title: "Items that differ only here are unchanged" })),
       cell("Before", "", value(then.get(path), "old")), cell("After", "", value(now.get(path), "new"))))),
     el("p", { class: "faint" }, `${many(changed.length, "field")} changed, ${same} the same.`));
 }

@@ -2,7 +2,7 @@
 
 import { get, post, remove, sentenceOf, toJson } from "../base/api.js";
 import { askInDialog, confirm, field, say } from "../base/dialogs.js";
-import { announce, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { announce, button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, many, shorten, since, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -74,8 +74,6 @@ function frame(main, site, lead, tools, ...content) {
     ...content);
   announce(lead);
 }
-
-const button = (text, onclick, kind = "") => el("button", { type: "button", class: kind, onclick }, text);
 
 function tools(site, hasExpired, isEmpty) {
   return [
