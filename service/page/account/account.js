@@ -1,7 +1,7 @@
 // The person at the page: signing in, signing in again in place, who one is.
 
 import { Failure, get } from "../base/api.js";
-import { askInDialog } from "../base/dialogs.js";
+import { askInDialog, closeButton } from "../base/dialogs.js";
 import { button, chip, el, put, time } from "../base/dom.js";
 import { since, when } from "../base/format.js";
 import { know, token, who } from "../base/session.js";
@@ -80,10 +80,7 @@ export function askAgain(failure, text = "The token does not work any more: it h
     const dialog = askInDialog("small", "Sign in again", [
       el("p", { id: "token-help", role: "alert" }, text),
       el("div", { class: "token-fields" }, fields),
-    ], [
-      button("Not now", () => dialog.close(), "quiet"),
-      el("button", { class: "primary" }, "Sign in"),
-    ], async () => {
+    ], [closeButton("Not now"), el("button", { class: "primary" }, "Sign in")], async () => {
       await check(who().organization_id);
       accepted = true;
     });
@@ -114,6 +111,6 @@ export function showAccount(signOut) {
     fact("Expires", ...(expires ? [time(expires, `${when(expires)} UTC`), ` (${since(expires)})`] : ["never"])),
     fact("Kept", token.isRemembered() ? "on this computer" : "until the tabs of this session are closed")), [
     button("Sign out", () => { dialog.close(); signOut(); }, "quiet"),
-    button("Close", () => dialog.close(), "primary", { autofocus: true }),
-  ], () => true);
+    closeButton("Close", "primary", { autofocus: true }),
+  ]);
 }

@@ -3,7 +3,11 @@
 import { sentenceOf } from "./api.js";
 import { announce, button, el, front, put } from "./dom.js";
 
-export const closeButton = (dialog) => button("✕", () => dialog.close(), "quiet close", { "aria-label": "Close" });
+/** Return a button that closes the dialog around it. */
+export const closeButton = (text, kind = "quiet", props = null) => button(text, ({ target }) => target.closest("dialog").close(), kind, props);
+
+/** Return the cross in the corner of a dialog. */
+export const cross = () => closeButton("✕", "quiet close", { "aria-label": "Close" });
 
 /** Return a labelled control of a form. */
 export const field = (id, title, control, ...more) => el("div", { class: "field" }, el("label", { for: id }, title), control, ...more);
@@ -12,9 +16,10 @@ const AGAIN = "Press Esc again to drop what you typed.";
 
 /**
  * Show a form in a dialog; it is gone when closed. `onsubmit` gets the form's data, and returns false to stay open.
- * What it throws is said in the dialog, which stays open with everything that was typed.
+ * What it throws is said in the dialog, which stays open with everything that was typed. Without the last two it only
+ * shows something, and has a button to close it.
  */
-export function askInDialog(kind, title, body, foot, onsubmit) {
+export function askInDialog(kind, title, body, foot = closeButton("Close", "primary", { autofocus: true }), onsubmit = () => {}) {
   const problem = el("p", { class: "problem", role: "alert" });
   const dialog = el("dialog", {
     class: kind, "aria-label": title,
@@ -50,7 +55,7 @@ export function askInDialog(kind, title, body, foot, onsubmit) {
       }
     },
   },
-    el("div", { class: "dialog-head" }, el("h2", null, title), closeButton(dialog)),
+    el("div", { class: "dialog-head" }, el("h2", null, title), cross()),
     el("div", { class: "dialog-body" }, body, problem),
     el("div", { class: "dialog-foot" }, foot)));
   document.body.append(dialog);
@@ -71,10 +76,8 @@ const isTyped = (dialog, inputs = "input:not([type=search]), textarea") => [...d
 export function confirm(title, text, verb, work, typed = "") {
   const input = typed && el("input", { id: "confirm-typed", name: "typed", autocomplete: "off", spellcheck: "false", oninput: () => (submit.disabled = input.value.trim() !== typed) });
   const submit = el("button", { class: "danger", disabled: Boolean(typed) }, verb);
-  const dialog = askInDialog("small", title, [el("p", null, text), typed && field("confirm-typed", `Type ${typed} to confirm`, input)], [
-    button("Keep", () => dialog.close(), "quiet", { autofocus: true }),
-    submit,
-  ], work);
+  askInDialog("small", title, [el("p", null, text), typed && field("confirm-typed", `Type ${typed} to confirm`, input)],
+    [closeButton("Keep", "quiet", { autofocus: true }), submit], work);
 }
 
 const notice = document.getElementById("notice");

@@ -1,8 +1,8 @@
 // Reviews of jobs: how one looks, and how one is written.
 
 import { post } from "../base/api.js";
-import { askInDialog, field, say } from "../base/dialogs.js";
-import { button, chip, el } from "../base/dom.js";
+import { askInDialog, closeButton, field, say } from "../base/dialogs.js";
+import { chip, el } from "../base/dom.js";
 import { shorten } from "../base/format.js";
 
 const STATUSES = { approved: "Approved", needs_changes: "Needs changes", rejected: "Rejected" };
@@ -25,13 +25,10 @@ export function writeReview(group, jobId, written) {
         if (value === OTHER) other.focus();
       },
     }), el("label", { for: `review-${value}` }, text), ...more);
-  const dialog = askInDialog("small", `Review ${shorten(jobId, 60)}`, [
+  askInDialog("small", `Review ${shorten(jobId, 60)}`, [
     el("fieldset", null, el("legend", null, "Status"), Object.entries(STATUSES).map(([value, text]) => radio(value, text)), radio(OTHER, "Other", other)),
     field("review-comment", "Comment", el("textarea", { id: "review-comment", name: "comment", rows: 4 })),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "primary" }, "Save review"),
-  ], async (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "primary" }, "Save review")], async (data) => {
     const status = data.get("status") === OTHER ? data.get("other").trim() : data.get("status");
     await post(["reviews", group], [{ job_id: jobId, status, comment: data.get("comment").trim() }]);
     say(`The review of ${shorten(jobId, 60)} is saved`);

@@ -1,7 +1,7 @@
 // The webhooks of a group: who is told when a crawl is finished or something changes, and whether it arrived.
 
 import { get, post, remove, sentenceOf } from "../base/api.js";
-import { askInDialog, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
@@ -69,10 +69,9 @@ const delivery = (one) => el("li", null,
 async function showDeliveries(hook, name) {
   try {
     const deliveries = await get(["webhooks", hook.webhook_id, "deliveries"]);
-    const dialog = askInDialog("columns", `Deliveries to ${name}`, deliveries.length
+    askInDialog("columns", `Deliveries to ${name}`, deliveries.length
       ? el("ul", { class: "drops" }, deliveries.map(delivery))
-      : el("p", null, "It was not called yet."),
-    button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
+      : el("p", null, "It was not called yet."));
   } catch (error) {
     say(sentenceOf(error), "bad");
   }
@@ -85,10 +84,7 @@ function add(group, again) {
     field("hook-label", "Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
     el("fieldset", null, el("legend", null, "Events"), Object.keys(EVENTS).map(check)),
     el("div", { class: "check" }, el("input", { type: "checkbox", id: "hook-all", name: "all" }), el("label", { for: "hook-all" }, "For all groups of the organization")),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "primary" }, "Add"),
-  ], async (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "primary" }, "Add")], async (data) => {
     const made = await post(["webhooks"], {
       url: data.get("url").trim(), events: data.getAll("events"), group_id: data.has("all") ? null : group, label: data.get("label").trim(),
     });
@@ -102,6 +98,6 @@ function showSecret(secret) {
   const dialog = askInDialog("small", "The webhook's secret", [
     el("p", null, "It is shown only now. With it you check that a call comes from this service (Standard Webhooks)."),
     el("p", null, el("code", { class: "text" }, secret), " ", copyButton("Copy", () => secret)),
-  ], button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
+  ]);
   dialog.dataset.stays = "yes"; // a click beside it would lose the secret
 }

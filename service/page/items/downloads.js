@@ -1,8 +1,8 @@
 // Takes a view away as a file: everything that its filters match, with progress.
 
 import { call } from "../base/api.js";
-import { askInDialog, say } from "../base/dialogs.js";
-import { button, el, put } from "../base/dom.js";
+import { askInDialog, closeButton, say } from "../base/dialogs.js";
+import { el, put } from "../base/dom.js";
 import { count, many, shorten, size } from "../base/format.js";
 import { orderOf } from "./paging.js";
 
@@ -29,10 +29,7 @@ export function offerDownload(desk) {
     el("div", { class: "field" }, el("label", { for: "download-fields" }, "Columns"),
       el("select", { id: "download-fields", name: "fields" }, el("option", { value: "shown" }, `Those of the table (${desk.columns.length})`), el("option", { value: "all" }, "All"))),
     progress,
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    start,
-  ], async (data) => {
+  ], [closeButton("Cancel"), start], async (data) => {
     start.disabled = true;
     try {
       const { type, params } = FORMATS[data.get("format")];

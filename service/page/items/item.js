@@ -1,7 +1,7 @@
 // One item: what the service knows about it, its data as a tree, its files.
 
 import { Failure, get, remove, toJson } from "../base/api.js";
-import { closeButton, confirm, isBeside, keepNotice, say } from "../base/dialogs.js";
+import { confirm, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
 import { button, chip, copyButton, el, faint, isWebAddress, outside, put, time } from "../base/dom.js";
 import { at, count, many, shorten, splitPath, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -107,7 +107,7 @@ function fill(desk, item) {
   put(dialog,
     el("div", { class: "dialog-head" },
       el("h2", { id: "item-title", tabindex: -1 }, item ? heading(item) : "Not found"),
-      el("div", { class: "actions" }, step("Previous", -1), step("Next", 1), closeButton(dialog))),
+      el("div", { class: "actions" }, step("Previous", -1), step("Next", 1), cross())),
     el("div", { class: "dialog-body" }, item ? itemView(item, desk.view) : el("p", null, "This item is not in the group: it was deleted, or the link is wrong.")),
     item && (may("write") || may("delete")) && el("div", { class: "dialog-foot" },
       may("write") && el("div", { class: "actions" },

@@ -2,7 +2,7 @@
 // nobody approves what they have not seen. What could not be saved is kept, and offered again until it is.
 
 import { Failure, get, patch, sentenceOf } from "../base/api.js";
-import { askInDialog, field, say } from "../base/dialogs.js";
+import { askInDialog, closeButton, field, say } from "../base/dialogs.js";
 import { button, el, front, put } from "../base/dom.js";
 import { many, shorten, when } from "../base/format.js";
 
@@ -217,10 +217,7 @@ export function askReason(count, work) {
   const dialog = askInDialog("small", `Reject ${many(count, "item")}`, [
     field("reason", "Why", input, el("datalist", { id: "reasons" }, REASONS.map((value) => el("option", { value })))),
     el("p", { class: "hint" }, "The reason is kept with the item, as its tag rejected."),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "danger" }, "Reject"),
-  ], (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "danger" }, "Reject")], (data) => {
     reason = data.get("reason").trim();
     if (!reason) return false;
     sessionStorage.setItem(REASON, reason);

@@ -1,7 +1,7 @@
 // Selected items and the current row: what keys and buttons work on, up to everything that the filters match.
 
 import { get, patch, remove, sentenceOf, toJson } from "../base/api.js";
-import { askInDialog, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { announce, button, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
@@ -220,14 +220,11 @@ function reject(desk) {
 }
 
 function askTag(desk, items) {
-  const dialog = askInDialog("small", `Tag ${many(items.length, "item")}`, [
+  askInDialog("small", `Tag ${many(items.length, "item")}`, [
     field("tag-name", "Tag", el("input", { id: "tag-name", name: "name", required: true, maxlength: 200, autocomplete: "off", autofocus: true })),
     field("tag-value", "Value", el("input", { id: "tag-value", name: "value", maxlength: 1000, autocomplete: "off" })),
     el("p", { class: "hint" }, "Without a value, the tag is removed."),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "primary" }, "Tag"),
-  ], (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "primary" }, "Tag")], (data) => {
     const name = data.get("name").trim();
     if (!name) return false;
     void tag(desk, items, { [name]: data.get("value").trim() || null });
@@ -348,8 +345,8 @@ const inDialog = (desk) => ({
 
 export function showHelp() {
   const on = el("input", { type: "checkbox", id: "keys-on", checked: areOn(), onchange: () => localStorage.setItem("keys", on.checked ? "on" : "off") });
-  const dialog = askInDialog("small", "Keys", [el("dl", { class: "facts keys" }, HELP.map(([keys, what]) =>
-    el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
-  el("div", { class: "check" }, on, el("label", { for: "keys-on" }, "Use these keys on this computer"))],
-  button("Close", () => dialog.close(), "primary", { autofocus: true }), () => true);
+  askInDialog("small", "Keys", [
+    el("dl", { class: "facts keys" }, HELP.map(([keys, what]) => el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
+    el("div", { class: "check" }, on, el("label", { for: "keys-on" }, "Use these keys on this computer")),
+  ]);
 }

@@ -1,7 +1,7 @@
 // Browser state: cookies and local storage, by domain. Values stay hidden until asked for.
 
 import { get, post, remove, sentenceOf, toJson } from "../base/api.js";
-import { askInDialog, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { announce, button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, many, shorten, since, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -227,17 +227,14 @@ function edit(name, record, isKnown = false) {
   // Another domain, path or name is another record.
   const fixed = isKnown ? { readonly: true } : { required: true };
   const check = (id, title) => el("div", { class: "check" }, el("input", { type: "checkbox", id: `state-${id}`, name: id, checked: record[id] === true }), el("label", { for: `state-${id}` }, title));
-  const dialog = askInDialog("small", isKnown ? `Edit ${shorten(record[kind.named], 60)}` : `Add ${name === "cookies" ? "a cookie" : "an entry"}`, [
+  askInDialog("small", isKnown ? `Edit ${shorten(record[kind.named], 60)}` : `Add ${name === "cookies" ? "a cookie" : "an entry"}`, [
     text("domain", "Domain", record.domain, { ...fixed, placeholder: name === "cookies" ? ".shop.example" : "shop.example" }),
     text(kind.named, kind.named === "name" ? "Name" : "Key", record[kind.named], { ...fixed, autofocus: !isKnown }),
     field("state-value", "Value", el("textarea", { id: "state-value", name: "value", rows: 3, spellcheck: "false", autofocus: isKnown }, record.value ?? "")),
     text("path", "Path", record.path ?? "/", isKnown ? { readonly: true } : {}),
     text("expires", `Expires (UTC); without a date: ${kind.never}`, until === null ? "" : new Date(until).toISOString().slice(0, 19), { type: "datetime-local", step: 1 }),
     name === "cookies" && el("div", { class: "actions" }, check("secure", "Secure"), check("http_only", "HttpOnly")),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "primary" }, "Save"),
-  ], (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "primary" }, "Save")], (data) => {
     const identity = ["domain", kind.named, "path"].map((one) => [one, isKnown ? record[one] : data.get(one).trim()]);
     const stored = { ...Object.fromEntries(identity), value: data.get("value") };
     const date = data.get("expires");
@@ -261,14 +258,11 @@ async function storeCookie({ http_only: httpOnly, expires, ...stored }) {
 function askImport() {
   const text = el("textarea", { id: "import-text", name: "text", rows: 8, spellcheck: "false", placeholder: '{"cookies": [ … ]}', autofocus: true });
   const file = el("input", { id: "import-file", type: "file", accept: ".json,.txt,application/json,text/plain", onchange: async () => (text.value = (await file.files[0]?.text()) ?? "") });
-  const dialog = askInDialog("small", "Import browser state", [
+  askInDialog("small", "Import browser state", [
     el("p", { class: "hint" }, "Playwright's storageState, cookies.txt, and cookies as JSON from EditThisCookie, Cookie-Editor, Puppeteer or the DevTools protocol. What is stored under the same name is replaced."),
     field("import-file", "File", file),
     field("import-text", "Or paste it", text),
-  ], [
-    button("Cancel", () => dialog.close(), "quiet"),
-    el("button", { class: "primary" }, "Import"),
-  ], (data) => {
+  ], [closeButton("Cancel"), el("button", { class: "primary" }, "Import")], (data) => {
     const state = readState(data.get("text"));
     const entries = state.origins.reduce((sum, { localStorage }) => sum + (localStorage?.length ?? 0), 0);
     return act(() => store(state), () => `${many(state.cookies.length, "cookie")} and ${many(entries, "entry", "entries")} imported`);
