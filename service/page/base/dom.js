@@ -60,9 +60,14 @@ function tryParse(text) {
 
 /** Return a date and time as text, the exact one when pointed at. */
 export const time = (text, shown = when(text)) => el("time", { datetime: text, title: text }, shown);
+export const utc = (text) => time(text, `${when(text)} UTC`);
 
 export const chip = (text, kind = "") => el("span", { class: `chip ${kind}` }, text);
 export const faint = (text) => el("span", { class: "faint" }, text);
+export const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value));
+
+/** Return what is shown until something is read. */
+export const loading = () => el("div", { class: "panel loading", "aria-hidden": "true" });
 
 /** Return a bar that is filled to a share from 0 to 1. */
 export const meter = (share, kind = "done") => svg("svg", { class: "meter", viewBox: "0 0 64 6", width: 64, height: 6, "aria-hidden": "true" },
@@ -75,6 +80,17 @@ export function table(kind, head, rows) {
     el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, head.map((name) =>
       el("th", { scope: "col", role: "columnheader", class: Array.isArray(name) && "number" }, ...[name].flat())))),
     rows instanceof Node ? rows : el("tbody", { role: "rowgroup" }, rows));
+}
+
+/** Return a table that scrolls in its own frame. */
+export const scrolling = (label, shown) => el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": label }, shown);
+
+/** Hide the rows whose name does not contain `name`; show the note that says so where none is left. */
+export function filterRows(place, name) {
+  const rows = [...place.querySelectorAll("tr[data-name]")];
+  for (const one of rows) one.hidden = !one.dataset.name.includes(name.toLowerCase());
+  const note = place.querySelector(".none-found");
+  if (note) note.hidden = rows.some((one) => !one.hidden);
 }
 
 export const row = (props, ...cells) => el("tr", { role: "row", ...props }, ...cells);

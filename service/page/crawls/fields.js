@@ -1,7 +1,7 @@
 // How well each field of the data is filled, compared with the job before: a broken selector is seen at once.
 
 import { get, toJson } from "../base/api.js";
-import { announce, button, cell, chip, el, faint, meter, put, row, rowHead, table } from "../base/dom.js";
+import { announce, button, cell, chip, el, faint, loading, meter, put, row, rowHead, scrolling, table } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
 import { go, link } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -15,7 +15,7 @@ const HEAD = ["Field", "Filled", "Without it", "Types", ["Smallest"], ["Largest"
 const VOLATILE = /(^|[._])(scraped|crawled|fetched|retrieved|downloaded|timestamp|nonce|session|request_id)([._]|$)|_at$/i;
 
 export async function show(view, params, signal, stay) {
-  if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
+  if (stay) put(view.tab, loading());
   const [found, settings] = await Promise.all([readJobs(view.group, signal), readSettings(view.group, signal)]);
   // A job whose items were all seen again by later ones can be looked at only if it was taken stock of.
   const known = new Map(found.filter((job) => job.items > 0 || hasRates(job)).map((job) => [job.job_id, job]));
@@ -37,7 +37,7 @@ export async function show(view, params, signal, stay) {
     el("p", { class: "given" }, summary(now, then, chosen, compared), broken.length > 0 && el("strong", { class: "bad-text" },
       `${many(broken.length, "field")} filled less than before: ${shorten(broken.map(({ path }) => path).join(", "), 120)}`)),
     lines.length
-      ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Fields" }, table("fields-table", HEAD, lines.map((one) => line(view, one, chosen, settings, now.items))))
+      ? scrolling("Fields", table("fields-table", HEAD, lines.map((one) => line(view, one, chosen, settings, now.items))))
       : el("p", { class: "none-found" }, "There is no data to look at.")));
   announce(`${many(lines.length, "field")}${broken.length ? `, ${broken.length} filled less than before` : ""}`);
 }

@@ -2,8 +2,8 @@
 
 import { get } from "../base/api.js";
 import { shares } from "../base/chart.js";
-import { announce, button, cell, chip, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
-import { count, duration, many, percent, shorten, since, when } from "../base/format.js";
+import { announce, button, cell, chip, el, fact, faint, loading, put, row, rowHead, scrolling, table, time, utc } from "../base/dom.js";
+import { count, duration, many, percent, shorten, since } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
 import { statusChip, writeReview } from "./reviews.js";
@@ -16,7 +16,7 @@ export const CHANGES = [["created", "Created"], ["changed", "Changed"], ["unchan
 export const readJobs = (group, signal) => get(["groups", group, "jobs"], {}, signal);
 
 export async function show(view, params, signal, stay) {
-  if (stay) put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
+  if (stay) put(view.tab, loading());
   const again = () => show(view, params, undefined, null);
   if (view.jobId !== undefined) return showJob(view, signal, again);
   const jobs = await readJobs(view.group, signal);
@@ -24,7 +24,7 @@ export async function show(view, params, signal, stay) {
   put(view.tab, jobs.length
     ? el("section", { class: "panel" },
       el("p", { class: "legend" }, CHANGES.map(([name, title]) => el("span", { class: `key ${name}` }, title))),
-      el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Jobs" }, table("jobs", HEAD, jobs.map((job) => line(view, job, series.size > 1, again)))))
+      scrolling("Jobs", table("jobs", HEAD, jobs.map((job) => line(view, job, series.size > 1, again)))))
     : el("section", { class: "panel empty" }, el("h2", null, "No jobs"), el("p", null, "A job appears here with its first output.")));
   announce(many(jobs.length, "job"));
 }
@@ -82,7 +82,6 @@ async function showJob(view, signal, again) {
     return put(view.tab, el("section", { class: "panel empty" }, el("h2", null, "No such job"), el("p", null, "No crawl of this group has this id.")));
   }
   const before = jobs.slice(jobs.indexOf(job) + 1 || jobs.length).find((other) => (other.series ?? null) === (job.series ?? null) && other.state === "finished");
-  const fact = (name, ...value) => el("div", null, el("dt", null, name), el("dd", null, ...value.flat()));
   const took = job.first_write && job.last_write ? Date.parse(job.last_write) - Date.parse(job.first_write) : null;
   put(view.tab,
     el("section", { class: "panel job" },
@@ -94,10 +93,10 @@ async function showJob(view, signal, again) {
         job.problems?.length > 0 && el("div", { class: "problems" }, el("h3", null, many(job.problems.length, "problem")), el("ul", null, job.problems.map((problem) => el("li", null, problemText(view, job, problem))))),
         job.verdict === null && job.state === "finished" && el("p", { class: "faint" }, "No rules are set: nothing judged this crawl. ", el("a", { href: link([...view.path, "settings"]) }, "Set rules")),
         el("dl", { class: "facts" },
-          fact("State", job.state, job.finish_date && [" ", time(job.finish_date, `${when(job.finish_date)} UTC`)]),
+          fact("State", job.state, job.finish_date && [" ", utc(job.finish_date)]),
           job.series && fact("Series", shorten(job.series, 64)),
-          fact("First write", job.first_write ? time(job.first_write, `${when(job.first_write)} UTC`) : "none"),
-          fact("Last write", job.last_write ? time(job.last_write, `${when(job.last_write)} UTC`) : "none"),
+          fact("First write", job.first_write ? utc(job.first_write) : "none"),
+          fact("Last write", job.last_write ? utc(job.last_write) : "none"),
           took !== null && fact("Took", duration(took)),
           job.deleted > 0 && fact("Deleted", `${many(job.deleted, "missing item")}`),
           before && fact("Crawl before", el("a", { href: link(pathOf(view, before)) }, shorten(before.job_id, 80))),

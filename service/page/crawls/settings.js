@@ -2,7 +2,7 @@
 
 import { get, remove, sentenceOf, write } from "../base/api.js";
 import { confirm, field, say } from "../base/dialogs.js";
-import { announce, button, el, put } from "../base/dom.js";
+import { announce, button, el, loading, put } from "../base/dom.js";
 import { many, percent, shorten } from "../base/format.js";
 import { go } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -41,7 +41,7 @@ export async function ignoreField(group, path) {
 
 export async function show(view, params, signal, stay) {
   if (!stay) return;
-  put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
+  put(view.tab, loading());
   const kept = drafts.has(view.group);
   const [settings, webhooks] = await Promise.all([kept || readSettings(view.group, signal), webhooksPanel(view.group, signal)]);
   if (!kept) drafts.set(view.group, settingsForm(view, settings));

@@ -2,8 +2,8 @@
 
 import { get } from "../base/api.js";
 import { chart, dayCharts } from "../base/chart.js";
-import { el, put, time } from "../base/dom.js";
-import { count, duration, percent, shortDay, shorten, when } from "../base/format.js";
+import { el, loading, put, utc } from "../base/dom.js";
+import { count, duration, percent, shortDay, shorten } from "../base/format.js";
 import { link } from "../base/place.js";
 import { CHANGES, fillRates, readJobs } from "./jobs.js";
 import { statusChip } from "./reviews.js";
@@ -13,7 +13,7 @@ const REVIEWS = "60"; // a comment may be 64 KB, and every crawl may have one
 
 export async function show(view, _params, signal, stay) {
   if (!stay) return;
-  put(view.tab, el("div", { class: "panel loading", "aria-hidden": "true" }));
+  put(view.tab, loading());
   const [stats, reviews, jobs] = await Promise.all([
     get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], { limit: REVIEWS }, signal), readJobs(view.group, signal)]);
   const crawls = jobs.slice(0, CRAWLS).reverse();
@@ -63,5 +63,5 @@ function entry(view, { job_id, status, comment, review_date }) {
   return el("li", null,
     el("div", null, statusChip(status), " ", el("a", { href: link([...view.path, "jobs", job_id]), title: "This job" }, shorten(job_id, 60))),
     comment && el("p", { class: "text" }, shorten(comment, 600)),
-    el("p", { class: "faint" }, time(review_date, `${when(review_date)} UTC`)));
+    el("p", { class: "faint" }, utc(review_date)));
 }

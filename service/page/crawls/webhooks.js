@@ -2,7 +2,7 @@
 
 import { get, post, remove, sentenceOf } from "../base/api.js";
 import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
-import { button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { button, cell, chip, copyButton, el, faint, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
 
@@ -17,7 +17,7 @@ export async function webhooksPanel(group, signal) {
     put(holder,
       el("div", { class: "heading tools" }, el("h2", null, "Webhooks"), may("write") && button("Add a webhook", () => add(group, show))),
       own.length
-        ? el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": "Webhooks" }, table("webhooks", ["Address", "Events", "Last result", "Actions"], own.map((hook) => line(hook, show))))
+        ? scrolling("Webhooks", table("webhooks", ["Address", "Events", "Last result", "Actions"], own.map((hook) => line(hook, show))))
         : el("p", { class: "none-found" }, "Nobody is told. A webhook calls an address of yours when a crawl is finished or items change."));
     return holder;
   };

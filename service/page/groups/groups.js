@@ -3,7 +3,7 @@
 import { get, sentenceOf } from "../base/api.js";
 import { spark } from "../base/chart.js";
 import { say } from "../base/dialogs.js";
-import { announce, button, cell, el, faint, meter, put, row, rowHead, table, time } from "../base/dom.js";
+import { announce, button, cell, el, faint, filterRows, loading, meter, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, many, percent, shorten, since } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { verdictChip } from "../crawls/jobs.js";
@@ -13,8 +13,8 @@ const REFRESH_MS = 15_000;
 
 export async function show(main, { path, params }, signal, stay) {
   document.title = "Groups · Scraping Data Service";
-  if (!stay) return filter(main, params.name ?? "");
-  put(main, el("h1", { tabindex: -1 }, "Groups"), el("div", { class: "panel loading", "aria-hidden": "true" }));
+  if (!stay) return filterRows(main, params.name ?? "");
+  put(main, el("h1", { tabindex: -1 }, "Groups"), loading());
   const lead = el("p", { class: "lead" });
   const list = el("div");
   const search = el("input", {
@@ -27,7 +27,7 @@ export async function show(main, { path, params }, signal, stay) {
     lead.textContent = summary(groups);
     field.hidden = groups.length < 2;
     put(list, groups.length ? panel(groups) : nothing());
-    filter(list, search.value);
+    filterRows(list, search.value);
     return groups;
   };
   const groups = await load(signal);
@@ -78,11 +78,4 @@ function newestCrawl({ group_id, verdict, dropped }) {
   return el("div", { class: "newest" },
     verdict ? el("a", { href: link(["groups", group_id, "jobs"]), "aria-label": `The newest crawl of ${group_id} ${verdict}` }, verdictChip({ verdict })) : faint("not judged"),
     dropped.length > 0 && el("a", { class: "bad-text", href: link(["groups", group_id, "fields"]) }, `${shorten(dropped.join(", "), 60)} filled less`));
-}
-
-function filter(place, name) {
-  const rows = [...place.querySelectorAll("tr[data-name]")];
-  for (const one of rows) one.hidden = !one.dataset.name.includes(name.toLowerCase());
-  const note = place.querySelector(".none-found");
-  if (note) note.hidden = rows.some((one) => !one.hidden);
 }

@@ -2,8 +2,8 @@
 
 import { Failure, get, remove, toJson } from "../base/api.js";
 import { confirm, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
-import { button, chip, copyButton, el, faint, isWebAddress, outside, put, time } from "../base/dom.js";
-import { at, count, many, shorten, splitPath, when } from "../base/format.js";
+import { button, chip, copyButton, el, fact, faint, isWebAddress, outside, put, utc } from "../base/dom.js";
+import { at, count, many, shorten, splitPath } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
 import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor, showNewer } from "./judging.js";
@@ -18,9 +18,9 @@ function itemView(item, view) {
       fact("Source", outside(item.source_url)),
       fact("Job", el("a", { href: link([...path, "jobs", item.root_job_id]) }, shorten(item.root_job_id, 120))),
       fact("Judged", item.is_approved ? chip("approved", "good") : reasonOf(item) !== null ? el("span", null, chip("rejected", "bad"), ` ${shorten(reasonOf(item), 200)}`) : "no"),
-      fact("Created", date(item.create_date)),
-      fact("Updated", date(item.update_date)),
-      fact("Last scraped", date(item.last_scraped_date))),
+      fact("Created", utc(item.create_date)),
+      fact("Updated", utc(item.update_date)),
+      fact("Last scraped", utc(item.last_scraped_date))),
     section("Data", tree(item.data, 0, (keys, value) => link(path, { where: `${keys.join(".")}:${value}` })), copyButton("Copy JSON", () => toJson(item))),
     section("Before and after", versions(view, item)),
     section("Tags", tree(item.tags)),
@@ -39,8 +39,6 @@ function versions(view, item) {
 
 const section = (title, content, ...tools) =>
   el("section", null, el("div", { class: "heading" }, el("h3", null, title), ...tools), content);
-const fact = (name, value) => el("div", null, el("dt", null, name), el("dd", null, value));
-const date = (text) => time(text, `${when(text)} UTC`);
 const code = (value) => el("code", null, value);
 
 function file(one) {

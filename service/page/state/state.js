@@ -2,7 +2,7 @@
 
 import { get, post, remove, sentenceOf, toJson } from "../base/api.js";
 import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
-import { announce, button, cell, chip, copyButton, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { announce, button, cell, chip, copyButton, el, faint, filterRows, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { count, many, shorten, since, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -42,8 +42,8 @@ function expiry(until, never) {
 export async function show(main, { path, params }, signal, stay) {
   document.title = "Browser state · Scraping Data Service";
   const wanted = JSON.stringify([path, params.sort]);
-  if (stay) put(main, el("h1", { tabindex: -1 }, "Browser state"), el("div", { class: "panel loading", "aria-hidden": "true" }));
-  else if (read === wanted) return filter(main, params.name ?? "");
+  if (stay) put(main, el("h1", { tabindex: -1 }, "Browser state"), loading());
+  else if (read === wanted) return filterRows(main, params.name ?? "");
   read = "";
   await (path[1] === undefined ? showDomains(main, params, signal) : showDomain(main, path[1], params, signal));
   read = wanted;
@@ -116,20 +116,13 @@ async function showDomains(main, params, signal) {
         el("p", { class: "none-found", hidden: true }, "No domain has this in its name."))
       : el("section", { class: "panel empty" }, el("h2", null, "No browser state"), el("p", null,
         "Scrapers store cookies and local storage with ", el("code", null, "POST /v1/storage-state"), ". You can add some here, or import what a browser has exported.")));
-  filter(main, params.name ?? "");
+  filterRows(main, params.name ?? "");
 }
 
 const domainRow = ({ site, counts, expired, next }) => row({ "data-name": site.toLowerCase() },
   rowHead(null, el("a", { href: link(["state", site]) }, shorten(site, 120) || "(no domain)")),
   cell("Cookies", "number", count(counts[0])), cell("Local storage", "number", count(counts[1])),
   cell("Next expiry", "", expiry(next, "none")), cell("Expired", "", expired ? chip(many(expired, "record"), "bad") : faint("none")));
-
-function filter(place, name) {
-  const rows = [...place.querySelectorAll("tr[data-name]")];
-  for (const one of rows) one.hidden = !one.dataset.name.includes(name.toLowerCase());
-  const note = place.querySelector(".none-found");
-  if (note) note.hidden = rows.length === 0 || rows.some((one) => !one.hidden);
-}
 
 // One domain
 
@@ -211,7 +204,7 @@ function list(name, records, site, params) {
   add();
   return el("section", { class: "panel" },
     el("div", { class: "heading tools" }, el("h2", null, kind.title), all),
-    el("div", { class: "scroll", role: "region", tabindex: 0, "aria-label": kind.title }, table("state", head, body)),
+    scrolling(kind.title, table("state", head, body)),
     el("p", { class: "actions" }, more));
 }
 
