@@ -73,7 +73,6 @@ function makeDesk(view, stay) {
   stay.addEventListener("abort", () => made.live.abort());
   addEventListener("connected", () => made.request || load(stay).catch(refused), { signal: stay }); // what failed is tried again
   makeSelectable(made);
-  desk = made;
   made.parts = frame(view);
   followFocus(made);
   return made;

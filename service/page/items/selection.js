@@ -15,7 +15,7 @@ const MOST = 100_000; // items that one selection holds
 const AT_ONCE = 4; // single items being read or deleted
 const MOVING = ["job_id", "change"]; // filters that an unchanged item begins to match, under its old id
 
-/** Give `desk` a selection (output id -> item), a current row, and ways to change and judge them. */
+/** Give `desk` a selection (output id -> item), a current row, and ways to change them. */
 export function makeSelectable(desk) {
   Object.assign(desk, {
     selected: new Map(),
@@ -25,15 +25,8 @@ export function makeSelectable(desk) {
     work: null, // a long run: {text, done, total, stop}
     select: (id, yes) => choose(desk, desk.items.filter(({ output_id }) => output_id === id), yes),
     selectAll: (yes) => choose(desk, visible(desk), yes),
-    clear: () => {
-      desk.selected.clear();
-      desk.isAll = false;
-      showSelection(desk);
-    },
+    clear: () => keepSelected(desk, []),
     selectionChanged: () => showSelection(desk),
-    move: (by) => move(desk, by),
-    approve: () => approve(desk),
-    reject: () => reject(desk),
     undos: [], // the last decisions
   });
 }
@@ -93,8 +86,8 @@ function showSelection(desk) {
   put(selection,
     el("strong", null, `${desk.isAll ? "All " : ""}${many(desk.selected.size, "item")} selected`),
     more && button(`Select all${desk.total() ? ` ${count(desk.total())}` : ""} that match`, () => selectMatching(desk), "quiet"),
-    may("write") && button("Approve", () => desk.approve(), "primary"),
-    may("write") && button("Reject", () => desk.reject()),
+    may("write") && button("Approve", () => approve(desk), "primary"),
+    may("write") && button("Reject", () => reject(desk)),
     may("write") && button("Tag", () => askTag(desk, chosen())),
     button("Download", () => download(desk, chosen())),
     may("delete") && button("Delete", () => askDelete(desk, chosen()), "quiet danger-text"),
@@ -323,10 +316,10 @@ export function listenToKeys(desk, stay) {
 }
 
 const inTable = (desk) => ({
-  j: () => desk.move(1),
-  k: () => desk.move(-1),
-  a: desk.approve,
-  x: desk.reject,
+  j: () => move(desk, 1),
+  k: () => move(desk, -1),
+  a: () => approve(desk),
+  x: () => reject(desk),
   z: () => undo(desk),
   s: () => visible(desk).some(({ output_id }) => output_id === desk.current) && desk.select(desk.current, !desk.selected.has(desk.current)),
   n: () => desk.turn("next"),
