@@ -80,7 +80,6 @@ export async function endOfDay(group, day, signal) {
 
 // Where one is in the items of a group, and the ways on and back.
 
-
 const LIMITS = [10, 25, 50, 100, 250, 1000];
 const USUAL_LIMIT = "25";
 

@@ -160,31 +160,31 @@ function label(path) {
 // Where the API has a filter for a column, a click on its cell filters by it.
 const FILTERED = { root_job_id: "job_id", is_approved: "is_approved", "tags.country": "country", "tags.region": "region" };
 
-/** Return a cell's content and class; `filterLink(name, value)` leads to the items that have the same. */
+/** Return a cell's content, and its class if it has one; `filterLink(name, value)` leads to the items that have the same. */
 function content(item, path, filterLink) {
   const value = at(item, splitPath(path));
   if (DATES.has(path)) return { content: time(value), kind: "date" };
   if (path === "is_approved") {
     const reason = reasonOf(item);
-    if (!value && reason !== null) return { content: el("a", { class: "chip bad", href: filterLink("rejected", "true"), title: `Rejected: ${shorten(reason, 200)}` }, "rejected"), kind: "" };
-    return { content: el("a", { class: value ? "chip good" : "faint", href: filterLink("is_approved", String(value)), title: value ? "Only approved ones" : "Only those not approved" }, value ? "approved" : "no"), kind: "" };
+    if (!value && reason !== null) return { content: el("a", { class: "chip bad", href: filterLink("rejected", "true"), title: `Rejected: ${shorten(reason, 200)}` }, "rejected") };
+    return { content: el("a", { class: value ? "chip good" : "faint", href: filterLink("is_approved", String(value)), title: value ? "Only approved ones" : "Only those not approved" }, value ? "approved" : "no") };
   }
   if (Object.hasOwn(FILTERED, path) && typeof value === "string" && value) {
-    return { content: el("a", { class: "text", href: filterLink(FILTERED[path], value), title: `Only ${label(path)} ${shorten(value, 60)}` }, shorten(value, 60)), kind: "" };
+    return { content: el("a", { class: "text", href: filterLink(FILTERED[path], value), title: `Only ${label(path)} ${shorten(value, 60)}` }, shorten(value, 60)) };
   }
   return show(value);
 }
 
 function show(value) {
-  if (value === undefined) return { content: faint("–"), kind: "" };
-  if (value === null) return { content: faint("null"), kind: "" };
-  if (Array.isArray(value)) return { content: faint(many(value.length, "entry", "entries")), kind: "" };
-  if (typeof value === "object") return { content: faint(many(Object.keys(value).length, "field")), kind: "" };
+  if (value === undefined) return { content: faint("–") };
+  if (value === null) return { content: faint("null") };
+  if (Array.isArray(value)) return { content: faint(many(value.length, "entry", "entries")) };
+  if (typeof value === "object") return { content: faint(many(Object.keys(value).length, "field")) };
   if (typeof value === "number" || typeof value === "bigint") return { content: String(value), kind: "number" };
-  if (typeof value === "boolean") return { content: String(value), kind: "" };
+  if (typeof value === "boolean") return { content: String(value) };
   if (isInline(value)) return { content: thumbnail(value), kind: "picture-cell" };
   if (isWebAddress(value)) return { content: outside(value, shorten(value.replace(/^https?:\/\//i, ""), 48)), kind: "address" };
-  return { content: el("span", { class: "text", title: value.length > 40 && shorten(value, 600) }, shorten(value, LONGEST)), kind: "" };
+  return { content: el("span", { class: "text", title: value.length > 40 && shorten(value, 600) }, shorten(value, LONGEST)) };
 }
 
 /** Return a value in a few words. */
@@ -195,7 +195,6 @@ function sample(item, path) {
 }
 
 // Chooses columns: search, all or none, and their order by drag or with the arrow keys.
-
 
 /** Ask which columns to show; `save` gets their paths, a comma between, or "" for the usual ones. */
 export function chooseColumns(desk, save) {

@@ -160,8 +160,7 @@ function list(name, records, site, params) {
     secrets.forEach((set) => set(open, SHORT));
     all.setAttribute("aria-pressed", open);
     all.textContent = open ? "Hide all values" : "Show all values";
-  });
-  all.setAttribute("aria-pressed", "false");
+  }, "", { "aria-pressed": "false" });
 
   function add() {
     const from = body.children.length;
