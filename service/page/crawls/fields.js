@@ -5,11 +5,10 @@ import { announce, button, cell, chip, el, faint, loading, meter, put, row, rowH
 import { many, percent, shorten } from "../base/format.js";
 import { go, link } from "../base/place.js";
 import { may } from "../base/session.js";
-import { fillRates, readJobs } from "./jobs.js";
+import { DROP, fillRates, readJobs } from "./jobs.js";
 import { ignoreField, readSettings } from "./settings.js";
 
 const ALL = "*"; // in the address: the items of all jobs
-const DROP = 0.1; // a fill rate that falls by more than this is marked
 const HEAD = ["Field", "Filled", "Without it", "Types", ["Smallest"], ["Largest"], "Examples"];
 // Fields that are another in every crawl by nature: each crawl would count as a change of everything.
 const VOLATILE = /(^|[._])(scraped|crawled|fetched|retrieved|downloaded|timestamp|nonce|session|request_id)([._]|$)|_at$/i;

@@ -9,6 +9,7 @@ import { may } from "../base/session.js";
 import { statusChip, writeReview } from "./reviews.js";
 
 const HEAD = ["Job", "What it did", ["Items now"], "Last write", "Review", "Actions"];
+export const DROP = 0.1; // a fill rate that falls by more than this is marked
 /** What a crawl did with items, as the API's `change` names it. */
 export const CHANGES = [["created", "Created"], ["changed", "Changed"], ["unchanged", "Unchanged"], ["missing", "Missing"]];
 
@@ -114,11 +115,12 @@ async function readJob(view, signal) {
   }
 }
 
+const withoutIt = (view, job, path) => el("a", { href: link(view.path, { job_id: job.job_id, missing: path }) }, "Show the items without it");
+
 /** Return what a rule found, with a way to the items behind it. */
 function problemText(view, job, { rule, msg }) {
-  const path = rule?.path;
-  return [msg, " ", path && rule.min_fill !== undefined || rule?.max_drop !== undefined
-    ? el("a", { href: link(view.path, { job_id: job.job_id, missing: path }) }, "Show the items without it") : null].filter(Boolean);
+  const isOfFilling = rule.min_fill !== undefined || rule.max_drop !== undefined;
+  return [msg, " ", isOfFilling && withoutIt(view, job, rule.path)];
 }
 
 /** Return the fill rates that a job was taken stock of: `{path: rate}`. An object is described by the fields inside it. */
@@ -131,10 +133,10 @@ export function fillRates(job) {
 /** Return the fields that are filled less than in the crawl before, with the items that lack them. */
 function drops(view, job, before) {
   const now = fillRates(job), then = fillRates(before);
-  const lost = Object.keys(then).map((path) => [path, then[path], now[path] ?? 0]).filter(([, a, b]) => a - b > 0.1).sort((x, y) => (y[1] - y[2]) - (x[1] - x[2]));
+  const lost = Object.keys(then).map((path) => [path, then[path], now[path] ?? 0]).filter(([, a, b]) => a - b > DROP).sort((x, y) => (y[1] - y[2]) - (x[1] - x[2]));
   if (!lost.length) return null;
   return el("section", { class: "panel" }, el("h2", null, "Filled less than in the crawl before"),
     el("ul", { class: "drops" }, lost.slice(0, 50).map(([path, a, b]) => el("li", null,
       el("strong", null, shorten(path, 120)), ` ${percent(a)} → `, el("span", { class: "bad-text" }, percent(b)), " ",
-      el("a", { href: link(view.path, { job_id: job.job_id, missing: path }) }, "Show the items without it")))));
+      withoutIt(view, job, path)))));
 }

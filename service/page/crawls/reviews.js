@@ -8,9 +8,12 @@ import { shorten } from "../base/format.js";
 const STATUSES = { approved: "Approved", needs_changes: "Needs changes", rejected: "Rejected" };
 const OTHER = "other";
 
+/** Return whether a review's status says that a crawl is good. */
+export const isGood = (status) => /^(approved|accepted|ok|passed)$/i.test(status);
+
 /** Return a review's status with a colour for what it means. */
 export function statusChip(status) {
-  const kind = /^(approved|accepted|ok|passed)$/i.test(status) ? "good" : /reject|fail|denied/i.test(status) ? "bad" : "open";
+  const kind = isGood(status) ? "good" : /reject|fail|denied/i.test(status) ? "bad" : "open";
   return chip(status.replaceAll("_", " "), kind);
 }
 

@@ -8,6 +8,7 @@ import { go } from "../base/place.js";
 import { may } from "../base/session.js";
 import { drafts } from "../items/judging.js";
 import { readJobs } from "./jobs.js";
+import { isGood } from "./reviews.js";
 import { webhooksPanel } from "./webhooks.js";
 
 // What a rule checks: its name in the API, in words, whether it names a field, and how its value is written.
@@ -146,8 +147,8 @@ function readRule(item) {
 /** Add rules that the last good crawl would have passed with a margin, for what has none yet. */
 async function propose(view, rules) {
   const jobs = await readJobs(view.group);
-  const isGood = (job) => job.items > 0 && (job.verdict === "passed" || /^(approved|accepted|ok|passed)$/i.test(job.review?.status ?? ""));
-  const job = jobs.find(isGood) ?? jobs.find(({ items, verdict }) => items > 0 && verdict !== "failed") ?? jobs[0];
+  const isProven = ({ items, verdict, review }) => items > 0 && (verdict === "passed" || isGood(review?.status ?? ""));
+  const job = jobs.find(isProven) ?? jobs.find(({ items, verdict }) => items > 0 && verdict !== "failed") ?? jobs[0];
   if (!job) return say("There is no crawl to learn from yet.", "bad");
   const { fields } = await get(["groups", view.group, "fields"], { job_id: job.job_id });
   const known = new Set([...rules.children].map((item) => `${item.dataset.check} ${item.querySelector("[data-path]")?.value ?? ""}`));
