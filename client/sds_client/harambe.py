@@ -12,7 +12,6 @@ import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
@@ -61,9 +60,7 @@ class Observer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
     async def harness_options(self, domain: str | None = None) -> dict[str, Any]:
