@@ -34,16 +34,12 @@ def _event(record: logging.LogRecord) -> dict[str, Any]:
     return said
 
 
-def _moment(created: float, milliseconds: int) -> str:
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(created))}.{milliseconds:03d}Z"
-
-
 class JsonFormatter(logging.Formatter):
     """One JSON object per record: time, level, event, and the extra fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        moment = _moment(record.created, int(record.msecs))
-        line = {"time": moment, "level": record.levelname, **_event(record)}
+        date = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line = {"time": f"{date}.{int(record.msecs):03d}Z", "level": record.levelname, **_event(record)}
         return orjson.dumps(line, default=lambda value: type(value).__name__).decode()
 
 
