@@ -32,7 +32,8 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *,
     part of another export is discarded, and so is one of a job, because an unchanged item can join the job behind the
     cursor, and one with deletions, because their records may be gone.
     """
-    _check_name(out)
+    if _suffix(out) == ".parquet":  # a name or a format that cannot be written is an error before anything is read
+        tables.check_parquet()
     part, about = out.with_name(f"{out.name}.part"), out.with_name(f"{out.name}.part.json")
     with _alone(part, out):
         try:
@@ -123,13 +124,8 @@ def did_you_mean(group: str, names: Iterable[str]) -> str:
     return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
-def _check_name(out: Path) -> None:
-    """Raise UsageError if no format belongs to a file's name, ValueError if its format cannot be written here."""
-    if _suffix(out) == ".parquet":
-        tables.check_parquet()
-
-
 def _suffix(out: Path) -> str:
+    """Return the end of a file's name that says its format. Raises UsageError if there is none."""
     for suffix in (".ndjson", ".ndjson.gz", ".jsonl", ".jsonl.gz", ".csv", ".parquet"):
         if out.name.endswith(suffix):
             return suffix
