@@ -1,7 +1,7 @@
 // The person at the page: signing in, signing in again in place, who one is.
 
 import { Failure, get } from "../base/api.js";
-import { askInDialog, closeButton } from "../base/dialogs.js";
+import { askInDialog, checkbox, closeButton } from "../base/dialogs.js";
 import { button, chip, el, fact, put, utc } from "../base/dom.js";
 import { since } from "../base/format.js";
 import { know, token, who } from "../base/session.js";
@@ -22,7 +22,7 @@ function tokenFields() {
   const fields = [
     el("label", { for: "token" }, "Access token"),
     el("div", { class: "joined" }, input, show),
-    el("div", { class: "check" }, remember, el("label", { for: "remember" }, "Remember on this computer")),
+    checkbox("Remember on this computer", remember),
   ];
 
   async function check(organizationId) {

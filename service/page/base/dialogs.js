@@ -10,7 +10,10 @@ export const closeButton = (text, kind = "quiet", props = null) => button(text, 
 export const cross = () => closeButton("✕", "quiet close", { "aria-label": "Close" });
 
 /** Return a labelled control of a form. */
-export const field = (id, title, control, ...more) => el("div", { class: "field" }, el("label", { for: id }, title), control, ...more);
+export const field = (title, control, ...more) => el("div", { class: "field" }, el("label", { for: control.id }, title), control, ...more);
+
+/** Return a checkbox, or a radio button, with its label. */
+export const checkbox = (title, control, ...more) => el("div", { class: "check" }, control, el("label", { for: control.id }, title), ...more);
 
 const AGAIN = "Press Esc again to drop what you typed.";
 
@@ -76,7 +79,7 @@ const isTyped = (dialog, inputs = "input:not([type=search]), textarea") => [...d
 export function confirm(title, text, verb, work, typed = "") {
   const input = typed && el("input", { id: "confirm-typed", name: "typed", autocomplete: "off", spellcheck: "false", oninput: () => (submit.disabled = input.value.trim() !== typed) });
   const submit = el("button", { class: "danger", disabled: Boolean(typed) }, verb);
-  askInDialog("small", title, [el("p", null, text), typed && field("confirm-typed", `Type ${typed} to confirm`, input)],
+  askInDialog("small", title, [el("p", null, text), typed && field(`Type ${typed} to confirm`, input)],
     [closeButton("Keep", "quiet", { autofocus: true }), submit], work);
 }
 

@@ -115,7 +115,7 @@ export function announce(text) {
 export const button = (text, onclick, kind = "", props = null) => el("button", { type: "button", class: kind || false, onclick, ...props }, text);
 
 /** Return a button that copies what `text()` gives, or nothing where the browser has no clipboard for us. */
-export function copyButton(label, text, kind = "quiet") {
+export function copyButton(label, text, kind = "quiet", props = null) {
   if (!navigator.clipboard) return null;
   const copy = button(label, async () => {
     try {
@@ -126,6 +126,6 @@ export function copyButton(label, text, kind = "quiet") {
     }
     announce(copy.textContent);
     setTimeout(() => (copy.textContent = label), 1500);
-  }, kind);
+  }, kind, props);
   return copy;
 }

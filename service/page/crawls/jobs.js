@@ -68,10 +68,10 @@ const isRecent = (date) => !date || Date.now() - Date.parse(date) < 3_600_000;
 function did(view, job) {
   const known = CHANGES.filter(([name]) => Number.isInteger(job[name]));
   const text = known.map(([name, title]) => `${count(job[name])} ${title.toLowerCase()}`).join(", ");
-  const one = ([name, title]) => (!job[name] ? el("span", { class: "faint" }, `${count(job[name])} ${title.toLowerCase()}`)
+  const one = ([name, title]) => (!job[name] ? faint(`${count(job[name])} ${title.toLowerCase()}`)
     : el("a", { href: link(view.path, { job_id: job.job_id, change: name }) }, `${count(job[name])} ${title.toLowerCase()}`));
   return el("div", { class: "did" }, shares(job, known, text), el("span", { class: "numbers" }, known.map(one)),
-    !job.items && job.created + job.changed + job.unchanged > 0 && el("span", { class: "faint" }, "Later crawls saw its items again."));
+    !job.items && job.created + job.changed + job.unchanged > 0 && faint("Later crawls saw its items again."));
 }
 
 // One job

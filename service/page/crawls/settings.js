@@ -58,7 +58,7 @@ export async function show(view, params, signal, stay) {
 
 /** Return the form as `section`, `note` for what to say beside its button, and `isChanged`, which tells whether to save. */
 function settingsForm(view, settings) {
-  const number = (name, title, hint, max) => field(`settings-${name}`, title,
+  const number = (name, title, hint, max) => field(title,
     el("input", { id: `settings-${name}`, name, type: "number", min: name === "history_days" ? 0 : 1, max, value: settings[name] ?? "", "aria-describedby": `hint-${name}`, disabled: !may("write") }),
     el("p", { id: `hint-${name}`, class: "hint" }, hint));
   const ignore = el("textarea", { id: "settings-ignore", name: "ignore", rows: Math.max(2, settings.ignore.length + 1), spellcheck: "false", "aria-describedby": "hint-ignore", disabled: !may("write") }, settings.ignore.join("\n"));
@@ -86,7 +86,7 @@ function settingsForm(view, settings) {
     el("div", { class: "two" },
       number("retention_days", "Delete items not scraped for (days)", "Without a number, items are kept for good.", 3650),
       number("history_days", "Keep earlier versions for (days)", "0 keeps none. With history, an item shows what changed.", 365)),
-    field("settings-ignore", "Ignored fields, one per line", ignore, el("p", { id: "hint-ignore", class: "hint" }, "Items that differ only there are unchanged and keep their approval: scraped_at, rank, …")),
+    field("Ignored fields, one per line", ignore, el("p", { id: "hint-ignore", class: "hint" }, "Items that differ only there are unchanged and keep their approval: scraped_at, rank, …")),
     el("div", null, el("h3", null, "Rules"), el("p", { class: "hint" }, "A crawl that is finished is held against them. One that fails never deletes what it did not see."),
       rules,
       may("write") && el("p", { class: "actions" },

@@ -1,7 +1,7 @@
 // The webhooks of a group: who is told when a crawl is finished or something changes, and whether it arrived.
 
 import { get, post, remove, sentenceOf } from "../base/api.js";
-import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, checkbox, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { button, cell, chip, copyButton, el, faint, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
@@ -78,12 +78,12 @@ async function showDeliveries(hook, name) {
 }
 
 function add(group, again) {
-  const check = (event) => el("div", { class: "check" }, el("input", { type: "checkbox", id: `hook-${event}`, name: "events", value: event, checked: event === "job.finished" }), el("label", { for: `hook-${event}` }, EVENTS[event]));
+  const check = ([event, title]) => checkbox(title, el("input", { type: "checkbox", id: `hook-${event}`, name: "events", value: event, checked: event === "job.finished" }));
   const dialog = askInDialog("small", "Add a webhook", [
-    field("hook-url", "Address", el("input", { id: "hook-url", name: "url", type: "url", required: true, placeholder: "https://", autofocus: true })),
-    field("hook-label", "Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
-    el("fieldset", null, el("legend", null, "Events"), Object.keys(EVENTS).map(check)),
-    el("div", { class: "check" }, el("input", { type: "checkbox", id: "hook-all", name: "all" }), el("label", { for: "hook-all" }, "For all groups of the organization")),
+    field("Address", el("input", { id: "hook-url", name: "url", type: "url", required: true, placeholder: "https://", autofocus: true })),
+    field("Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
+    el("fieldset", null, el("legend", null, "Events"), Object.entries(EVENTS).map(check)),
+    checkbox("For all groups of the organization", el("input", { type: "checkbox", id: "hook-all", name: "all" })),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Add")], async (data) => {
     const made = await post(["webhooks"], {
       url: data.get("url").trim(), events: data.getAll("events"), group_id: data.has("all") ? null : group, label: data.get("label").trim(),

@@ -2,7 +2,7 @@
 
 import { get, sentenceOf } from "../base/api.js";
 import { spark } from "../base/chart.js";
-import { say } from "../base/dialogs.js";
+import { field, say } from "../base/dialogs.js";
 import { announce, button, cell, el, faint, filterRows, loading, meter, put, row, rowHead, table, time } from "../base/dom.js";
 import { count, many, percent, shorten, since } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -21,11 +21,11 @@ export async function show(main, { path, params }, signal, stay) {
     type: "search", id: "name", value: params.name ?? "", placeholder: "Part of a name",
     oninput: () => replace(path, { name: search.value }),
   });
-  const field = el("div", { class: "field" }, el("label", { for: "name" }, "Find a group"), search);
+  const finder = field("Find a group", search);
   const load = async (given) => {
     const groups = await get(["groups"], {}, given, { quiet: given === stay });
     lead.textContent = summary(groups);
-    field.hidden = groups.length < 2;
+    finder.hidden = groups.length < 2;
     put(list, groups.length ? panel(groups) : nothing());
     filterRows(list, search.value);
     return groups;
@@ -35,7 +35,7 @@ export async function show(main, { path, params }, signal, stay) {
   put(main,
     el("div", { class: "heading" },
       el("div", null, el("h1", { tabindex: -1 }, "Groups"), lead),
-      el("div", { class: "actions" }, field, button("Reload", reload))),
+      el("div", { class: "actions" }, finder, button("Reload", reload))),
     list);
   const timer = setInterval(() => document.hidden || load(stay).catch(() => {}), REFRESH_MS);
   stay.addEventListener("abort", () => clearInterval(timer));

@@ -1,7 +1,7 @@
 // Takes a view away as a file: everything that its filters match, with progress.
 
 import { call } from "../base/api.js";
-import { askInDialog, closeButton, say } from "../base/dialogs.js";
+import { askInDialog, closeButton, field, say } from "../base/dialogs.js";
 import { el, put } from "../base/dom.js";
 import { count, many, shorten, size } from "../base/format.js";
 import { orderOf } from "./paging.js";
@@ -24,9 +24,9 @@ export function offerDownload(desk) {
   const filtered = Object.values(desk.filters).some(Boolean);
   const dialog = askInDialog("small", "Download", [
     el("p", null, filtered ? "Every item that matches the filters, on all pages." : `All ${many(desk.view.stats?.items ?? 0, "item")} of this group.`),
-    el("div", { class: "field" }, el("label", { for: "download-format" }, "Format"),
+    field("Format",
       el("select", { id: "download-format", name: "format", autofocus: true }, Object.entries(FORMATS).map(([value, { title }]) => el("option", { value }, title)))),
-    el("div", { class: "field" }, el("label", { for: "download-fields" }, "Columns"),
+    field("Columns",
       el("select", { id: "download-fields", name: "fields" }, el("option", { value: "shown" }, `Those of the table (${desk.columns.length})`), el("option", { value: "all" }, "All"))),
     progress,
   ], [closeButton("Cancel"), start], async (data) => {

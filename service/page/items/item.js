@@ -201,8 +201,8 @@ function entry(key, value, level, filter, keys) {
   const name = el("span", { class: typeof key === "number" ? "name place" : "name" }, typeof key === "number" ? `${key + 1}.` : shorten(key, 200) || "(no name)");
   if (typeof value !== "object" || value === null) return el("li", { class: "leaf" }, name, el("span", null, leaf(value), isFilter(filter, keys, value) && el("a", { class: "only", href: filter(keys, value), "aria-label": `Only items with this ${key}` }, "Only these")));
   const size = Array.isArray(value) ? many(value.length, "entry", "entries") : many(Object.keys(value).length, "field");
-  if (!Object.keys(value).length) return el("li", { class: "leaf" }, name, el("span", { class: "faint" }, Array.isArray(value) ? "empty list" : "empty"));
-  const branch = el("details", null, el("summary", null, name, el("span", { class: "faint" }, size)));
+  if (!Object.keys(value).length) return el("li", { class: "leaf" }, name, faint(Array.isArray(value) ? "empty list" : "empty"));
+  const branch = el("details", null, el("summary", null, name, faint(size)));
   const grow = () => branch.children.length === 1 && branch.append(tree(value, level + 1, filter, keys));
   branch.addEventListener("toggle", grow);
   if (level + 1 < OPEN_LEVELS && Object.keys(value).length <= 20) {
@@ -219,7 +219,7 @@ function leaf(value) {
   if (typeof value !== "string") return el("span", { class: `value ${value === null ? "faint" : "plain"}` }, String(value));
   if (isInline(value)) return el("span", { class: "value" }, thumbnail(value, "large"), faint(`${value.match(/^[^;,]*/)[0]}, ${count(value.length)} characters`));
   if (isWebAddress(value)) return el("span", { class: "value" }, outside(value, shorten(value, 160)));
-  const text = el("span", { class: "value" }, value === "" ? el("span", { class: "faint" }, "empty text") : shorten(value, LONGEST));
+  const text = el("span", { class: "value" }, value === "" ? faint("empty text") : shorten(value, LONGEST));
   if (value.length <= LONGEST) return text;
   text.append(" ", button(`Show all ${count(value.length)} characters`, () => put(text, value), "quiet"));
   return text;

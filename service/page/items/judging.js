@@ -215,7 +215,7 @@ export function askReason(count, work) {
     id: "reason", name: "reason", list: "reasons", required: true, maxlength: 200, autocomplete: "off", autofocus: true, value: sessionStorage.getItem(REASON) ?? "",
   });
   const dialog = askInDialog("small", `Reject ${many(count, "item")}`, [
-    field("reason", "Why", input, el("datalist", { id: "reasons" }, REASONS.map((value) => el("option", { value })))),
+    field("Why", input, el("datalist", { id: "reasons" }, REASONS.map((value) => el("option", { value })))),
     el("p", { class: "hint" }, "The reason is kept with the item, as its tag rejected."),
   ], [closeButton("Cancel"), el("button", { class: "danger" }, "Reject")], (data) => {
     reason = data.get("reason").trim();

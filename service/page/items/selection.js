@@ -1,7 +1,7 @@
 // Selected items and the current row: what keys and buttons work on, up to everything that the filters match.
 
 import { get, patch, remove, sentenceOf, toJson } from "../base/api.js";
-import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, checkbox, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { announce, button, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
@@ -214,8 +214,8 @@ function reject(desk) {
 
 function askTag(desk, items) {
   askInDialog("small", `Tag ${many(items.length, "item")}`, [
-    field("tag-name", "Tag", el("input", { id: "tag-name", name: "name", required: true, maxlength: 200, autocomplete: "off", autofocus: true })),
-    field("tag-value", "Value", el("input", { id: "tag-value", name: "value", maxlength: 1000, autocomplete: "off" })),
+    field("Tag", el("input", { id: "tag-name", name: "name", required: true, maxlength: 200, autocomplete: "off", autofocus: true })),
+    field("Value", el("input", { id: "tag-value", name: "value", maxlength: 1000, autocomplete: "off" })),
     el("p", { class: "hint" }, "Without a value, the tag is removed."),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Tag")], (data) => {
     const name = data.get("name").trim();
@@ -340,6 +340,6 @@ export function showHelp() {
   const on = el("input", { type: "checkbox", id: "keys-on", checked: areOn(), onchange: () => localStorage.setItem("keys", on.checked ? "on" : "off") });
   askInDialog("small", "Keys", [
     el("dl", { class: "facts keys" }, HELP.map(([keys, what]) => el("div", null, el("dt", null, el("kbd", null, keys)), el("dd", null, what)))),
-    el("div", { class: "check" }, on, el("label", { for: "keys-on" }, "Use these keys on this computer")),
+    checkbox("Use these keys on this computer", on),
   ]);
 }

@@ -1,7 +1,8 @@
 // Before and after: an item beside one of its earlier versions, with what changed.
 
 import { get, toJson } from "../base/api.js";
-import { button, cell, el, put, row, rowHead, table } from "../base/dom.js";
+import { field } from "../base/dialogs.js";
+import { button, cell, el, faint, put, row, rowHead, table } from "../base/dom.js";
 import { isObject, joinPath, many, shorten, when } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
@@ -26,7 +27,7 @@ function compare(view, item, versions, holder) {
   const show = (index) => put(below, difference(view, versions[index], index ? versions[index - 1] : item));
   const name = ({ update_date, root_job_id }) => `${when(update_date)} UTC, job ${shorten(root_job_id, 60)}`;
   const select = el("select", { id: "version", onchange: () => show(Number(select.value)) }, versions.map((version, i) => el("option", { value: i }, name(version))));
-  put(holder, el("div", { class: "field" }, el("label", { for: "version" }, `Before (${many(versions.length, "earlier version")})`), select), below);
+  put(holder, field(`Before (${many(versions.length, "earlier version")})`, select), below);
   show(0);
 }
 
@@ -34,7 +35,7 @@ function difference(view, before, after) {
   const then = leaves(before), now = leaves(after);
   const changed = [...new Set([...then.keys(), ...now.keys()])].filter((path) => then.get(path) !== now.get(path));
   const same = now.size - changed.filter((path) => now.has(path)).length;
-  const value = (text, kind) => (text === undefined ? el("span", { class: "faint" }, "–") : el("span", { class: `value ${kind}` }, shorten(text, LONGEST)));
+  const value = (text, kind) => (text === undefined ? faint("–") : el("span", { class: `value ${kind}` }, shorten(text, LONGEST)));
   if (!changed.length) return el("p", { class: "faint" }, "Nothing in data, tags or approval differs.");
   return el("div", null,
     table("versions", ["Field", "Before", "After"], changed.map((path) => row(null,

@@ -1,7 +1,7 @@
 // Browser state: cookies and local storage, by domain. Values stay hidden until asked for.
 
 import { get, post, remove, sentenceOf, toJson } from "../base/api.js";
-import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
+import { askInDialog, checkbox, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { announce, button, cell, chip, copyButton, el, faint, filterRows, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { count, many, shorten, since, when } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -183,10 +183,7 @@ function list(name, records, site, params) {
     };
     set(open, SHORT);
     secrets.push(set);
-    const named = (one, text) => {
-      one?.setAttribute("aria-label", `${text} ${title}`);
-      return one;
-    };
+    const named = (text) => ({ "aria-label": `${text} ${title}` });
     return row(null,
       rowHead(null, el("span", { class: "text" }, shorten(record[kind.named], 120))),
       cell("Value", "", el("span", { class: "masked" }, value, toggle)),
@@ -195,9 +192,9 @@ function list(name, records, site, params) {
       cell("Expires", "", expiry(kind.until(record), kind.never)),
       cell(moreTitle, "", moreCell(record)),
       cell("Actions", "tools-cell", el("span", { class: "actions" },
-        named(copyButton("Copy", () => toJson(record)), "Copy"),
-        may("write") && named(button("Edit", () => edit(name, record, true), "quiet"), "Edit"),
-        may("delete") && named(button("Delete", () => deleteRecord(name, record), "quiet danger-text"), "Delete"))));
+        copyButton("Copy", () => toJson(record), "quiet", named("Copy")),
+        may("write") && button("Edit", () => edit(name, record, true), "quiet", named("Edit")),
+        may("delete") && button("Delete", () => deleteRecord(name, record), "quiet danger-text", named("Delete")))));
   }
 
   add();
@@ -213,16 +210,16 @@ function list(name, records, site, params) {
 function edit(name, record, isKnown = false) {
   const kind = KINDS[name];
   const until = isKnown ? kind.until(record) : null;
-  const text = (id, title, value, props) => field(`state-${id}`, title, el("input", {
+  const text = (id, title, value, props) => field(title, el("input", {
     id: `state-${id}`, name: id, value: value ?? "", autocapitalize: "none", autocomplete: "off", spellcheck: "false", ...props,
   }));
   // Another domain, path or name is another record.
   const fixed = isKnown ? { readonly: true } : { required: true };
-  const check = (id, title) => el("div", { class: "check" }, el("input", { type: "checkbox", id: `state-${id}`, name: id, checked: record[id] === true }), el("label", { for: `state-${id}` }, title));
+  const check = (id, title) => checkbox(title, el("input", { type: "checkbox", id: `state-${id}`, name: id, checked: record[id] === true }));
   askInDialog("small", isKnown ? `Edit ${shorten(record[kind.named], 60)}` : `Add ${name === "cookies" ? "a cookie" : "an entry"}`, [
     text("domain", "Domain", record.domain, { ...fixed, placeholder: name === "cookies" ? ".shop.example" : "shop.example" }),
     text(kind.named, kind.named === "name" ? "Name" : "Key", record[kind.named], { ...fixed, autofocus: !isKnown }),
-    field("state-value", "Value", el("textarea", { id: "state-value", name: "value", rows: 3, spellcheck: "false", autofocus: isKnown }, record.value ?? "")),
+    field("Value", el("textarea", { id: "state-value", name: "value", rows: 3, spellcheck: "false", autofocus: isKnown }, record.value ?? "")),
     text("path", "Path", record.path ?? "/", isKnown ? { readonly: true } : {}),
     text("expires", `Expires (UTC); without a date: ${kind.never}`, until === null ? "" : new Date(until).toISOString().slice(0, 19), { type: "datetime-local", step: 1 }),
     name === "cookies" && el("div", { class: "actions" }, check("secure", "Secure"), check("http_only", "HttpOnly")),
@@ -252,8 +249,8 @@ function askImport() {
   const file = el("input", { id: "import-file", type: "file", accept: ".json,.txt,application/json,text/plain", onchange: async () => (text.value = (await file.files[0]?.text()) ?? "") });
   askInDialog("small", "Import browser state", [
     el("p", { class: "hint" }, "Playwright's storageState, cookies.txt, and cookies as JSON from EditThisCookie, Cookie-Editor, Puppeteer or the DevTools protocol. What is stored under the same name is replaced."),
-    field("import-file", "File", file),
-    field("import-text", "Or paste it", text),
+    field("File", file),
+    field("Or paste it", text),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Import")], (data) => {
     const state = readState(data.get("text"));
     const entries = state.origins.reduce((sum, { localStorage }) => sum + (localStorage?.length ?? 0), 0);
