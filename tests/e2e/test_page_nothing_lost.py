@@ -156,6 +156,32 @@ async def test_a_view_that_comes_back_with_the_service_shows_what_was_decided_be
     await expect(page.locator(".news")).to_be_hidden()
 
 
+async def test_decisions_that_are_saved_while_a_view_is_made_again_are_shown_in_it(
+    new_tab: Any, reviewer: Caller
+) -> None:
+    page = await open_group(await new_tab(reviewer))
+    shown = asyncio.Event()
+
+    async def save_later(route: Any) -> None:
+        if route.request.method == "PATCH":
+            await shown.wait()
+        await route.continue_()
+
+    await page.route(f"**/v1/outputs/{GROUP}*", save_later)
+    for key in "jaa":
+        await page.keyboard.press(key)
+    await page.get_by_role("link", name="Jobs", exact=True).click()
+    await expect(page.get_by_role("button", name="Review job-1")).to_be_visible()
+    await page.go_back()
+    await expect(rows(page)).to_have_count(25)
+    await expect(rows(page).locator(".chip.good")).to_have_count(0)
+    shown.set()
+    await expect(rows(page).locator(".chip.good")).to_have_count(2)
+    await expect(page.locator("#notice")).to_contain_text("1 item approved.")
+    await page.wait_for_timeout(1_500)  # in which the news of others would be shown
+    await expect(page.locator(".news")).to_be_hidden()
+
+
 async def test_what_is_discarded_while_decisions_are_saved_again_is_not_saved(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
     await page.context.set_offline(True)

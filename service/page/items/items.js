@@ -35,10 +35,11 @@ export async function show(view, params, signal, stay) {
 const request = (params) => JSON.stringify([...FILTERS, "order", "limit", "after", "before"].map((name) => params[name] ?? ""));
 
 function makeDesk(view, stay) {
+  const before = desk?.view.group === view.group ? desk : null;
   const made = {
     view, stay, params: {}, request: "", loaded: "", items: [], found: [], columns: [], filters: {}, page: {},
-    own: new Set(), pending: new Set(), // what this page changed itself is no news
-    ids: new Map(), // id -> the id that the item got next, from this page
+    own: before?.own ?? new Set(), pending: before?.pending ?? new Set(), // what this page changed itself is no news
+    ids: before?.ids ?? new Map(), // id -> the id that the item got next, from this page
     listed: new Map(), // output id -> the id that it had when its page was read: a judged row does not jump, and is named by it later
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
@@ -72,6 +73,7 @@ function makeDesk(view, stay) {
   };
   stay.addEventListener("abort", () => made.live.abort());
   addEventListener("connected", () => made.request || load(stay).catch(refused), { signal: stay }); // what failed is tried again
+  if (before) before.replace = made.replace; // a decision that is being saved is shown in the view of now
   makeSelectable(made);
   made.parts = frame(view);
   followFocus(made);
