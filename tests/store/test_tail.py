@@ -95,8 +95,10 @@ async def test_a_reader_with_a_cursor_that_the_group_never_had_leaves_nobody_beh
         await asyncio.sleep(0.2)  # the tail has looked for something new
         with reading(store, group, gate, written["id"]) as reader:
             assert await reader.next(0.2) is None, "not Behind"
+            found = asyncio.ensure_future(reader.next(SOON))  # before the tail reads what is written, for `lost` alone
+            await until_waiting(store, 2)
             await group.write(store, make_output(1))
-            assert keys(await reader.next(SOON)) == ["key-1"]
+            assert keys(await found) == ["key-1"]
         waiting.cancel()
 
 
