@@ -28,8 +28,9 @@ from service.runtime.local_mongo import local_mongo
 from service.runtime.server import Runner
 from service.settings import Settings
 from service.store import Store
+from service.webhooks import COURIER
 from tests.support.api import Api
-from tests.support.connections import make_indexes_once, shared_client
+from tests.support.connections import begin_later, make_indexes_once, shared_client
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
 # machines are shared. `--hypothesis-profile=explore` looks further.
@@ -109,7 +110,9 @@ def organization() -> int:
 
 @pytest.fixture
 def app(settings: Settings, store: Store) -> web.Application:
-    return create_app(settings, store)
+    app = create_app(settings, store)
+    begin_later(app[COURIER], "run")
+    return app
 
 
 class Server(TestServer):

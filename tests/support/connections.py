@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pymongo import AsyncMongoClient
 from service.settings import Settings
 from service.store import Store, connection
 from service.store.indexes import INDEXES
+from service.store.layout import VERSION
 
 
 def use_pymongo() -> bool:
@@ -42,7 +44,7 @@ def shared_client(url: str) -> Iterator[None]:
         owner = owners[options]
         return Store(settings, _lent(owner.client), owner.pool, url)
 
-    with patch.object(Store, "connect", lend):
+    with patch.object(Store, "connect", lend), patch("service.store.close", _close):
         yield
     for owner in owners.values():
         owner.client.close()
@@ -52,11 +54,18 @@ def _lent(client: Any) -> Any:
     """Return a client of the same connections: for the event loop that uses it first, and `close` leaves them open."""
     lent = copy.copy(client)
     lent._io_loop = None
-    lent.__class__ = type("LentClient", (type(client),), {"close": lambda self: None})
+    lent.__class__ = type("LentClient", (type(client),), {"close": lambda self: None, "is_lent": True})
     return lent
 
 
+async def _close(client: Any) -> None:
+    """Close a client unless it is lent: the thread that waits for the database takes half a millisecond."""
+    if not getattr(type(client), "is_lent", False):
+        await connection.close(client)
+
+
 _indexed: set[tuple[str, str]] = set()
+_BEGIN_SECONDS = 0.2
 
 
 async def make_indexes_once(store: Store, url: str) -> None:
@@ -67,6 +76,7 @@ async def make_indexes_once(store: Store, url: str) -> None:
         _indexed.add(database)
     store.indexes._ready.update(INDEXES)
     store.indexes._all_ready.set()
+    store.layout._found = VERSION
 
     async def nothing() -> None:
         """Leave them as they are."""
@@ -76,3 +86,15 @@ async def make_indexes_once(store: Store, url: str) -> None:
         start()
 
     store.start_upkeep = start_upkeep  # type: ignore[method-assign]
+    begin_later(store, "_keep_up")
+
+
+def begin_later(owner: object, name: str) -> None:
+    """Let a background task wait before it begins: most tests are over by then, and need none of its commands."""
+    work = getattr(owner, name)
+
+    async def later() -> None:
+        await asyncio.sleep(_BEGIN_SECONDS)
+        await work()
+
+    setattr(owner, name, later)
