@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,13 +19,16 @@ from service.store import Store
 from service.store.analysts import READABLE, Analysts
 from tests.support.mongod import standalone
 
-DATABASE = "test"
+DATABASE = "analysts"
 UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
 
 
 @pytest.fixture(scope="module")
-def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def url(mongo_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a server with authentication, whatever TEST_MONGO_URL names."""
+    if "TEST_MONGO_URL" not in os.environ:
+        yield mongo_url
+        return
     with local_mongo(Path(tmp_path_factory.mktemp("analysts"))) as mongo:
         yield mongo.url
 
@@ -50,18 +54,26 @@ def address(environment: None, database: Any, capsys: pytest.CaptureFixture[str]
     return capsys.readouterr().out.strip()
 
 
-def code(address: str, work: Any) -> int | None:
+@pytest.fixture
+def analyst(address: str) -> Iterator[Any]:
+    """The client of an analyst who reads all organizations."""
+    with MongoClient[dict[str, Any]](address) as client:
+        yield client
+
+
+def code(client: Any, work: Any) -> int | None:
     """Return the code of the server's refusal."""
-    with MongoClient[dict[str, Any]](address, serverSelectionTimeoutMS=5000) as client:
-        try:
-            work(client)
-        except OperationFailure as error:
-            return error.code
+    try:
+        work(client)
+    except OperationFailure as error:
+        return error.code
     return None
 
 
 def test_the_address_opens_the_database_with_its_replica_set_and_user(address: str) -> None:
-    assert re.fullmatch(r"mongodb://ada:[\w-]{32}@127\.0\.0\.1:\d+/test\?authSource=test&replicaSet=local", address)
+    assert re.fullmatch(
+        r"mongodb://ada:[\w-]{32}@127\.0\.0\.1:\d+/analysts\?authSource=analysts&replicaSet=local", address
+    )
     with MongoClient[dict[str, Any]](address) as client:
         assert client.get_default_database().name == DATABASE
         assert client.admin.command("connectionStatus")["authInfo"]["authenticatedUsers"] == [
@@ -70,7 +82,7 @@ def test_the_address_opens_the_database_with_its_replica_set_and_user(address: s
 
 
 @pytest.mark.parametrize("name", ["outputs", "versions", "reviews", "groups", "jobs", "days"])
-def test_an_analyst_reads_and_aggregates(address: str, database: Any, name: str) -> None:
+def test_an_analyst_reads_and_aggregates(analyst: Any, database: Any, name: str) -> None:
     database[name].insert_one({"organization_id": 1})
 
     def read(client: Any) -> None:
@@ -81,18 +93,18 @@ def test_an_analyst_reads_and_aggregates(address: str, database: Any, name: str)
         assert found.index_information()
         assert name in client.get_default_database().list_collection_names()
 
-    assert code(address, read) is None
+    assert code(analyst, read) is None
 
 
 @pytest.mark.parametrize("name", ["cookies", "local_storage", "origins", "tokens", "sequences", "anything"])
-def test_an_analyst_reads_nothing_else(address: str, name: str) -> None:
-    assert code(address, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
+def test_an_analyst_reads_nothing_else(analyst: Any, name: str) -> None:
+    assert code(analyst, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
     look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
-    assert code(address, lambda client: list(client[DATABASE].outputs.aggregate([look_up]))) == UNAUTHORIZED
+    assert code(analyst, lambda client: list(client[DATABASE].outputs.aggregate([look_up]))) == UNAUTHORIZED
 
 
 @pytest.mark.parametrize("name", READABLE)
-def test_an_analyst_writes_nothing(address: str, name: str) -> None:
+def test_an_analyst_writes_nothing(analyst: Any, name: str) -> None:
     writes = (
         lambda client: client[DATABASE][name].insert_one({}),
         lambda client: client[DATABASE][name].update_one({}, {"$set": {"a": 1}}),
@@ -103,7 +115,7 @@ def test_an_analyst_writes_nothing(address: str, name: str) -> None:
         lambda client: client[DATABASE].command("createUser", "eve", pwd="x", roles=[]),
         lambda client: client.other[name].find_one(),
     )
-    assert [code(address, write) for write in writes] == [UNAUTHORIZED] * len(writes)
+    assert [code(analyst, write) for write in writes] == [UNAUTHORIZED] * len(writes)
 
 
 @pytest.fixture
@@ -113,9 +125,15 @@ def address_of_7(environment: None, database: Any, capsys: pytest.CaptureFixture
     return capsys.readouterr().out.strip()
 
 
+@pytest.fixture
+def analyst_of_7(address_of_7: str) -> Iterator[Any]:
+    with MongoClient[dict[str, Any]](address_of_7) as client:
+        yield client
+
+
 @pytest.mark.parametrize("name", READABLE)
 def test_an_analyst_of_one_organization_reads_its_data_and_no_other(
-    address_of_7: str, database: Any, name: str
+    analyst_of_7: Any, database: Any, name: str
 ) -> None:
     database[name].insert_many([{"organization_id": 7}, {"organization_id": 8}])
 
@@ -124,22 +142,22 @@ def test_an_analyst_of_one_organization_reads_its_data_and_no_other(
         assert {document["organization_id"] for document in view.find()} == {7}
         assert {found["_id"] for found in view.aggregate([{"$group": {"_id": "$organization_id"}}])} == {7}
 
-    assert code(address_of_7, read) is None
-    assert code(address_of_7, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
+    assert code(analyst_of_7, read) is None
+    assert code(analyst_of_7, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
     look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
-    assert code(address_of_7, lambda client: list(client[DATABASE].outputs_7.aggregate([look_up]))) == UNAUTHORIZED
-    assert code(address_of_7, lambda client: client[DATABASE].cookies.find_one()) == UNAUTHORIZED
+    assert code(analyst_of_7, lambda client: list(client[DATABASE].outputs_7.aggregate([look_up]))) == UNAUTHORIZED
+    assert code(analyst_of_7, lambda client: client[DATABASE].cookies.find_one()) == UNAUTHORIZED
 
 
 @pytest.mark.parametrize("name", READABLE)
 @pytest.mark.parametrize("hint", [[("$natural", 1)], "_id_"])
 def test_an_error_in_the_query_of_an_analyst_shows_nothing_of_other_organizations(
-    address_of_7: str, database: Any, name: str, hint: Any
+    analyst_of_7: Any, database: Any, name: str, hint: Any
 ) -> None:
     database[name].insert_one({"organization_id": 8, "group_id": "secret of 8"})
     number = {"$eq": [{"$toInt": "$group_id"}, 0]}  # fails with the text that is not a number
     query = {"$or": [{"$expr": number}, {"none": 1}]}
-    assert code(address_of_7, lambda client: list(client[DATABASE][f"{name}_7"].find(query).hint(hint))) is None
+    assert code(analyst_of_7, lambda client: list(client[DATABASE][f"{name}_7"].find(query).hint(hint))) is None
 
 
 def test_a_view_of_an_earlier_version_is_replaced(
@@ -181,7 +199,8 @@ def test_analysts_are_listed_and_removed_by_name(
     assert "no such analyst" in capsys.readouterr().err
     assert main(["analyst", "list"]) == 0
     assert capsys.readouterr().out == "analyst\n"
-    assert code(address, lambda client: client.admin.command("ping")) == AUTHENTICATION_FAILED
+    with MongoClient[dict[str, Any]](address) as client:
+        assert code(client, lambda client: client.admin.command("ping")) == AUTHENTICATION_FAILED
 
 
 @pytest.mark.usefixtures("environment")
