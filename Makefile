@@ -25,7 +25,7 @@ test: $(DEV) ## Run the tests on a real MongoDB that they start themselves (4 mi
 test-all: $(DEV) ## Run the slow tests, then the others again to hold the coverage against its floor
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "slow and not alone"
 	@$(BIN)/pytest -m alone
-	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone" --cov
+	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone" --hypothesis-profile=thorough --cov
 
 test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
 	@$(E2E)/bin/pytest tests/e2e

@@ -33,9 +33,10 @@ from tests.support.api import Api
 from tests.support.connections import begin_later, make_indexes_once, shared_client
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
-# machines are shared. `--hypothesis-profile=explore` looks further.
+# machines are shared. `make test-all` takes `thorough`; `--hypothesis-profile=explore` looks further.
 _calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-hypothesis_settings.register_profile("suite", derandomize=True, **_calm)  # type: ignore[arg-type]
+hypothesis_settings.register_profile("suite", max_examples=40, derandomize=True, **_calm)  # type: ignore[arg-type]
+hypothesis_settings.register_profile("thorough", max_examples=100, derandomize=True, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.register_profile("explore", max_examples=5000, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.load_profile("suite")
 

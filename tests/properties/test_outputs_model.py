@@ -174,7 +174,7 @@ class Group:
 
 
 on_the_engine = settings(
-    max_examples=30,
+    max_examples=settings().max_examples * 3 // 10,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
