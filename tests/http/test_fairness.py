@@ -407,7 +407,7 @@ async def test_readers_that_came_first_are_not_woken_before_all_others() -> None
 async def test_readers_that_leave_at_once_are_ended_a_few_per_turn_of_the_loop() -> None:
     app, ended, in_one_turn = web.Application(), [], [0]
     app[LIMITS] = Limits(Settings())
-    requests = [make_mocked_request("GET", "/", app=app, protocol=Mock(half_closed=False)) for _ in range(1000)]
+    requests = [make_mocked_request("GET", "/", app=app, protocol=Mock(half_closed=False)) for _ in range(300)]
 
     async def follow(request: web.Request) -> None:
         end_with_client(request)

@@ -216,6 +216,7 @@ ERRORS = [
     UnicodeEncodeError("utf-8", VALUE, 0, 1, UNKNOWN),
     web.HTTPBadRequest(reason=VALUE, text=UNKNOWN),
 ]
+QUICK = (BulkWriteError, KeyError, web.HTTPException)
 
 
 OUTPUTS, OUTPUT, GROUP = "/v1/outputs/{group_id}", "/v1/outputs/{group_id}/{output_id}", "/v1/groups/{group_id}"
@@ -276,7 +277,14 @@ QUERIES = {
 }
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
+# One of the driver with a document, one of Python and one of aiohttp; `make test-all` takes the others too.
+@pytest.mark.parametrize(
+    "error",
+    [
+        pytest.param(error, marks=() if isinstance(error, QUICK) else pytest.mark.slow, id=type(error).__name__)
+        for error in ERRORS
+    ],
+)
 async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
     api: Api, store: Store, log: io.StringIO, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
