@@ -11,17 +11,17 @@ from tests.support.api import Api, make_cookie, make_entry, make_file, make_outp
 from tests.support.bad_input import POSTS, bodies, refused, send
 
 
-@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**64, 10**30], ids=str)
-async def test_integers_beyond_64_bits_are_refused(api: Api, number: int) -> None:
-    body = bodies([make_output(data={"a": [1, {"n": number}]})])
-    await refused(api, "/v1/outputs/g", body, (["body", "0", "data", "a", "1", "n"], "value_error"))
+async def test_integers_beyond_64_bits_are_refused(api: Api) -> None:
+    for number in [2**63, -(2**63) - 1, 2**64, 10**30]:
+        body = bodies([make_output(data={"a": [1, {"n": number}]})])
+        await refused(api, "/v1/outputs/g", body, (["body", "0", "data", "a", "1", "n"], "value_error"))
 
 
-@pytest.mark.parametrize("number", [2**63 - 1, -(2**63), 0, -1, 1.5, 1e308, 5e-324, 0.1], ids=repr)
-async def test_numbers_within_64_bits_come_back_as_they_were(api: Api, number: float) -> None:
-    await api.ok("/v1/outputs/g", [make_output(data={"n": number})])
-    back = (await api.ok("/v1/outputs/g"))["items"][0]["data"]["n"]
-    assert (back, type(back)) == (number, type(number))
+async def test_numbers_within_64_bits_come_back_as_they_were(api: Api) -> None:
+    for number in [2**63 - 1, -(2**63), 0, -1, 1.5, 1e308, 5e-324, 0.1]:
+        await api.ok("/v1/outputs/g", [make_output(data={"n": number})])
+        back = (await api.ok("/v1/outputs/g"))["items"][0]["data"]["n"]
+        assert (back, type(back)) == (number, type(number)), number
 
 
 ODD_KEYS: Any = {
@@ -147,21 +147,21 @@ NULS = {
 }
 
 
-@pytest.mark.parametrize("case", NULS)
-async def test_nul_is_refused(api: Api, case: str) -> None:
-    path, record, loc = NULS[case]
-    await refused(api, path, bodies([record]), (["body", "0", *loc], "value_error"))
+async def test_nul_is_refused(api: Api) -> None:
+    for case in NULS:
+        path, record, loc = NULS[case]
+        await refused(api, path, bodies([record]), (["body", "0", *loc], "value_error"))
 
 
 OPERATOR = {"$gt": ""}
 STRINGS = [(path, name) for path, make in POSTS.items() for name, value in make().items() if isinstance(value, str)]
 
 
-@pytest.mark.parametrize(("path", "field"), STRINGS)
-async def test_anything_else_where_a_string_belongs_is_refused(api: Api, path: str, field: str) -> None:
-    kind = "datetime_type" if field == "expires" else "string_type"
-    for value in (OPERATOR, 1, True, ["x"], {"$ne": None}):
-        await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], kind))
+async def test_anything_else_where_a_string_belongs_is_refused(api: Api) -> None:
+    for path, field in STRINGS:
+        kind = "datetime_type" if field == "expires" else "string_type"
+        for value in (OPERATOR, 1, True, ["x"], {"$ne": None}):
+            await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], kind))
 
 
 @pytest.mark.parametrize(("path", "field"), STRINGS)
@@ -184,9 +184,10 @@ async def test_fields_that_only_the_service_sets_are_refused(api: Api, path: str
         await refused(api, path, bodies([POSTS[path](**{field: 1})]), (["body", "0", field], "unknown_field"))
 
 
-@pytest.mark.parametrize("field", ["httpOnly", "Secure", "sameSite", "", "$set", "a.b"])
-async def test_unknown_fields_are_refused(api: Api, field: str) -> None:
-    await refused(api, "/v1/cookies", bodies([make_cookie(**{field: True})]), (["body", "0", field], "unknown_field"))
+async def test_unknown_fields_are_refused(api: Api) -> None:
+    for field in ("httpOnly", "Secure", "sameSite", "", "$set", "a.b"):
+        body = bodies([make_cookie(**{field: True})])
+        await refused(api, "/v1/cookies", body, (["body", "0", field], "unknown_field"))
 
 
 @pytest.mark.parametrize(
@@ -198,15 +199,17 @@ async def test_only_true_and_false_are_booleans(api: Api, path: str, field: str)
         await refused(api, path, bodies([POSTS[path](**{field: value})]), (["body", "0", field], "bool_type"))
 
 
-@pytest.mark.parametrize("value", ["x", 1, [], None, True], ids=repr)
-@pytest.mark.parametrize("field", ["data", "tags"])
-async def test_anything_else_where_an_object_belongs_is_refused(api: Api, field: str, value: Any) -> None:
-    await refused(api, "/v1/outputs/g", bodies([make_output(**{field: value})]), (["body", "0", field], "dict_type"))
+async def test_anything_else_where_an_object_belongs_is_refused(api: Api) -> None:
+    values: list[Any] = ["x", 1, [], None, True]
+    for value in values:
+        for field in ("data", "tags"):
+            body = bodies([make_output(**{field: value})])
+            await refused(api, "/v1/outputs/g", body, (["body", "0", field], "dict_type"))
 
 
-@pytest.mark.parametrize("value", ["x", 1, {}, None, True], ids=repr)
-async def test_anything_else_where_an_array_belongs_is_refused(api: Api, value: Any) -> None:
-    await refused(api, "/v1/outputs/g", bodies([make_output(files=value)]), (["body", "0", "files"], "list_type"))
+async def test_anything_else_where_an_array_belongs_is_refused(api: Api) -> None:
+    for value in ["x", 1, {}, None, True]:
+        await refused(api, "/v1/outputs/g", bodies([make_output(files=value)]), (["body", "0", "files"], "list_type"))
 
 
 BAD_DATES = [
@@ -243,13 +246,13 @@ BAD_DATES = [
 ]
 
 
-@pytest.mark.parametrize("text", BAD_DATES)
-async def test_impossible_dates_are_refused(api: Api, text: str) -> None:
-    await refused(
-        api, "/v1/cookies", bodies([make_cookie(expires=text)]), (["body", "0", "expires"], "datetime_invalid")
-    )
-    response = await api.get("/v1/outputs/g", params={"created_after": text})
-    assert (response.status, response.problems()) == (422, [(["query", "created_after"], "datetime_invalid")])
+async def test_impossible_dates_are_refused(api: Api) -> None:
+    for text in BAD_DATES:
+        await refused(
+            api, "/v1/cookies", bodies([make_cookie(expires=text)]), (["body", "0", "expires"], "datetime_invalid")
+        )
+        response = await api.get("/v1/outputs/g", params={"created_after": text})
+        assert (response.status, response.problems()) == (422, [(["query", "created_after"], "datetime_invalid")]), text
 
 
 @pytest.mark.parametrize(

@@ -73,31 +73,31 @@ async def test_a_group_has_settings_that_are_changed_one_by_one(admin: Api) -> N
         assert await admin.ok("/v1/groups/shop") == before
 
 
-@pytest.mark.parametrize(
-    ("body", "loc"),
-    [
-        ({"history_days": -1}, ["history_days"]),
-        ({"history_days": 366}, ["history_days"]),
-        ({"history_days": None}, ["history_days"]),
-        ({"ignore": ["a"] * 51}, ["ignore"]),
-        ({"ignore": None}, ["ignore"]),
-        ({"ignore": ["a..b"]}, ["ignore", "0"]),
-        ({"ignore": ["a", 1]}, ["ignore", "1"]),
-        ({"rules": [{"min_items": 1}] * 101}, ["rules"]),
-        ({"rules": {}}, ["rules"]),
-        ({"rules": [{"path": "x" * 1000, "min_fill": 1}] * 17}, ["rules"]),
-        ({"rules": [{"min_items": 1}, {"unknown": 1}]}, ["rules", "1", "unknown"]),
-        ({"rules": [{"path": "a", "min_fill": 2}]}, ["rules", "0", "min_fill"]),
-        ({"rules": [{"path": "a"}]}, ["rules", "0"]),
-        ({"rules": [[]]}, ["rules", "0"]),
-        ({"retention": 1}, ["retention"]),
-    ],
-)
-async def test_wrong_settings_change_nothing(admin: Api, body: dict[str, Any], loc: list[str]) -> None:
-    response = await admin.put("/v1/groups/shop", {"history_days": 7, **body})
-    assert response.status == 422
-    assert [problem[0] for problem in response.problems()] == [["body", *loc]]
-    assert (await admin.ok("/v1/groups/shop"))["history_days"] == 0
+WRONG_SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"history_days": -1}, ["history_days"]),
+    ({"history_days": 366}, ["history_days"]),
+    ({"history_days": None}, ["history_days"]),
+    ({"ignore": ["a"] * 51}, ["ignore"]),
+    ({"ignore": None}, ["ignore"]),
+    ({"ignore": ["a..b"]}, ["ignore", "0"]),
+    ({"ignore": ["a", 1]}, ["ignore", "1"]),
+    ({"rules": [{"min_items": 1}] * 101}, ["rules"]),
+    ({"rules": {}}, ["rules"]),
+    ({"rules": [{"path": "x" * 1000, "min_fill": 1}] * 17}, ["rules"]),
+    ({"rules": [{"min_items": 1}, {"unknown": 1}]}, ["rules", "1", "unknown"]),
+    ({"rules": [{"path": "a", "min_fill": 2}]}, ["rules", "0", "min_fill"]),
+    ({"rules": [{"path": "a"}]}, ["rules", "0"]),
+    ({"rules": [[]]}, ["rules", "0"]),
+    ({"retention": 1}, ["retention"]),
+]
+
+
+async def test_wrong_settings_change_nothing(admin: Api) -> None:
+    for body, loc in WRONG_SETTINGS:
+        response = await admin.put("/v1/groups/shop", {"history_days": 7, **body})
+        assert response.status == 422, body
+        assert [problem[0] for problem in response.problems()] == [["body", *loc]], body
+        assert (await admin.ok("/v1/groups/shop"))["history_days"] == 0, body
 
 
 @pytest.mark.parametrize(
@@ -576,28 +576,28 @@ async def catalogue(admin: Api) -> Api:
     return admin
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("missing=price.amount", [4, 5]),
-        ("missing=title", [6]),
-        ("missing=nothing.at.all", [0, 1, 2, 3, 4, 5, 6]),
-        ("where=title:Lamp%202", [2]),
-        ("where=price.amount:12", [2]),
-        ("where=price.amount:12.0", [2]),
-        (f"where=price.amount:{'9' * 310}", []),
-        ("where=title:", [6]),
-        ("rejected=true", [1, 2]),
-        ("rejected=false", [0, 3, 4, 5, 6]),
-        ("rejected=true&where=price.amount:11", [1]),
-        ("missing=price.amount&where=title:Lamp%204&job_id=a", [4]),
-        ("missing=", [0, 1, 2, 3, 4, 5, 6]),
-    ],
-)
-async def test_outputs_are_filtered_by_fields_of_their_data(catalogue: Api, query: str, found: list[int]) -> None:
-    assert await keys(catalogue, query) == found
-    export = await catalogue.get(f"/v1/outputs/shop/export?format=json&{query}")
-    assert sorted(int(one["key_hash"].removeprefix("key-")) for one in export.json) == found
+FILTERED = [
+    ("missing=price.amount", [4, 5]),
+    ("missing=title", [6]),
+    ("missing=nothing.at.all", [0, 1, 2, 3, 4, 5, 6]),
+    ("where=title:Lamp%202", [2]),
+    ("where=price.amount:12", [2]),
+    ("where=price.amount:12.0", [2]),
+    (f"where=price.amount:{'9' * 310}", []),
+    ("where=title:", [6]),
+    ("rejected=true", [1, 2]),
+    ("rejected=false", [0, 3, 4, 5, 6]),
+    ("rejected=true&where=price.amount:11", [1]),
+    ("missing=price.amount&where=title:Lamp%204&job_id=a", [4]),
+    ("missing=", [0, 1, 2, 3, 4, 5, 6]),
+]
+
+
+async def test_outputs_are_filtered_by_fields_of_their_data(catalogue: Api) -> None:
+    for query, found in FILTERED:
+        assert await keys(catalogue, query) == found, query
+        export = await catalogue.get(f"/v1/outputs/shop/export?format=json&{query}")
+        assert sorted(int(one["key_hash"].removeprefix("key-")) for one in export.json) == found, query
 
 
 @pytest.mark.parametrize(

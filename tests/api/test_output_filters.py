@@ -20,61 +20,60 @@ def api(api: Api) -> Api:
     return HeldApi(api.client, api.token, api.organization_id)
 
 
-@pytest.mark.parametrize(
-    ("query", "name", "kind"),
-    [
-        ("limit=0", "limit", "greater_than_equal"),
-        ("limit=-1", "limit", "greater_than_equal"),
-        ("limit=1001", "limit", "less_than_equal"),
-        ("limit=abc", "limit", "int_type"),
-        ("limit=1e3", "limit", "int_type"),
-        ("limit=1.0", "limit", "int_type"),
-        ("limit=1_000", "limit", "int_type"),
-        ("limit=%2B5", "limit", "int_type"),
-        ("limit=+5", "limit", "int_type"),
-        ("limit=5%0A", "limit", "int_type"),
-        ("limit=0x10", "limit", "int_type"),
-        ("limit=%EF%BC%91", "limit", "int_type"),  # a full-width 1
-        ("limit=%D9%A3", "limit", "int_type"),  # an Arabic 3
-        ("limit=true", "limit", "int_type"),
-        ("limit=null", "limit", "int_type"),
-        ("limit=", "limit", "int_type"),
-        ("limit=9999999999999999999999", "limit", "less_than_equal"),
-        ("limit=5&limit=6", "limit", "value_error"),
-        ("limit=5&limit=5", "limit", "value_error"),
-        ("cursor=-1", "cursor", "greater_than_equal"),
-        ("cursor=9223372036854775808", "cursor", "less_than_equal"),
-        (f"cursor={2**70}", "cursor", "less_than_equal"),
-        ("cursor=abc", "cursor", "int_type"),
-        ("cursor=", "cursor", "int_type"),
-        ("cursor=1.5", "cursor", "int_type"),
-        ("cursor=1&cursor=2", "cursor", "value_error"),
-        ("created_after=yesterday", "created_after", "datetime_invalid"),
-        ("created_after=2026-02-30", "created_after", "datetime_invalid"),
-        ("created_after=2026-1-1", "created_after", "datetime_invalid"),
-        ("created_after=20260131", "created_after", "datetime_invalid"),
-        ("created_after=2026-01-31T", "created_after", "datetime_invalid"),
-        ("created_after=2026-01-31T25:00:00Z", "created_after", "datetime_invalid"),
-        ("created_after=2026-01-31T12:00:00%2B99:00", "created_after", "datetime_invalid"),
-        ("created_after=0000-01-01", "created_after", "datetime_invalid"),
-        ("created_after=10000-01-01", "created_after", "datetime_invalid"),
-        ("created_after=0001-01-01T00:00:00%2B01:00", "created_after", "datetime_invalid"),
-        ("created_after=1769860800", "created_after", "datetime_invalid"),
-        ("created_after=2026-01-31&created_after=2026-01-31", "created_after", "value_error"),
-        ("job_id=" + "j" * 257, "job_id", "string_too_long"),
-        ("job_id=a&job_id=a", "job_id", "value_error"),
-        ("url=a&url=", "url", "value_error"),
-        ("country=" + "c" * 1025, "country", "string_too_long"),
-        ("country=a&country=b", "country", "value_error"),
-        ("region=" + "r" * 1025, "region", "string_too_long"),
-        ("region=a&region=b", "region", "value_error"),
-    ],
-    ids=lambda value: value[:40],
-)
-async def test_faulty_query_parameters_are_named(api: Api, query: str, name: str, kind: str) -> None:
-    response = await api.client.get(f"{PATH}?{query}", headers={"Authorization": f"Bearer {api.token}"})
-    held = Response(response.status, response.headers, await response.read(), await response.json())
-    assert (held.status, held.problems()) == (422, [(["query", name], kind)])
+FAULTY = [
+    ("limit=0", "limit", "greater_than_equal"),
+    ("limit=-1", "limit", "greater_than_equal"),
+    ("limit=1001", "limit", "less_than_equal"),
+    ("limit=abc", "limit", "int_type"),
+    ("limit=1e3", "limit", "int_type"),
+    ("limit=1.0", "limit", "int_type"),
+    ("limit=1_000", "limit", "int_type"),
+    ("limit=%2B5", "limit", "int_type"),
+    ("limit=+5", "limit", "int_type"),
+    ("limit=5%0A", "limit", "int_type"),
+    ("limit=0x10", "limit", "int_type"),
+    ("limit=%EF%BC%91", "limit", "int_type"),  # a full-width 1
+    ("limit=%D9%A3", "limit", "int_type"),  # an Arabic 3
+    ("limit=true", "limit", "int_type"),
+    ("limit=null", "limit", "int_type"),
+    ("limit=", "limit", "int_type"),
+    ("limit=9999999999999999999999", "limit", "less_than_equal"),
+    ("limit=5&limit=6", "limit", "value_error"),
+    ("limit=5&limit=5", "limit", "value_error"),
+    ("cursor=-1", "cursor", "greater_than_equal"),
+    ("cursor=9223372036854775808", "cursor", "less_than_equal"),
+    (f"cursor={2**70}", "cursor", "less_than_equal"),
+    ("cursor=abc", "cursor", "int_type"),
+    ("cursor=", "cursor", "int_type"),
+    ("cursor=1.5", "cursor", "int_type"),
+    ("cursor=1&cursor=2", "cursor", "value_error"),
+    ("created_after=yesterday", "created_after", "datetime_invalid"),
+    ("created_after=2026-02-30", "created_after", "datetime_invalid"),
+    ("created_after=2026-1-1", "created_after", "datetime_invalid"),
+    ("created_after=20260131", "created_after", "datetime_invalid"),
+    ("created_after=2026-01-31T", "created_after", "datetime_invalid"),
+    ("created_after=2026-01-31T25:00:00Z", "created_after", "datetime_invalid"),
+    ("created_after=2026-01-31T12:00:00%2B99:00", "created_after", "datetime_invalid"),
+    ("created_after=0000-01-01", "created_after", "datetime_invalid"),
+    ("created_after=10000-01-01", "created_after", "datetime_invalid"),
+    ("created_after=0001-01-01T00:00:00%2B01:00", "created_after", "datetime_invalid"),
+    ("created_after=1769860800", "created_after", "datetime_invalid"),
+    ("created_after=2026-01-31&created_after=2026-01-31", "created_after", "value_error"),
+    ("job_id=" + "j" * 257, "job_id", "string_too_long"),
+    ("job_id=a&job_id=a", "job_id", "value_error"),
+    ("url=a&url=", "url", "value_error"),
+    ("country=" + "c" * 1025, "country", "string_too_long"),
+    ("country=a&country=b", "country", "value_error"),
+    ("region=" + "r" * 1025, "region", "string_too_long"),
+    ("region=a&region=b", "region", "value_error"),
+]
+
+
+async def test_faulty_query_parameters_are_named(api: Api) -> None:
+    for query, name, kind in FAULTY:
+        response = await api.client.get(f"{PATH}?{query}", headers={"Authorization": f"Bearer {api.token}"})
+        held = Response(response.status, response.headers, await response.read(), await response.json())
+        assert (held.status, held.problems()) == (422, [(["query", name], kind)]), query
 
 
 async def test_all_faulty_query_parameters_are_reported(api: Api) -> None:

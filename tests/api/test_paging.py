@@ -52,13 +52,13 @@ async def path(request: pytest.FixtureRequest, api: Api) -> str:
     return path
 
 
-@pytest.mark.parametrize("limit", [1, 5, 22, 23, 24, 10_000])
-async def test_the_pages_together_are_the_whole_list(api: Api, path: str, limit: int) -> None:
+async def test_the_pages_together_are_the_whole_list(api: Api, path: str) -> None:
     whole = await api.ok(path)
-    pages = await walk(api, f"{path}?limit={limit}")
-    assert [record for page in pages for record in page] == whole
-    assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1)
-    assert len(pages) == -(-23 // limit)
+    for limit in (1, 5, 22, 23, 24, 10_000):
+        pages = await walk(api, f"{path}?limit={limit}")
+        assert [record for page in pages for record in page] == whole, limit
+        assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1), limit
+        assert len(pages) == -(-23 // limit), limit
 
 
 async def test_without_a_limit_there_is_no_link(api: Api, path: str) -> None:
@@ -137,16 +137,18 @@ MADE_UP = [
 
 
 @pytest.mark.parametrize("path", [*LISTS, "/v1/groups"])
-@pytest.mark.parametrize("cursor", MADE_UP)
-async def test_a_cursor_that_no_page_gave_is_refused(api: Api, path: str, cursor: str) -> None:
-    response = await api.get(f"{path}?limit=2&cursor={cursor}")
-    assert (response.status, response.problems()) == (422, [(["query", "cursor"], "value_error")])
+async def test_a_cursor_that_no_page_gave_is_refused(api: Api, path: str) -> None:
+    for cursor in MADE_UP:
+        response = await api.get(f"{path}?limit=2&cursor={cursor}")
+        assert (response.status, response.problems()) == (422, [(["query", "cursor"], "value_error")]), cursor
 
 
-@pytest.mark.parametrize("limit", ["0", "-1", "10001", "x", "1.5"])
-async def test_a_limit_out_of_bounds_is_refused(api: Api, path: str, limit: str) -> None:
-    response = await api.get(f"{path}?limit={limit}")
-    assert response.status == 422 and response.problems()[0][0] == ["query", "limit"]
+@pytest.mark.parametrize("path", LISTS)
+async def test_a_limit_out_of_bounds_is_refused(api: Api, path: str) -> None:
+    await api.ok(path, [make(path, "a")])
+    for limit in ("0", "-1", "10001", "x", "1.5"):
+        response = await api.get(f"{path}?limit={limit}")
+        assert response.status == 422 and response.problems()[0][0] == ["query", "limit"], limit
 
 
 class TestBaseUrl:

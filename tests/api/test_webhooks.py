@@ -105,32 +105,30 @@ async def test_another_organization_sees_nothing_of_a_webhook(api: Api, stranger
     assert len(await api.ok(PATH)) == 1 and receiver.received == []
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        ({"url": "ftp://hooks.example/"}, (["body", "url"], "value_error")),
-        ({"url": "https://user:password@hooks.example/"}, (["body", "url"], "value_error")),
-        ({"url": ""}, (["body", "url"], "string_too_short")),
-        ({"url": 1}, (["body", "url"], "string_type")),
-        ({"url": "https://hooks.example/" + "a" * 2048}, (["body", "url"], "string_too_long")),
-        ({"events": []}, (["body", "events"], "value_error")),
-        ({"events": None}, (["body", "events"], "list_type")),
-        ({"events": "job.finished"}, (["body", "events"], "list_type")),
-        ({"events": ["job.done"]}, (["body", "events", "0"], "value_error")),
-        ({"events": [{}]}, (["body", "events", "0"], "value_error")),
-        ({"events": ["job.finished", "job.finished"]}, (["body", "events"], "value_error")),
-        ({"group_id": ""}, (["body", "group_id"], "string_too_short")),
-        ({"group_id": "g" * 257}, (["body", "group_id"], "string_too_long")),
-        ({"label": "l" * 257}, (["body", "label"], "string_too_long")),
-        ({"secret": "mine"}, (["body", "secret"], "unknown_field")),
-    ],
-)
-async def test_a_webhook_that_is_not_valid_is_refused(
-    api: Api, change: dict[str, Any], problem: tuple[list[str], str]
-) -> None:
-    response = await api.post(PATH, make_webhook(**change))
-    assert (response.status, response.problems()) == (422, [problem])
-    assert await api.ok(PATH) == []
+NOT_VALID: list[tuple[dict[str, Any], tuple[list[str], str]]] = [
+    ({"url": "ftp://hooks.example/"}, (["body", "url"], "value_error")),
+    ({"url": "https://user:password@hooks.example/"}, (["body", "url"], "value_error")),
+    ({"url": ""}, (["body", "url"], "string_too_short")),
+    ({"url": 1}, (["body", "url"], "string_type")),
+    ({"url": "https://hooks.example/" + "a" * 2048}, (["body", "url"], "string_too_long")),
+    ({"events": []}, (["body", "events"], "value_error")),
+    ({"events": None}, (["body", "events"], "list_type")),
+    ({"events": "job.finished"}, (["body", "events"], "list_type")),
+    ({"events": ["job.done"]}, (["body", "events", "0"], "value_error")),
+    ({"events": [{}]}, (["body", "events", "0"], "value_error")),
+    ({"events": ["job.finished", "job.finished"]}, (["body", "events"], "value_error")),
+    ({"group_id": ""}, (["body", "group_id"], "string_too_short")),
+    ({"group_id": "g" * 257}, (["body", "group_id"], "string_too_long")),
+    ({"label": "l" * 257}, (["body", "label"], "string_too_long")),
+    ({"secret": "mine"}, (["body", "secret"], "unknown_field")),
+]
+
+
+async def test_a_webhook_that_is_not_valid_is_refused(api: Api) -> None:
+    for change, problem in NOT_VALID:
+        response = await api.post(PATH, make_webhook(**change))
+        assert (response.status, response.problems()) == (422, [problem]), change
+        assert await api.ok(PATH) == [], change
 
 
 @pytest.mark.parametrize("field", ["url", "events"])

@@ -92,13 +92,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("case", BROKEN)
-async def test_a_malformed_request_gets_400(api: Api, case: str) -> None:
-    response = await exchange(api, BROKEN[case])
-    assert response.status == 400
-    assert response.problems()
-    check_headers(response)
-    assert await api.ok("/v1/cookies") == []
+async def test_a_malformed_request_gets_400(api: Api) -> None:
+    for case in BROKEN:
+        response = await exchange(api, BROKEN[case])
+        assert response.status == 400, case
+        assert response.problems(), case
+        check_headers(response)
+        assert await api.ok("/v1/cookies") == [], case
 
 
 async def test_a_malformed_chunk_after_a_good_one_gets_400_and_not_408(api: Api) -> None:

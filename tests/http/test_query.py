@@ -8,12 +8,13 @@ from tests.support.api import Api
 from tests.support.routes import API_ROUTES
 
 
-@pytest.mark.parametrize(("method", "path"), [(route.method, route.path) for route in API_ROUTES])
-async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api, method: str, path: str) -> None:
-    for name in ("group_id", "output_id"):
-        path = path.replace(f"{{{name}}}", "x")
-    response = await api.request(method, f"{path}?nothing_like_it=1")
-    assert (response.status, response.problems()) == (422, [(["query", "nothing_like_it"], "unknown_parameter")])
+async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api) -> None:
+    for method, path, _, _ in API_ROUTES:
+        for name in ("group_id", "output_id"):
+            path = path.replace(f"{{{name}}}", "x")
+        response = await api.request(method, f"{path}?nothing_like_it=1")
+        assert response.status == 422, (method, path)
+        assert response.problems() == [(["query", "nothing_like_it"], "unknown_parameter")], (method, path)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ async def send(api: Api, path: str, body: bytes, **headers: str) -> Response:
 async def refused(api: Api, path: str, body: bytes, *problems: tuple[list[str], str], **headers: str) -> None:
     """Check that a body is refused for exactly these problems, and that nothing of it was stored."""
     response = await send(api, path, body, **headers)
-    assert (response.status, response.problems()) == (422, list(problems)), response.body[:500]
+    assert (response.status, response.problems()) == (422, list(problems)), (body[:200], response.body[:500])
     assert (await api.ok(path))["items" if "outputs" in path else slice(None)] == []
 
 
