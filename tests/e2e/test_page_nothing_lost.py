@@ -170,10 +170,11 @@ async def test_decisions_that_are_saved_while_a_view_is_made_again_are_shown_in_
     await page.route(f"**/v1/outputs/{GROUP}*", save_later)
     for key in "jaa":
         await page.keyboard.press(key)
-    await page.get_by_role("link", name="Jobs", exact=True).click()
-    await expect(page.get_by_role("button", name="Review job-1")).to_be_visible()
-    await page.go_back()
-    await expect(rows(page)).to_have_count(25)
+    for _ in range(2):
+        await page.get_by_role("link", name="Jobs", exact=True).click()
+        await expect(page.get_by_role("button", name="Review job-1")).to_be_visible()
+        await page.go_back()
+        await expect(rows(page)).to_have_count(25)
     await expect(rows(page).locator(".chip.good")).to_have_count(0)
     shown.set()
     await expect(rows(page).locator(".chip.good")).to_have_count(2)

@@ -73,7 +73,7 @@ function makeDesk(view, stay) {
   };
   stay.addEventListener("abort", () => made.live.abort());
   addEventListener("connected", () => made.request || load(stay).catch(refused), { signal: stay }); // what failed is tried again
-  if (before) before.replace = made.replace; // a decision that is being saved is shown in the view of now
+  if (before) before.replace = (item) => made.replace(item); // a decision that is being saved is shown in the view of now
   makeSelectable(made);
   made.parts = frame(view);
   followFocus(made);
