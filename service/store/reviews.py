@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -20,6 +21,8 @@ _ORDER = ("review_date", "order")
 _INDEX = "latest"
 # Keys read at once, and reviews in the first read: 20 of the largest are 5 MB.
 _READ, _FIRST = 1000, 20
+# Reviews made before other tasks run: 1000 take 8 ms, and up to 23 beside other work.
+_MADE_AT_ONCE = 100
 # Characters of a comment in the list of jobs.
 MAX_SHOWN = 1000
 # Approximate bytes of a review besides its comment.
@@ -43,16 +46,19 @@ class Reviews:
         # Of two reviews of one job at one date, the one stored later is the latest.
         first = await self._counters.take(group.organization_id, "reviews", len(reviews))
         moment = now()
-        served = [
-            {
-                "job_id": review["job_id"],
-                "review_id": str(uuid.uuid4()),
-                "review_date": review["review_date"] or moment,
-                "status": review["status"],
-                "comment": review["comment"],
-            }
-            for review in reviews
-        ]
+        served: list[dict[str, Any]] = []
+        for review in reviews:
+            served.append(
+                {
+                    "job_id": review["job_id"],
+                    "review_id": str(uuid.uuid4()),
+                    "review_date": review["review_date"] or moment,
+                    "status": review["status"],
+                    "comment": review["comment"],
+                }
+            )
+            if len(served) % _MADE_AT_ONCE == 0:
+                await asyncio.sleep(0)
         owner = group.owner
         await self._reviews.insert_many(
             {**owner, **review, "order": first + offset} for offset, review in enumerate(served)
