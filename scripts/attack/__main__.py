@@ -1,7 +1,7 @@
 """Attack a service and print how it reacted: `python -m scripts.attack`.
 
 Starts a service and a database of its own. With `--minutes` the attacks continue in turn for that long while another
-tenant reads and writes; its response times are compared with those before.
+tenant reads and writes; its response times are compared with those between the attacks.
 """
 
 from __future__ import annotations
