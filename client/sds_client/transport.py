@@ -193,14 +193,14 @@ class Retry:
                 raise error
             asked = error.retry_after
         elif not repeatable and not isinstance(error, aiohttp.ClientConnectorError):
-            raise _lost(error) from error
+            raise _lost(error) from _shown(error)
         wait = max(asked, random.uniform(self._ceiling / 2, self._ceiling))
         now = time.monotonic()
         self._since = min(self._since, now)
         left = self._patience - (now - self._since)
         reason = error if isinstance(error, ClientError) else _lost(error)
         if wait > left:
-            raise reason from error
+            raise reason from _shown(error)
         self._report(reason, left)
         self._ceiling = min(self._ceiling * 2, _MAX_PAUSE)
         await asyncio.sleep(wait)
@@ -221,6 +221,11 @@ async def _compressed(body: bytes) -> bytes:
         return await asyncio.to_thread(gzip.compress, body, 1)
     except RuntimeError:  # after the main thread has ended, an executor takes no more work
         return gzip.compress(body, 1)
+
+
+def _shown(error: Exception) -> Exception | None:
+    """Return an error that may be the cause of another; one that holds the request would show the token."""
+    return None if isinstance(error, aiohttp.ClientResponseError) else error
 
 
 def _lost(error: Exception) -> ClientError:
