@@ -61,6 +61,19 @@ async def test_what_is_not_json_is_refused(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", POSTS)
+async def test_the_message_says_where_the_fault_is(api: Api, path: str) -> None:
+    async def message(body: bytes) -> Any:
+        return (await send(api, path, body)).json["detail"][0]["msg"]
+
+    long = b'{"value": "%b"}, ' % (b"x" * 100_000)
+    for before in (b"[", b"[" + long):
+        fault = len(before) + len(b'{"value": ')
+        assert await message(before + b'{"value": NaN}]') == f"The body is not valid JSON in UTF-8 (byte {fault})"
+    assert await message(b'[1, {"value": 1e999}]') == "Record 1 has a number that is out of range"
+    assert await message(b'[1, 2, {"value": "\xff"}]') == "Record 2 is not valid JSON in UTF-8"
+
+
+@pytest.mark.parametrize("path", POSTS)
 async def test_anything_but_an_array_is_refused(api: Api, path: str) -> None:
     for text in (b"null", b"1", b"true", b'"x"', b"{}", b'{"domain": "x"}', b'{"0": {}}'):
         await refused(api, path, text, (["body"], "list_type"))

@@ -19,7 +19,7 @@ from schemas.base import Date, Flag, JsonObject, ListOf, Text, WholeNumber, pars
 Convert = Callable[[Any], dict[str, Any]]
 
 # One call holds the interpreter lock to its end: about 12 ms per megabyte of small objects.
-_PIECE = 512 * 1024
+PIECE = 512 * 1024
 # Each level of a large value is scanned once more.
 _MAX_LEVELS = 100
 # A new key takes 0.4 microseconds.
@@ -43,7 +43,7 @@ class Decoder:
 
     def decode(self, raw: bytes) -> dict[str, Any]:
         """Return a record as Marshmallow would load it. Raises FastPathRejected for anything doubtful."""
-        if len(raw) > _PIECE:
+        if len(raw) > PIECE:
             raise FastPathRejected
         try:
             return self._convert(self._decoder.decode(raw))
@@ -54,18 +54,18 @@ class Decoder:
 def pieces_of(raw: bytes | memoryview) -> Iterator[bytes]:
     """Yield a text in pieces: work on one of them holds the interpreter lock for less than a millisecond."""
     text = memoryview(raw)
-    for start in range(0, text.nbytes, _PIECE):
-        yield bytes(text[start : start + _PIECE])
+    for start in range(0, text.nbytes, PIECE):
+        yield bytes(text[start : start + PIECE])
 
 
 def decode(raw: bytes | msgspec.Raw, levels: int = _MAX_LEVELS) -> Any:
     """Return the value of a JSON text, of a large one piece by piece."""
     text = memoryview(raw)
-    if text.nbytes <= _PIECE:
+    if text.nbytes <= PIECE:
         return msgspec.json.decode(raw)
     if not levels:
         raise RecursionError
-    start = bytes(text[:_PIECE]).lstrip(b" \t\r\n")[:1]
+    start = bytes(text[:PIECE]).lstrip(b" \t\r\n")[:1]
     if start == b"[":
         return [decode(piece, levels - 1) for piece in msgspec.json.decode(raw, type=list[msgspec.Raw])]
     if start == b"{":

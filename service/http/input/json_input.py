@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,7 +14,7 @@ from marshmallow import Schema, ValidationError
 from schemas.base import INT64_MAX
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import read_body
-from service.http.input.fast_decoder import MAX_KEYS, TooManyKeys, decode, pieces_of
+from service.http.input.fast_decoder import MAX_KEYS, PIECE, TooManyKeys, decode, pieces_of
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import OFF_LOOP_BYTES, off_loop
@@ -26,6 +27,7 @@ _MAX_SETTINGS = 256 * 1024
 _BYTES_OF_A_VALUE = OFF_LOOP_BYTES // 100
 # An object with one member takes 190 bytes, and 6 in a body: a third of MAX_VALUES are 100 MB.
 _VALUE_BYTES, _TREE_PART = 200, 3
+_PLACE = re.compile(r"\(byte \d+\)")
 
 
 async def read_object(request: web.Request, schema: Schema, max_bytes: int | None = None) -> dict[str, Any]:
@@ -107,8 +109,17 @@ def parse(raw: bytes, name: str = "The body") -> Any:
         return decode(raw)
     except TooManyKeys:
         raise invalid("too_many", f"{name} must have at most {MAX_KEYS} keys", "body") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise invalid("json_invalid", f"{name} is not valid JSON in UTF-8", "body") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        # A larger text is decoded in pieces, and the place in one of them would mislead.
+        raise not_json(error, name, with_place=len(raw) <= PIECE) from None
+
+
+def not_json(error: Exception, name: str = "The body", *, with_place: bool = True) -> ApiError:
+    """Return the response to a text that is not JSON; its message says where, if the decoder does."""
+    if "out of range" in str(error):
+        return invalid("json_invalid", f"{name} has a number that is out of range", "body")
+    place = _PLACE.search(str(error)) if with_place else None
+    return invalid("json_invalid", f"{name} is not valid JSON in UTF-8{f' {place[0]}' if place else ''}", "body")
 
 
 def unstorable(value: Any, max_depth: int, *loc: str, levels_above: int = 0, max_key: int = MAX_KEY) -> list[Problem]:

@@ -22,6 +22,7 @@ from service.http.input.json_input import (
     is_plainly_storable,
     is_storable,
     load,
+    not_json,
     parse,
     tree_bytes,
     unstorable,
@@ -104,7 +105,7 @@ class Records:
         return loading.loaded
 
     def one(self, raw: bytes, index: int, settings: Settings, name: str, max_bytes: float = math.inf) -> dict[str, Any]:
-        """Return one record; `name` is used in messages about its text. Raises with all its problems.
+        """Return one record; messages call it `name`, if it has one. Raises with all its problems.
 
         Marshmallow takes records up to `max_bytes`; for others that need it, FastPathRejected is raised.
         """
@@ -122,11 +123,9 @@ class Records:
             return record
         raise FastPathRejected
 
-    def one_with_marshmallow(
-        self, raw: bytes, index: int, settings: Settings, name: str = "The body"
-    ) -> dict[str, Any]:
+    def one_with_marshmallow(self, raw: bytes, index: int, settings: Settings, name: str = "") -> dict[str, Any]:
         """Return a record loaded with Marshmallow, which reports what is wrong."""
-        value, place = parse(raw, name), str(index)
+        value, place = parse(raw, name or f"Record {index}"), str(index)
         loaded: dict[str, Any] = load(self._schema, value, unstorable(value, settings.max_depth, place), place)
         return loaded
 
@@ -194,7 +193,7 @@ class _Loading:
 
 
 def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield the JSON text of each record, and its name in messages. Raises if it is no array or too long."""
+    """Yield the name of each record in messages, for lines, and its JSON text. Raises if it is no array or too long."""
     if lines:
         count, max_lines = 0, _LINES * settings.max_records
         for number, line in enumerate(io.BytesIO(raw), 1):
@@ -221,12 +220,12 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
         if len(raw) <= _LARGE:
             parse(raw)  # raises if it is not even JSON
         raise invalid("list_type", "Must be an array", "body") from None
-    except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise invalid("json_invalid", "The body is not valid JSON in UTF-8", "body") from None
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise not_json(error) from None
     if len(found) > settings.max_records:
         raise _too_many(settings)
     for piece in found:
-        yield "The body", bytes(piece)
+        yield "", bytes(piece)
 
 
 def _too_many(settings: Settings) -> ApiError:
