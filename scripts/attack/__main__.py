@@ -34,6 +34,7 @@ _MAX_STALL_SECONDS, _MAX_GROWTH = 0.1, 150 * 2**20
 # The other tenant works alone before each attack, so that both are measured in the same minutes: machines change their
 # speed. First the attack before has to be over.
 _SETTLING_SECONDS, _ALONE_SECONDS = 2.0, 5.0
+_RARELY_SECONDS = 1.0
 
 
 async def attack_once(options: argparse.Namespace) -> int:
@@ -98,13 +99,15 @@ def _session() -> aiohttp.ClientSession:
 
 def _target(session: aiohttp.ClientSession, options: argparse.Namespace) -> Target:
     attacker, other = (Caller(session, options.url, token) for token in (options.token, options.other_token))
-    return Target(options.url, options.pid, attacker, other, options.scale)
+    # For minutes it hardly probes: 400 calls per second, during attacks only, would look like a part of them.
+    pause = _RARELY_SECONDS if options.minutes else Target.pause
+    return Target(options.url, options.pid, attacker, other, options.scale, pause)
 
 
 @contextmanager
 def _started(options: argparse.Namespace) -> Iterator[None]:
     """Start a service for the attacks; the one who attacks has very many groups."""
-    with engine() as mongo, service(mongo.url, ALL_CPUS) as server:
+    with engine() as mongo, service(mongo.url, ALL_CPUS, workers=options.workers) as server:
         options.url, options.pid = server.url, server.tree.pid
         tokens = (make_token(mongo.url, organization, *SCOPES, database=DATABASE) for organization in (1, 2))
         options.token, options.other_token = tokens
@@ -132,10 +135,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.attack", description=__doc__)
     parser.add_argument("names", nargs="*", help=f"which attacks, of {', '.join(ATTACKS)}; all if none is given")
     parser.add_argument("--minutes", type=float, help="attack for so long while another tenant works")
+    parser.add_argument("--workers", type=int, default=1, help="processes of the service, with --minutes")
     parser.add_argument("--scale", type=float, default=1.0, help="1: the sizes that were found to work once")
     options = parser.parse_args()
     if unknown := set(options.names) - set(ATTACKS):
         parser.error(f"unknown attacks: {', '.join(sorted(unknown))}")
+    if options.workers > 1 and not options.minutes:
+        parser.error("stall and growth are measured in one process: --workers needs --minutes")
     attack = attack_for_minutes if options.minutes else attack_once
     with _started(options):
         return asyncio.run(attack(options))

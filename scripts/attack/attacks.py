@@ -69,6 +69,7 @@ class Target:
     attacker: Caller
     other: Caller
     scale: float = 1.0
+    pause: float = 0.002  # seconds between two calls of the probe
     probe: Probe | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
@@ -81,7 +82,7 @@ class Target:
 
     @asynccontextmanager
     async def measured(self) -> AsyncIterator[None]:
-        probe = await asyncio.to_thread(Probe(self.port, self.pid).__enter__)
+        probe = await asyncio.to_thread(Probe(self.port, self.pid, self.pause).__enter__)
         try:
             yield
         finally:

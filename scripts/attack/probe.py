@@ -12,14 +12,15 @@ from types import TracebackType
 # machine belongs to others too.
 _PROBE = """
 import select, socket, sys, time
-port, pid = map(int, sys.argv[1:])
+port, pid = map(int, sys.argv[1:3])
+pause = float(sys.argv[3])
 clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) gives it
 request = b"GET /healthz HTTP/1.1\\r\\nHost: localhost\\r\\n\\r\\n"
 connection = socket.create_connection(("127.0.0.1", port), timeout=60)
 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 longest = 0.0
 print("ready", flush=True)
-while not select.select([sys.stdin], [], [], 0.002)[0]:
+while not select.select([sys.stdin], [], [], pause)[0]:
     began, worked = time.perf_counter(), time.clock_gettime(clock)
     connection.sendall(request)
     data = b""
@@ -33,8 +34,8 @@ print(longest)
 class Probe:
     """Measures a process for as long as the context lasts: `stall` in seconds, `growth` in bytes."""
 
-    def __init__(self, port: int, pid: int) -> None:
-        self._port, self._pid = port, pid
+    def __init__(self, port: int, pid: int, pause: float = 0.002) -> None:
+        self._port, self._pid, self._pause = port, pid, pause
         self.stall = 0.0
         self.growth = 0
 
@@ -42,7 +43,7 @@ class Probe:
         Path(f"/proc/{self._pid}/clear_refs").write_text("5")  # the peak begins anew
         self._before = self._memory("VmRSS")
         self._asking = subprocess.Popen(
-            [sys.executable, "-c", _PROBE, str(self._port), str(self._pid)],
+            [sys.executable, "-c", _PROBE, str(self._port), str(self._pid), str(self._pause)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
