@@ -224,8 +224,8 @@ async def _compressed(body: bytes) -> bytes:
 
 
 def _shown(error: Exception) -> Exception | None:
-    """Return an error that may be the cause of another; one that holds the request would show the token."""
-    return None if isinstance(error, aiohttp.ClientResponseError) else error
+    """Return the cause to show for a failed request: none that holds the request, which would show the token."""
+    return None if isinstance(error, (ClientError, aiohttp.ClientResponseError)) else error
 
 
 def _lost(error: Exception) -> ClientError:

@@ -23,6 +23,7 @@ import aiohttp
 
 from scripts.attack.attacks import Caller, Target
 from scripts.attack.catalogue import ATTACKS
+from scripts.attack.probe import PAUSE
 from scripts.attack.tenant import Tenant, Times
 from scripts.bench.load import percentile
 from scripts.bench.machine import ALL_CPUS, DATABASE, Engine, engine, service
@@ -34,7 +35,9 @@ _MAX_STALL_SECONDS, _MAX_GROWTH = 0.1, 150 * 2**20
 # The other tenant works alone before each attack, so that both are measured in the same minutes: machines change their
 # speed. First the attack before has to be over.
 _SETTLING_SECONDS, _ALONE_SECONDS = 2.0, 5.0
-_RARELY_SECONDS = 1.0
+# With --minutes nobody reads what the probe measures: 400 calls per second, during attacks only, would count as a part
+# of them.
+_PROBE_PAUSE = 1.0
 
 
 async def attack_once(options: argparse.Namespace) -> int:
@@ -99,8 +102,7 @@ def _session() -> aiohttp.ClientSession:
 
 def _target(session: aiohttp.ClientSession, options: argparse.Namespace) -> Target:
     attacker, other = (Caller(session, options.url, token) for token in (options.token, options.other_token))
-    # For minutes it hardly probes: 400 calls per second, during attacks only, would look like a part of them.
-    pause = _RARELY_SECONDS if options.minutes else Target.pause
+    pause = _PROBE_PAUSE if options.minutes else PAUSE
     return Target(options.url, options.pid, attacker, other, options.scale, pause)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from scripts.attack.probe import Probe
+from scripts.attack.probe import PAUSE, Probe
 
 MEGABYTE = 2**20
 _JSON = {"Content-Type": "application/json"}
@@ -69,7 +69,7 @@ class Target:
     attacker: Caller
     other: Caller
     scale: float = 1.0
-    pause: float = 0.002  # seconds between two calls of the probe
+    pause: float = PAUSE  # of the probe
     probe: Probe | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 

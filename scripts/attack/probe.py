@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
+# Seconds between two calls.
+PAUSE = 0.002
+
 # Calls again and again on one connection, in a process of its own, as the attacker is busy. Prints the longest
 # time in seconds when its standard input ends. Time in which the service did not run at all is not counted: the
 # machine belongs to others too.
@@ -34,7 +37,7 @@ print(longest)
 class Probe:
     """Measures a process for as long as the context lasts: `stall` in seconds, `growth` in bytes."""
 
-    def __init__(self, port: int, pid: int, pause: float = 0.002) -> None:
+    def __init__(self, port: int, pid: int, pause: float = PAUSE) -> None:
         self._port, self._pid, self._pause = port, pid, pause
         self.stall = 0.0
         self.growth = 0

@@ -125,6 +125,13 @@ async def test_something_other_than_the_service_is_an_error_without_the_token(re
     assert "s3cret" not in repr((caught.value, caught.value.__cause__))
 
 
+async def test_a_refusal_is_not_its_own_cause() -> None:
+    async with peer(failure(503)) as service, AsyncClient(service.url, "t", patience=0) as client:
+        with pytest.raises(ClientError) as caught:
+            await client.groups()
+    assert caught.value.__cause__ is None
+
+
 @pytest.mark.parametrize("fault", ["lost", 503])
 async def test_reviews_are_not_sent_again_when_they_may_be_stored(fault: Any) -> None:
     first = failure(fault) if isinstance(fault, int) else fault
