@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ async def in_thread(work: Callable[[], T]) -> T:
     if turns is None:
         turns = _turns[loop] = Turns(1)
     await turns.take()
+    began = time.perf_counter()
 
     def end(ended: asyncio.Future[Any]) -> None:
         turns.leave()
@@ -43,7 +45,11 @@ async def in_thread(work: Callable[[], T]) -> T:
 
     running = loop.run_in_executor(_executor, _considerately, work)
     running.add_done_callback(end)
-    return await asyncio.shield(running)  # a thread cannot be stopped: its place is free when it ends
+    try:
+        return await asyncio.shield(running)  # a thread cannot be stopped: its place is free when it ends
+    finally:
+        if running.done():
+            await turns.rest(time.perf_counter() - began)
 
 
 def _considerately(work: Callable[[], T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from typing import Generic, TypeVar
@@ -19,12 +19,16 @@ _SLICE_SECONDS = 0.005
 _SLICES_IN_A_ROW = 10
 # After shorter work, the next one may run in the same turn of the event loop.
 _SHORT_SECONDS = 0.001
+# The longest rest after work.
+_MAX_REST_SECONDS = 0.05
 
 # Waiters that continue in one turn of the event loop: each takes from 20 µs, for a few bytes, to a millisecond.
 _MAX_WOKEN = 64
 
 # The organization of the current request.
 TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
+# Whether requests of other organizations are at work.
+OTHERS_WORK: ContextVar[Callable[[], bool]] = ContextVar("others_work", default=lambda: False)
 
 
 class Waiting(Generic[T]):
@@ -90,23 +94,47 @@ class Waiting(Generic[T]):
 
 
 class Turns:
-    """Lets a number of waiters in at a time; the others wait."""
+    """Lets a number of waiters in at a time; the others wait.
+
+    An organization that has worked rests for as long as that took, if others have requests at work: they find the event
+    loop and the interpreter's lock free half of the time.
+    """
 
     def __init__(self, places: int) -> None:
         self._free = places
-        self._waiting = Waiting[None]()
+        self._waiting = Waiting[int]()  # organizations
+        self._resting: Counter[int] = Counter()
 
     async def take(self, first: bool = False) -> None:
         """Take a place, as soon as it is this organization's turn; with `first`, before its other waiters."""
-        if self._free:
+        tenant = TENANT.get()
+        if self._free and tenant not in self._resting:
             self._free -= 1
         else:
-            await self._waiting.wait(None, lambda _: self.leave(), first=first)
+            await self._waiting.wait(tenant, lambda _: self.leave(), first=first)
 
     def leave(self) -> None:
         """Release the place to the next waiter."""
-        if not self._waiting or not self._waiting.let_in(lambda _: True):
-            self._free += 1
+        self._free += 1
+        self._let_in()
+
+    async def rest(self, seconds: float) -> None:
+        """Wait as long as the work took, and keep the organization's other work waiting, if others are at work."""
+        if seconds < _SHORT_SECONDS or not OTHERS_WORK.get()():
+            return
+        tenant = TENANT.get()
+        self._resting[tenant] += 1
+        try:
+            await asyncio.sleep(min(seconds, _MAX_REST_SECONDS))
+        finally:
+            self._resting[tenant] -= 1
+            if not self._resting[tenant]:
+                del self._resting[tenant]
+            self._let_in()
+
+    def _let_in(self) -> None:
+        while self._free and self._waiting and self._waiting.let_in(lambda tenant: tenant not in self._resting):
+            self._free -= 1
 
 
 class Waking:
@@ -180,7 +208,7 @@ class Slice:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._leave()
+        await self._end()
 
     @property
     def is_over(self) -> bool:
@@ -189,24 +217,26 @@ class Slice:
     async def pause(self) -> None:
         """Let others run, and begin another slice."""
         self._slices += 1
-        self._leave()
+        await self._end()
         await self._begin(first=self._slices % _SLICES_IN_A_ROW != 0)
 
-    async def outside(self, work: Awaitable[object]) -> None:
-        """Wait for work that is not done on the event loop, without the place."""
-        self._leave()
-        await work
+    async def outside(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do work that is not done on the event loop, without the place."""
+        await self._end()
+        await work()
         await self._begin()
 
     async def _begin(self, first: bool = False) -> None:
         await self._turns.take(first)
         self._holds, self._began = True, time.perf_counter()
 
-    def _leave(self) -> None:
+    async def _end(self) -> None:
         if not self._holds:
             return
         self._holds = False
-        if time.perf_counter() < self._began + _SHORT_SECONDS:
+        took = time.perf_counter() - self._began
+        if took < _SHORT_SECONDS:
             self._turns.leave()
         else:  # not to one that runs in the same turn of the event loop
             asyncio.get_running_loop().call_soon(self._turns.leave)
+            await self._turns.rest(took)

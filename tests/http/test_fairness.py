@@ -14,12 +14,13 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from service.http import turns as turns_module
 from service.http.keys import STAYING
 from service.http.middleware.limits import LIMITS, Holder, Limits, Pool, end_with_client
 from service.http.output import responses
 from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
-from service.http.turns import TENANT, Slice, Turns, Waking
+from service.http.turns import OTHERS_WORK, TENANT, Slice, Turns, Waking
 from service.settings import Settings
 from service.store import Group, Page, Query, Store
 from tests.conftest import MakeApi
@@ -467,12 +468,79 @@ async def test_long_work_of_one_organization_lets_others_in_and_runs_one_slice_p
         await turns.take()  # it is free again
 
 
+class TestRests:
+    async def test_an_organization_that_has_worked_lets_others_in_before_its_own_waiters(self) -> None:
+        turns, taken = Turns(1), list[str]()
+
+        async def take(organization_id: int, name: str) -> None:
+            TENANT.set(organization_id)
+            await turns.take()
+            taken.append(name)
+            turns.leave()
+
+        async def rest() -> None:
+            TENANT.set(1)
+            OTHERS_WORK.set(lambda: True)
+            await turns.rest(0.02)
+            taken.append("rested")
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(rest(), take(1, "own"), take(2, "other"))
+        assert taken == ["other", "rested", "own"]
+
+    async def test_it_does_not_rest_alone_nor_after_little_work(self) -> None:
+        turns = Turns(1)
+        for others, seconds in ((False, 3600.0), (True, 0.0005)):
+            OTHERS_WORK.set(lambda others=others: others)  # type: ignore[misc]
+            with pytest.raises(StopIteration):
+                turns.rest(seconds).send(None)  # it ends without waiting
+
+    async def test_a_rest_is_short_and_ends_with_its_request(self) -> None:
+        turns = Turns(1)
+        TENANT.set(1)
+        OTHERS_WORK.set(lambda: True)
+        async with asyncio.timeout(60):
+            await turns.rest(3600.0)
+        resting = asyncio.create_task(turns.rest(3600.0))
+        await asyncio.sleep(0)
+        resting.cancel()
+        await asyncio.gather(resting, return_exceptions=True)
+        assert not turns._resting
+        async with asyncio.timeout(60):
+            await turns.take()
+
+    @pytest.mark.usefixtures("endless")
+    @pytest.mark.parametrize("length", [100, 100_000], ids=["on the event loop", "in a thread"])
+    async def test_long_work_rests_while_a_request_of_another_organization_is_at_work(
+        self, api: Api, stranger: Api, monkeypatch: pytest.MonkeyPatch, length: int
+    ) -> None:
+        monkeypatch.setattr(turns_module, "_SHORT_SECONDS", 0.0)
+        rests: list[bool] = []
+        rest = Turns.rest
+
+        async def recorded(turns: Turns, seconds: float) -> None:
+            rests.append(OTHERS_WORK.get()())
+            await rest(turns, seconds)
+
+        monkeypatch.setattr(Turns, "rest", recorded)
+        items = [make_output(1, data={"text": "x" * length})]
+        await api.ok("/v1/outputs/shop", items)
+        assert rests and not any(rests)
+        headers = {"Authorization": f"Bearer {stranger.token}"}
+        monkeypatch.setattr(responses, "_WHOLE_SECONDS", 0.0)
+        async with stranger.client.get("/v1/outputs/shop/export", headers=headers) as export:
+            assert export.status == 200
+            rests.clear()
+            await api.ok("/v1/outputs/shop", items)
+            assert rests and all(rests)
+
+
 async def test_work_in_a_thread_keeps_nobody_from_the_event_loop() -> None:
     turns, thread = Turns(1), asyncio.Event()
 
     async def large() -> None:
         async with Slice(turns) as slice:
-            await slice.outside(asyncio.ensure_future(thread.wait()))
+            await slice.outside(thread.wait)
 
     async def small() -> None:
         async with Slice(turns):

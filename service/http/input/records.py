@@ -89,10 +89,10 @@ class Records:
         """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
         loading = _Loading(self, settings, then, hold)
         if len(raw) > settings.max_values:  # a shorter text cannot have too many
-            await slice.outside(in_thread(functools.partial(check_values, raw, settings)))
+            await slice.outside(functools.partial(in_thread, functools.partial(check_values, raw, settings)))
         for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
             if len(piece) > _LARGE or not loading.add_quickly(index, name, piece):
-                await slice.outside(in_thread(functools.partial(loading.add, index, name, piece)))
+                await slice.outside(functools.partial(in_thread, functools.partial(loading.add, index, name, piece)))
             if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
                 loading.count()
             if len(loading.problems) >= MAX_PROBLEMS:

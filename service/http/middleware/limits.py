@@ -16,7 +16,7 @@ from aiohttp.typedefs import Handler
 from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
 from service.http.keys import SETTINGS, STAYING, TOKEN
-from service.http.turns import Turns, Waiting, Waking
+from service.http.turns import OTHERS_WORK, Turns, Waiting, Waking
 from service.settings import Settings
 from service.store import in_time, time_budget
 
@@ -60,6 +60,10 @@ class Pool:
             return False
         self._count(holder, amount)
         return True
+
+    def has_others(self, organization_id: int) -> bool:
+        """Return whether other organizations hold something."""
+        return self.used > self._held.get(organization_id, 0)
 
     async def take_in_turn(self, holder: Holder, amount: int = 1) -> None:
         """Take an amount as soon as there is enough; organizations take turns, and a holder's own keep their order."""
@@ -275,8 +279,9 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse requests over the limits at once; health checks and metrics always pass."""
     if TOKEN not in request:
         return await handler(request)
-    token = request[TOKEN]
-    admission = request[ADMISSION] = Admission(request.app[LIMITS], Holder(token.organization_id, token.id))
+    token, limits = request[TOKEN], request.app[LIMITS]
+    OTHERS_WORK.set(functools.partial(limits.working.has_others, token.organization_id))
+    admission = request[ADMISSION] = Admission(limits, Holder(token.organization_id, token.id))
     try:
         if request.content.is_eof():
             admission.work()
