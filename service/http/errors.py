@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, islice
 from typing import Any
@@ -153,26 +154,38 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Exception as error:
-        failure = to_api_error(error)
-        request[REASON] = failure.reason
-        if failure.status >= 500:
-            # Only the class: messages of drivers and codecs quote documents and values.
-            log.log(
-                logging.ERROR if failure.status == 500 else logging.WARNING,
-                "request failed",
-                extra={
-                    "error": type(error).__name__,
-                    "status": failure.status,
-                    "at": place(error),
-                    "request_id": request.get(REQUEST_ID),
-                },
-            )
-        if request.get(STREAMING):
-            # A part of the response is sent: cut the connection, so that it is not taken for complete.
-            if request.transport is not None:
-                request.transport.abort()
-            raise ConnectionResetError from None
-        return error_response(failure)
+        return _respond(request, error)
+
+
+def _respond(request: web.Request, error: Exception) -> web.Response:
+    """Return the response to an exception, or cut a response that has begun.
+
+    Not in `errors`, whose frame is in the traceback: a variable there that holds the exception would keep all frames,
+    with the pages and texts in them, until garbage is collected.
+    """
+    failure = to_api_error(error)
+    request[REASON] = failure.reason
+    if failure.status >= 500:
+        # Only the class: messages of drivers and codecs quote documents and values.
+        log.log(
+            logging.ERROR if failure.status == 500 else logging.WARNING,
+            "request failed",
+            extra={
+                "error": type(error).__name__,
+                "status": failure.status,
+                "at": place(error),
+                "request_id": request.get(REQUEST_ID),
+            },
+        )
+    if isinstance(error, ConnectionError):
+        # The frame that waited for the client and this exception hold each other.
+        traceback.clear_frames(error.__traceback__)
+    if request.get(STREAMING):
+        # A part of the response is sent: cut the connection, so that it is not taken for complete.
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError from None
+    return error_response(failure)
 
 
 def place(error: BaseException) -> str:

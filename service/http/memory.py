@@ -44,7 +44,7 @@ def _return_memory() -> None:
 class Garbage:
     """Collects garbage that Python's thresholds leave, once much memory stays in use.
 
-    A response that was cut off leaves a cycle of exceptions and frames, which holds a megabyte or more.
+    A connection that was lost leaves a small cycle of aiohttp's task and its exception.
     """
 
     def __init__(self) -> None:

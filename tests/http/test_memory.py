@@ -1,31 +1,85 @@
-"""Garbage that the collector's thresholds leave is collected once much memory stays in use."""
+"""Failed requests leave no large garbage; other garbage is collected once much memory stays in use."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from service.http import memory
+from service.http.errors import ApiError
 from service.http.memory import Garbage
+from service.http.middleware.limits import LIMITS
+from tests.support.api import Api, make_output
+from tests.support.raw import connect
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, garbage: Garbage, *megabytes: int) -> list[bool]:
+@contextmanager
+def garbage() -> Iterator[list[Any]]:
+    """Fill the list with what only the collector would free of all that the block leaves."""
+    found: list[Any] = []
+    gc.collect()
+    gc.disable()
+    try:
+        yield found
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        gc.collect()
+        found += gc.garbage
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+async def test_an_error_response_leaves_no_exception_with_its_frames(api: Api) -> None:
+    with garbage() as found:
+        for path, status in (("/v1/outputs/g?limit=0", 422), ("/v1/outputs/g/none", 404), ("/v1/cookies", 200)):
+            assert (await api.get(path)).status == status
+    assert not [error for error in found if isinstance(error, ApiError)]
+
+
+@pytest.mark.parametrize("path", ["export", "export?format=csv", "?limit=1000"])
+async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, path: str) -> None:
+    for n in range(20):
+        items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]
+        await api.ok("/v1/outputs/g", items)
+    held = api.client.app[LIMITS].bytes
+    path = f"/v1/outputs/g{path if path.startswith('?') else f'/{path}'}"
+    with garbage() as found:
+        async with asyncio.timeout(60), connect(api) as connection:
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n"
+            await connection.send(head.encode())
+            while not held.used:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)  # it waits for its client
+        async with asyncio.timeout(60):
+            while held.used:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+    assert not [piece for piece in found if isinstance(piece, memoryview)]
+
+
+def looks(monkeypatch: pytest.MonkeyPatch, watcher: Garbage, *megabytes: int) -> list[bool]:
     """Return whether it collects, with this much memory in use one after the other; collections free nothing."""
     done: list[None] = []
     monkeypatch.setattr(gc, "collect", lambda: done.append(None))
     found = []
     for used in megabytes:
         monkeypatch.setattr(memory, "_heap", lambda used=used: (used * 2**20, 0))
-        found.append(garbage.look())
+        found.append(watcher.look())
     assert len(done) == sum(found)
     return found
 
 
 def test_it_collects_when_memory_stays_high_and_again_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    garbage = Garbage()
-    assert not any(looks(monkeypatch, garbage, 50, 500, 50, 500, 100, 150, 150))
-    assert looks(monkeypatch, garbage, 500, 500, 500, 510, 530, 600, 600) == [
+    watcher = Garbage()
+    assert not any(looks(monkeypatch, watcher, 50, 500, 50, 500, 100, 150, 150))
+    assert looks(monkeypatch, watcher, 500, 500, 500, 510, 530, 600, 600) == [
         *(False, True),  # the second time
         *(False, False, False),  # what is still in use is no garbage
         *(False, True),
