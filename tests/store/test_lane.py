@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -217,10 +218,9 @@ async def test_a_cancelled_lane_leaves_nobody_waiting(store: Store, group: Group
     assert [r["result"] for r in await group.write(store, make_output(3))] == ["created"]
 
 
-async def test_nothing_is_kept_of_a_write_that_is_done(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not even until the next garbage collection: the items of a write are megabytes."""
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Write]]]:
+    """All writes of the test, without a garbage collection: their items are megabytes."""
     made: list[weakref.ref[Write]] = []
 
     class Weak(Write):
@@ -232,14 +232,35 @@ async def test_nothing_is_kept_of_a_write_that_is_done(
 
     monkeypatch.setattr(lane_module, "Write", Weak)
     gc.disable()
+    yield made
+    gc.enable()
+
+
+async def test_nothing_is_kept_of_a_write_that_is_done(
+    store: Store, group: Group, writes: list[weakref.ref[Write]]
+) -> None:
+    for turn in range(3):
+        await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
+    await store.outputs.lanes.close()
+    await asyncio.sleep(0)
+    assert [each() for each in writes] == [None] * 15
+
+
+@pytest.mark.parametrize("command", ["findAndModify", "find", "insert"])
+async def test_nothing_is_kept_of_a_write_that_failed(
+    store: Store, group: Group, writes: list[weakref.ref[Write]], command: str
+) -> None:
+    await group.write(store, make_output(0))  # now the settings of the group are known
+    admin, data = store.client.admin, {"failCommands": [command], "errorCode": 112}
+    await admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
     try:
-        for turn in range(3):
-            await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
-        await store.outputs.lanes.close()
-        await asyncio.sleep(0)
-        assert len(made) == 15 and [each() for each in made] == [None] * 15
+        with pytest.raises(StoreUnavailable), time_budget(0.3):
+            await group.write(store, make_output(1))
     finally:
-        gc.enable()
+        await admin.command("configureFailPoint", "failCommand", mode="off")
+    await store.outputs.lanes.close()
+    await asyncio.sleep(0)
+    assert [each() for each in writes] == [None] * 2
 
 
 # -- errors that reach their own client only ------------------------------------------------------

@@ -130,6 +130,7 @@ class Lane:
                     looking.cancel()
                     with contextlib.suppress(BaseException):
                         await looking
+                    del looking  # its error holds this frame
             if batch is not None:
                 comparing = self._lanes.comparing.refresh(self.group, document)
                 self._lanes.rounds += 1
