@@ -174,6 +174,25 @@ async def test_a_long_run_can_be_stopped_and_says_what_is_left(new_tab: Any, man
     assert sum(item["is_approved"] for item in held(many)) == 1000
 
 
+async def test_rows_selected_while_others_are_approved_stay_selected(new_tab: Any, many: Caller) -> None:
+    page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
+    checks = [rows(page).nth(place).get_by_role("checkbox") for place in range(3)]
+    for check in checks[:2]:
+        await check.check()
+
+    async def select_another(route: Any) -> None:
+        if route.request.method == "PATCH":
+            await checks[2].check()
+        await route.continue_()
+
+    await page.route(f"**/v1/outputs/{GROUP}", select_another)
+    await page.get_by_role("button", name="Approve", exact=True).click()
+    await expect(page.locator("#notice")).to_contain_text("2 items approved.")
+    await expect(page.locator(".selection")).to_contain_text("1 item selected")
+    for check, yes in zip(checks, (False, False, True), strict=True):
+        await expect(check).to_be_checked(checked=yes)
+
+
 async def test_a_click_on_a_column_sorts_the_page(new_tab: Any, many: Caller) -> None:
     page = await (await new_tab(many)).open(f"#/groups/{GROUP}")
     head = page.get_by_role("columnheader", name="price")

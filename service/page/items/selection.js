@@ -25,7 +25,7 @@ export function makeSelectable(desk) {
     work: null, // a long run: {text, done, total, stop}
     select: (id, yes) => choose(desk, desk.items.filter(({ output_id }) => output_id === id), yes),
     selectAll: (yes) => choose(desk, visible(desk), yes),
-    clear: () => keepSelected(desk, []),
+    clear: () => deselect(desk, [...desk.selected.values()]),
     selectionChanged: () => showSelection(desk),
     undos: [], // the last decisions
   });
@@ -192,12 +192,13 @@ async function judgeAll(desk, items, to) {
   }
   const text = to.is_approved ? "Approving" : "Rejecting";
   const { left } = await longRun(desk, text, items.length, (signal, progress) => judge(desk, changesOf(items, to), { signal, progress }));
-  keepSelected(desk, left.map(({ item }) => item));
+  deselect(desk, items, left.map(({ item }) => item));
 }
 
-/** Leave only these selected: what is not done yet. */
-function keepSelected(desk, items) {
-  desk.selected = new Map(items.map((item) => [item.output_id, item]));
+/** Deselect items, except those that a long run has left; what was selected meanwhile stays. */
+function deselect(desk, items, left = []) {
+  const kept = new Set(left.map(({ output_id }) => output_id));
+  for (const { output_id } of items) if (!kept.has(output_id)) desk.selected.delete(output_id);
   desk.isAll = false;
   showSelection(desk);
 }
@@ -246,7 +247,7 @@ async function tag(desk, items, tags) {
   } catch (error) {
     say(`${many(left.length, "item is", "items are")} not tagged and still selected. ${sentenceOf(error)}`, "bad");
   }
-  keepSelected(desk, left);
+  deselect(desk, items, left);
   desk.reload();
 }
 
@@ -287,7 +288,7 @@ async function deleteAll(desk, items) {
   } catch (error) {
     say(`Not everything is deleted. ${sentenceOf(error)}`, "bad");
   }
-  keepSelected(desk, left);
+  deselect(desk, items, left);
   desk.reload();
 }
 
