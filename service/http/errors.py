@@ -160,8 +160,8 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
 def _respond(request: web.Request, error: Exception) -> web.Response:
     """Return the response to an exception, or cut a response that has begun.
 
-    Not in `errors`, whose frame is in the traceback: a variable there that holds the exception would keep all frames,
-    with the pages and texts in them, until garbage is collected.
+    Not in `errors`, whose frame is in the traceback. There, `failure`, which may be the exception itself, would keep
+    all frames, with the pages and texts in them, until garbage is collected.
     """
     failure = to_api_error(error)
     request[REASON] = failure.reason

@@ -96,8 +96,8 @@ class Waiting(Generic[T]):
 class Turns:
     """Lets a number of waiters in at a time; the others wait.
 
-    An organization that has worked rests for as long as that took, if others have requests at work: they find the event
-    loop and the interpreter's lock free half of the time.
+    A request that has worked waits for as long as that took, if other organizations have requests at work, and so do
+    the others of its organization: meanwhile the event loop and the interpreter's lock are free for them.
     """
 
     def __init__(self, places: int) -> None:

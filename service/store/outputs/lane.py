@@ -72,6 +72,8 @@ class Lanes:
             with contextlib.suppress(ValueError):  # taken already
                 lane.waiting.remove(write)  # its bytes are no longer counted
             raise
+        finally:
+            del write  # its error holds this frame
 
     def forget(self, group: Group) -> None:
         """Forget a lane that ends: the next write of its group begins another one."""

@@ -65,7 +65,7 @@ class Write:
     def fail(self, error: Exception) -> None:
         """Give the caller an error, unless it has gone."""
         if not self.done.done():
-            self.done.set_exception(error)
+            self.done.set_exception(error.with_traceback(None))  # its frames hold this write
 
     def succeed(self) -> None:
         """Give the caller the results, unless it has gone."""
@@ -276,7 +276,10 @@ def _commands(rows: list[Row]) -> Iterator[list[Row]]:
 async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
     """Run commands at the same time: the database uses one core for each. Raise the first error when all have ended."""
     replies = await asyncio.gather(*commands, return_exceptions=True)
-    for error in replies:
-        if isinstance(error, BaseException):
-            raise error
-    return replies  # type: ignore[return-value]
+    failed = next((reply for reply in replies if isinstance(reply, BaseException)), None)
+    if failed is None:
+        return replies  # type: ignore[return-value]
+    try:
+        raise failed
+    finally:
+        del failed, replies  # an error holds this frame
