@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, rows, sign_in
+from tests.e2e.page import GROUP, intercept, rows, sign_in
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -75,7 +75,7 @@ async def test_both_pages_work_behind_a_path_prefix(new_tab: Any, shop: Caller) 
         response = await route.fetch(url=route.request.url.replace("/inside/", "/", 1))
         await route.fulfill(response=response)
 
-    await page.route("**/inside/**", strip)
+    await intercept(page, "**/inside/**", strip)
     requests: list[str] = []
     page.on("request", lambda request: requests.append(request.url))
     await tab.open("inside/")

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, expect_ids, expect_readable, rows
+from tests.e2e.page import GROUP, add_filter, expect_ids, expect_readable, intercept, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -187,7 +187,7 @@ async def test_the_bar_of_a_week_does_not_lead_to_the_items_of_its_first_day(new
     stats = shop.get(f"groups/{GROUP}/stats")
     first = {"date": str(date.today() - timedelta(days=100)), "created": 5, "changed": 0, "net": 5}
     chart = tab.page.get_by_role("group", name="Items by day")
-    await tab.page.route("**/stats", lambda route: route.fulfill(json=stats))
+    await intercept(tab.page, "**/stats", lambda route: route.fulfill(json=stats))
     await tab.open(f"#/groups/{GROUP}/time")
     await expect(chart.get_by_role("link", name="Show its items.")).to_have_count(30)
     stats["days"].insert(0, first)
@@ -241,7 +241,7 @@ async def test_a_crawl_shows_its_series_its_state_and_how_long_it_took(new_tab: 
     jobs = caller.get(f"groups/{GROUP}/jobs")
     jobs[1]["first_write"], jobs[1]["last_write"] = "2026-11-15T06:00:00.000Z", "2026-11-15T08:05:00.000Z"
     tab = await new_tab(caller)
-    await tab.page.route(f"**/groups/{GROUP}/jobs", lambda route: route.fulfill(json=jobs))
+    await intercept(tab.page, f"**/groups/{GROUP}/jobs", lambda route: route.fulfill(json=jobs))
     page = await tab.open(f"#/groups/{GROUP}/jobs")
     await expect(page.get_by_role("row", name="lamps")).to_contain_text("Series lights")
     await page.get_by_role("link", name="beds", exact=True).click()

@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, judged, reject, route_first, rows
+from tests.e2e.page import GROUP, add_filter, intercept, intercept_first, judged, reject, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -71,7 +71,7 @@ async def test_keys_wait_for_the_rows_of_the_next_page(new_tab: Any, reviewer: C
     await expect(rows(page).last).to_have_class("current")
     reading = Held()
     # Not the request that waits for news.
-    await page.route(lambda url: "/outputs/shop?" in url and "cursor=" in url and "wait=" not in url, reading)
+    await intercept(page, lambda url: "/outputs/shop?" in url and "cursor=" in url and "wait=" not in url, reading)
     await press(page, "n")
     async with asyncio.timeout(30):
         while not reading.sent:
@@ -124,7 +124,7 @@ async def test_undo_waits_for_the_decision_that_is_on_its_way(new_tab: Any, revi
     await press(page, "ja")
     await expect(page.locator("table.rows .chip.good")).to_have_count(1)
     saving = Held()
-    await page.route(f"**/v1/outputs/{GROUP}", saving)
+    await intercept(page, f"**/v1/outputs/{GROUP}", saving)
     await press(page, "az")
     saving.go.set()
     await expect(page.locator("#notice")).to_have_text("Item 29 is as before.")
@@ -172,7 +172,7 @@ async def test_many_approvals_whose_response_was_lost_are_ones_own(new_tab: Any,
         await route.fetch()
         await route.abort()
 
-    await route_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
+    await intercept_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
     await press(page, "a")
     await expect(page.locator("#notice")).to_have_text("30 items were approved already.")
     assert len(judged(reviewer)) == 30
@@ -209,7 +209,7 @@ async def test_closing_the_tab_asks_while_a_decision_is_on_its_way(new_tab: Any,
     page = await open_group(await new_tab(reviewer))
     asks = "() => !dispatchEvent(new Event('beforeunload', { cancelable: true }))"
     saving = Held()
-    await page.route(f"**/v1/outputs/{GROUP}", saving)
+    await intercept(page, f"**/v1/outputs/{GROUP}", saving)
     assert not await page.evaluate(asks)
     await press(page, "ja")
     assert await page.evaluate(asks)
@@ -226,7 +226,7 @@ async def test_signing_out_in_another_tab_asks_where_something_is_not_saved(new_
     await other.goto(page.url)
     await expect(rows(other).first).to_be_visible()
     saving = Held()
-    await page.route(f"**/v1/outputs/{GROUP}", saving)
+    await intercept(page, f"**/v1/outputs/{GROUP}", saving)
     await press(page, "ja")
     await other.get_by_role("button", name="Sign out").click()
     await expect(page.get_by_role("dialog", name="Sign in again")).to_be_visible()
@@ -288,7 +288,7 @@ async def test_a_download_after_a_failure_has_the_filters_that_are_shown(new_tab
     async def fail(route: Route) -> None:
         await route.fulfill(status=503, json={"detail": []})
 
-    await page.route("**/v1/outputs/shop?*country=*", fail)
+    await intercept(page, "**/v1/outputs/shop?*country=*", fail)
     await add_filter(page, "Country", "Germany")
     await expect(page.get_by_role("button", name="Try again")).to_be_visible()
     await page.get_by_role("button", name="Download").click()
@@ -305,7 +305,7 @@ async def test_a_late_failure_does_not_replace_another_page(new_tab: Any, review
         await go.wait()
         await route.fulfill(status=500, json={"detail": []})
 
-    await route_first(page, "**/v1/outputs/shop?*order=desc*", fail_late)
+    await intercept_first(page, "**/v1/outputs/shop?*order=desc*", fail_late)
     await page.get_by_role("button", name="Reload").click()
     await page.keyboard.press("n")
     await expect(rows(page)).to_have_count(5)

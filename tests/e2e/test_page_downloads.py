@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, rows
+from tests.e2e.page import GROUP, intercept, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -63,8 +63,8 @@ async def test_a_download_that_fails_says_so_and_can_be_tried_again(new_tab: Any
     tab = await new_tab(shop)
     tab.expected |= {503}
     page = await tab.open(f"#/groups/{GROUP}")
-    busy = '{"detail":[{"loc":[],"msg":"Try again","type":"unavailable"}]}'
-    await page.route("**/export*", lambda route: route.fulfill(status=503, body=busy, content_type="application/json"))
+    busy = {"detail": [{"loc": [], "msg": "Try again", "type": "unavailable"}]}
+    await intercept(page, "**/export*", lambda route: route.fulfill(status=503, json=busy))
     await page.get_by_role("button", name="Download").click()
     dialog = page.get_by_role("dialog", name="Download")
     await dialog.get_by_role("button", name="Download").click()

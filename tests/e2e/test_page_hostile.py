@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, expect_ids, rows
+from tests.e2e.page import GROUP, add_filter, expect_ids, intercept, rows
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -122,7 +122,7 @@ async def test_a_service_that_is_busy_or_away_can_be_tried_again(new_tab: Any, s
     async def refuse(route: Any) -> None:
         await route.fulfill(status=503, body=busy, content_type="application/json")
 
-    await page.route("**/v1/**", refuse)
+    await intercept(page, "**/v1/**", refuse)
     await tab.open(f"#/groups/{GROUP}")
     await expect(page.get_by_role("alert")).to_contain_text("The service is busy")
     await page.unroute("**/v1/**")

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller, Tab
-from tests.e2e.page import GROUP, rows
+from tests.e2e.page import GROUP, intercept, rows
 from tests.support.api import make_output, make_review
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -134,7 +134,7 @@ async def test_a_service_that_takes_requests_and_does_not_respond_is_a_lost_conn
     new_tab: Any, reviewer: Caller
 ) -> None:
     page = await open_group(await new_tab(reviewer))
-    await page.route("**/v1/**", lambda _: None)
+    await intercept(page, "**/v1/**", lambda _: None)
     await page.keyboard.press("j")
     await page.keyboard.press("a")
     await expect(page.locator("#connection")).to_have_text("Connection lost, retrying", timeout=40_000)

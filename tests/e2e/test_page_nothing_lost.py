@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller, Tab
-from tests.e2e.page import GROUP, judged, reject, route_first, rows, sign_in
+from tests.e2e.page import GROUP, intercept, intercept_first, judged, reject, rows, sign_in
 from tests.support.api import make_output
 from tests.support.processes import run_command
 
@@ -111,7 +111,7 @@ async def test_keys_decide_nothing_about_rows_that_a_failure_took_from_the_scree
         await shown.wait()
         await route.fulfill(status=503, body="{}")
 
-    await route_first(tab.page, "**/stats", fail_late)
+    await intercept_first(tab.page, "**/stats", fail_late)
     page = await tab.open(f"#/groups/{GROUP}")
     await expect(rows(page)).to_have_count(25)
     methods: list[str] = []
@@ -150,7 +150,7 @@ async def test_a_view_that_comes_back_with_the_service_shows_what_was_decided_be
         await asyncio.sleep(0.5)
         await route.continue_()
 
-    await page.route(f"**/v1/outputs/{GROUP}", save_slowly)
+    await intercept(page, f"**/v1/outputs/{GROUP}", save_slowly)
     await page.context.set_offline(False)
     await expect(rows(page).locator(".chip.good")).to_have_count(2)
     await expect(page.locator(".news")).to_be_hidden()
@@ -167,7 +167,7 @@ async def test_decisions_that_are_saved_while_a_view_is_made_again_are_shown_in_
             await shown.wait()
         await route.continue_()
 
-    await page.route(f"**/v1/outputs/{GROUP}*", save_later)
+    await intercept(page, f"**/v1/outputs/{GROUP}*", save_later)
     for key in "jaa":
         await page.keyboard.press(key)
     for _ in range(2):
@@ -195,7 +195,7 @@ async def test_what_is_discarded_while_decisions_are_saved_again_is_not_saved(ne
         await discarded.wait()
         await route.continue_()
 
-    await page.route(f"**/v1/outputs/{GROUP}", save_later)
+    await intercept(page, f"**/v1/outputs/{GROUP}", save_later)
     async with page.expect_request(lambda request: request.method == "PATCH"):
         await page.context.set_offline(False)
     await expect(unsaved).to_contain_text("1 change is not saved.")
@@ -235,7 +235,7 @@ async def test_a_module_that_does_not_load_leaves_a_message_and_a_reload(
 ) -> None:
     tab = await new_tab(reviewer)
     tab.expected |= {503}
-    await tab.page.route(f"**/page/{module}", lambda route: route.fulfill(status=503))
+    await intercept(tab.page, f"**/page/{module}", lambda route: route.fulfill(status=503))
     page = await tab.open(f"#/groups/{GROUP}")
     await expect(page.locator(shown)).to_be_visible()
     tab.complaints = [one for one in tab.complaints if "dynamically imported module" not in one]
@@ -247,7 +247,7 @@ async def test_a_module_that_does_not_load_leaves_a_message_and_a_reload(
 async def test_without_any_script_the_message_appears_after_some_seconds(new_tab: Any, reviewer: Caller) -> None:
     tab = await new_tab(reviewer)
     tab.expected |= {503}
-    await tab.page.route("**/page/main.js", lambda route: route.fulfill(status=503))
+    await intercept(tab.page, "**/page/main.js", lambda route: route.fulfill(status=503))
     page = await tab.open(f"#/groups/{GROUP}")
     heading = page.get_by_role("heading", name="The page has not loaded")
     await expect(heading).to_be_visible()
@@ -314,7 +314,7 @@ async def test_an_approval_whose_response_was_lost_is_not_taken_for_somebody_els
         await route.fetch()
         await route.abort()
 
-    await route_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
+    await intercept_first(page, f"**/v1/outputs/{GROUP}", lose_the_response)
     await page.keyboard.press("j")
     await page.keyboard.press("a")
     await expect(page.locator("#notice")).to_contain_text("1 item was approved already.")
@@ -329,7 +329,7 @@ async def test_a_decision_whose_connection_died_in_silence_is_saved_again(new_ta
     async def hold(route: Any) -> None:
         pass
 
-    await route_first(page, f"**/v1/outputs/{GROUP}", hold)
+    await intercept_first(page, f"**/v1/outputs/{GROUP}", hold)
     async with page.expect_request(lambda request: request.method == "PATCH"):
         for key in "ja":
             await page.keyboard.press(key)
@@ -458,8 +458,8 @@ async def test_a_page_that_was_read_before_a_decision_was_saved_is_read_again(ne
         await is_saved.wait()
         await route.fulfill(response=response)
 
-    await page.route(f"**/v1/outputs/{GROUP}", save_after_reading)
-    await page.route(f"**/v1/outputs/{GROUP}?order=desc*", respond_after_saving)
+    await intercept(page, f"**/v1/outputs/{GROUP}", save_after_reading)
+    await intercept(page, f"**/v1/outputs/{GROUP}?order=desc*", respond_after_saving)
     for key in "ja":
         await page.keyboard.press(key)
     await page.get_by_role("button", name="Reload").click()
@@ -504,7 +504,7 @@ async def test_a_typed_review_survives_a_failure_and_a_click_beside_it(new_tab: 
     await page.mouse.click(5, 5)
     await dialog.get_by_role("radio", name="Other").check()
     await dialog.get_by_label("Other status").fill("on hold")
-    await page.route("**/v1/reviews/*", lambda route: route.fulfill(status=503, body="{}"))
+    await intercept(page, "**/v1/reviews/*", lambda route: route.fulfill(status=503, body="{}"))
     await dialog.get_by_role("button", name="Save review").click()
     await expect(dialog.get_by_role("alert")).to_contain_text("The service is busy")
     await page.unroute("**/v1/reviews/*")

@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, rows
+from tests.e2e.page import GROUP, intercept, rows
 from tests.support.api import make_file, make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,7 +31,7 @@ async def test_pictures_elsewhere_are_loaded_only_when_asked_for_and_without_a_r
         asked.append(await route.request.header_value("referer"))
         await route.fulfill(body="<svg xmlns='http://www.w3.org/2000/svg'/>", content_type="image/svg+xml")
 
-    await page.route("https://files.example/**", serve)
+    await intercept(page, "https://files.example/**", serve)
     await tab.open(f"#/groups/{GROUP}")
     await expect(rows(page)).to_have_count(1)
     assert await page.locator("main img").count() == 0 and asked == []
@@ -62,7 +62,7 @@ async def test_pictures_in_lists_are_found(new_tab: Any, caller: Caller, images:
     data = json.loads(json.dumps({"title": "Lamp", "images": images}).replace("{}", address))
     caller.post(f"outputs/{GROUP}", [make_output(data=data, files=[])])
     tab = await new_tab(caller)
-    await tab.page.route("https://files.example/**", lambda route: route.fulfill(status=204))
+    await intercept(tab.page, "https://files.example/**", lambda route: route.fulfill(status=204))
     page = await tab.open(f"#/groups/{GROUP}")
     await page.get_by_label("Pictures").check()
     await expect(rows(page).first.locator("img")).to_have_attribute("src", address)

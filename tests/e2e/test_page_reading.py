@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, add_filter, expect_ids, opener, rows, shown_ids, sign_in
+from tests.e2e.page import GROUP, add_filter, expect_ids, intercept, opener, rows, shown_ids, sign_in
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -186,7 +186,7 @@ async def test_the_items_held_are_shown_for_every_day(new_tab: Any, shop: Caller
         days = [{"date": date, "created": 40, "changed": 5, "net": net} for net, date in dates.items()]
         await route.fulfill(json=shop.get(f"groups/{GROUP}/stats") | {"days": days})
 
-    await page.route("**/stats", of_three_days)
+    await intercept(page, "**/stats", of_three_days)
     await page.reload()
     bars = held.locator(".plot a")
     for bar, said in ((-1, ": 60"), (-2, ": 67"), (-3, ": 67"), (-4, ": 30"), (-5, ": 0")):

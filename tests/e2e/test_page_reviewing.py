@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, rows
+from tests.e2e.page import GROUP, intercept, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -106,7 +106,7 @@ async def test_approving_the_last_item_twice_is_no_conflict_with_oneself(new_tab
             await pressed.wait()
         await route.continue_()
 
-    await page.route(f"**/outputs/{GROUP}", hold)
+    await intercept(page, f"**/outputs/{GROUP}", hold)
     await rows(page).last.locator("a[data-open]").click()
     await expect(page.get_by_role("dialog")).to_be_visible()
     for _ in range(2):

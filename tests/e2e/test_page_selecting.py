@@ -10,7 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import GROUP, rows
+from tests.e2e.page import GROUP, intercept, rows
 from tests.support.api import make_output
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -166,7 +166,7 @@ async def test_a_long_run_can_be_stopped_and_says_what_is_left(new_tab: Any, man
             await page.get_by_role("button", name="Stop").click()
         await route.continue_()
 
-    await page.route(f"**/v1/outputs/{GROUP}", slow)
+    await intercept(page, f"**/v1/outputs/{GROUP}", slow)
     await page.get_by_role("button", name="Approve", exact=True).click()
     await expect(page.locator("#notice")).to_contain_text("Stopped: 200 items are left as before.")
     await expect(page.locator(".selection")).to_contain_text("200 items selected")
@@ -185,7 +185,7 @@ async def test_rows_selected_while_others_are_approved_stay_selected(new_tab: An
             await checks[2].check()
         await route.continue_()
 
-    await page.route(f"**/v1/outputs/{GROUP}", select_another)
+    await intercept(page, f"**/v1/outputs/{GROUP}", select_another)
     await page.get_by_role("button", name="Approve", exact=True).click()
     await expect(page.locator("#notice")).to_contain_text("2 items approved.")
     await expect(page.locator(".selection")).to_contain_text("1 item selected")

@@ -11,6 +11,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
+from tests.e2e.page import intercept
 from tests.support.api import make_cookie, make_entry
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -124,7 +125,7 @@ async def test_an_entry_that_cannot_be_saved_stays_in_its_dialog(new_tab: Any, c
     await dialog.get_by_label("Domain").fill("shop.example")
     await dialog.get_by_label("Key").fill("theme")
     await dialog.get_by_label("Value").fill("a long text that nobody wants to type again")
-    await page.route("**/v1/local-storage", lambda route: route.fulfill(status=503, body="{}"))
+    await intercept(page, "**/v1/local-storage", lambda route: route.fulfill(status=503, body="{}"))
     await dialog.get_by_role("button", name="Save").click()
     await expect(dialog.get_by_role("alert")).to_contain_text("The service is busy")
     await page.mouse.click(5, 5)  # beside the dialog
