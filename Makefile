@@ -19,7 +19,7 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 test test-all test-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 # Three at once on two cores: a third of their time is waiting.
-test: $(DEV) ## Run the tests on a real MongoDB that they start themselves (4 minutes on two cores)
+test: $(DEV) ## Run the tests on a real MongoDB that they start themselves
 	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone"
 
 test-all: $(DEV) ## Run the slow tests, then the others again to hold the coverage against its floor
