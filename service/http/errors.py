@@ -154,11 +154,14 @@ async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
     except Exception as error:
-        return _respond(request, error)
+        response = _respond(request, error)
+    if response is None:
+        raise ConnectionResetError  # without the error, whose frames hold what was about to be sent
+    return response
 
 
-def _respond(request: web.Request, error: Exception) -> web.Response:
-    """Return the response to an exception, or cut a response that has begun.
+def _respond(request: web.Request, error: Exception) -> web.Response | None:
+    """Return the response to an exception; cut the connection, and return None, if a response has begun.
 
     Not in `errors`, whose frame is in the traceback. There, `failure`, which may be the exception itself, would keep
     all frames, with the pages and texts in them, until garbage is collected.
@@ -184,7 +187,7 @@ def _respond(request: web.Request, error: Exception) -> web.Response:
         # A part of the response is sent: cut the connection, so that it is not taken for complete.
         if request.transport is not None:
             request.transport.abort()
-        raise ConnectionResetError from None
+        return None
     return error_response(failure)
 
 

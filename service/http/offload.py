@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from service.http.turns import Turns
@@ -37,19 +37,14 @@ async def in_thread(work: Callable[[], T]) -> T:
         turns = _turns[loop] = Turns(1)
     await turns.take()
     began = time.perf_counter()
-
-    def end(ended: asyncio.Future[Any]) -> None:
-        turns.leave()
-        if not ended.cancelled():
-            ended.exception()  # the caller may have gone
-
     running = loop.run_in_executor(_executor, _considerately, work)
-    running.add_done_callback(end)
     try:
-        return await asyncio.shield(running)  # a thread cannot be stopped: its place is free when it ends
+        return await asyncio.shield(running)
     finally:
         if running.done():
-            await turns.rest(time.perf_counter() - began)
+            await turns.end(time.perf_counter() - began)
+        else:  # a thread cannot be stopped: its place is free when it ends
+            running.add_done_callback(lambda _: turns.leave())
 
 
 def _considerately(work: Callable[[], T]) -> T:

@@ -27,7 +27,7 @@ _MAX_WOKEN = 64
 
 # The organization of the current request.
 TENANT: ContextVar[int] = ContextVar("tenant", default=-1)
-# Whether requests of other organizations are at work.
+# Whether requests of other organizations are at work, and not only waiting for their clients.
 OTHERS_WORK: ContextVar[Callable[[], bool]] = ContextVar("others_work", default=lambda: False)
 
 
@@ -108,7 +108,7 @@ class Turns:
     async def take(self, first: bool = False) -> None:
         """Take a place, as soon as it is this organization's turn; with `first`, before its other waiters."""
         tenant = TENANT.get()
-        if self._free and tenant not in self._resting:
+        if self._free and tenant not in self._resting and (first or not self._waiting.has(None)):
             self._free -= 1
         else:
             await self._waiting.wait(tenant, lambda _: self.leave(), first=first)
@@ -118,11 +118,14 @@ class Turns:
         self._free += 1
         self._let_in()
 
-    async def rest(self, seconds: float) -> None:
-        """Wait as long as the work took, and keep the organization's other work waiting, if others are at work."""
-        if seconds < _SHORT_SECONDS or not OTHERS_WORK.get()():
-            return
-        tenant = TENANT.get()
+    async def end(self, seconds: float) -> None:
+        """Release the place after work that took so long, and rest if others are at work."""
+        if seconds < _SHORT_SECONDS:
+            return self.leave()
+        loop, tenant = asyncio.get_running_loop(), TENANT.get()
+        loop.call_soon(self.leave)  # not to one that runs in the same turn of the event loop
+        if not OTHERS_WORK.get()():
+            return None
         self._resting[tenant] += 1
         try:
             await asyncio.sleep(min(seconds, _MAX_REST_SECONDS))
@@ -130,7 +133,7 @@ class Turns:
             self._resting[tenant] -= 1
             if not self._resting[tenant]:
                 del self._resting[tenant]
-            self._let_in()
+            loop.call_soon(self._let_in)  # after this request, whose next slice may come first
 
     def _let_in(self) -> None:
         while self._free and self._waiting and self._waiting.let_in(lambda tenant: tenant not in self._resting):
@@ -234,9 +237,4 @@ class Slice:
         if not self._holds:
             return
         self._holds = False
-        took = time.perf_counter() - self._began
-        if took < _SHORT_SECONDS:
-            self._turns.leave()
-        else:  # not to one that runs in the same turn of the event loop
-            asyncio.get_running_loop().call_soon(self._turns.leave)
-            await self._turns.rest(took)
+        await self._turns.end(time.perf_counter() - self._began)

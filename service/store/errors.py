@@ -71,9 +71,7 @@ DRIVER_ERRORS = (PyMongoError, BSONError, OverflowError, UnicodeEncodeError)
 
 def store_error(error: Exception) -> StoreError:
     """Return the store's error for one of the driver, without its text, which holds documents."""
-    # A frame of the driver and its error hold each other, and with them what was read or written. All of these frames
-    # have ended: no two callers share an error of the driver.
-    traceback.clear_frames(error.__traceback__)
+    without_frames(error)
     name = type(error).__name__
     if not isinstance(error, PyMongoError):
         return StoreError(name)
@@ -87,6 +85,18 @@ def store_error(error: Exception) -> StoreError:
         return StoreError(f"{name} {code}")
     log.warning("the database failed", extra={"error": name, "code": code})
     return StoreUnavailable(name)
+
+
+def without_frames(error: Exception) -> Exception:
+    """Return the error with the place where it was raised, and without the values on the way there.
+
+    Its frames hold what was read or written, and the error itself. Only for errors whose frames have ended.
+    """
+    trace = error.__traceback__
+    traceback.clear_frames(trace)
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return error.with_traceback(trace)
 
 
 def is_passing_code(code: int) -> bool:

@@ -73,7 +73,8 @@ async def intercept(page: Page, url: str | Callable[[str], bool], handle: Callab
         return
     probe = "**/page/icon.svg"
     await page.route(probe, lambda route: route.fulfill(status=204))
-    while await page.evaluate("async () => (await fetch('page/icon.svg', { cache: 'no-store' })).status") != 204:
+    fetched = "async () => (await fetch('page/icon.svg', { cache: 'no-store' }).catch(() => ({ status: 0 }))).status"
+    while await page.evaluate(fetched) != 204:
         pass
     await page.unroute(probe)
 

@@ -17,6 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 from service.http import turns as turns_module
 from service.http.keys import STAYING
 from service.http.middleware.limits import LIMITS, Holder, Limits, Pool, end_with_client
+from service.http.offload import in_thread
 from service.http.output import responses
 from service.http.output.responses import STREAM_BYTES
 from service.http.output.slow_readers import unsent
@@ -478,30 +479,67 @@ class TestRests:
             taken.append(name)
             turns.leave()
 
-        async def rest() -> None:
+        async def work() -> None:
             TENANT.set(1)
             OTHERS_WORK.set(lambda: True)
-            await turns.rest(0.02)
+            await turns.take()
+            await asyncio.sleep(0)
+            await turns.end(0.02)
             taken.append("rested")
 
         async with asyncio.timeout(60):
-            await asyncio.gather(rest(), take(1, "own"), take(2, "other"))
+            await asyncio.gather(work(), take(1, "own"), take(2, "other"))
         assert taken == ["other", "rested", "own"]
+
+    async def test_the_thread_lets_others_in_before_the_waiters_of_its_organization(self) -> None:
+        taken: list[str] = []
+
+        def long_work(name: str) -> None:
+            taken.append(name)
+            time.sleep(0.01)
+
+        async def work(organization_id: int, name: str) -> None:
+            TENANT.set(organization_id)
+            OTHERS_WORK.set(lambda: True)
+            await in_thread(lambda: long_work(name))
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(work(1, "first"), work(1, "own"), work(2, "other"))
+        assert taken == ["first", "other", "own"]
+
+    async def test_a_body_that_has_rested_goes_on_before_the_next_one_of_its_organization(self) -> None:
+        turns, slices = Turns(1), list[str]()
+
+        async def decode(name: str) -> None:
+            OTHERS_WORK.set(lambda: True)
+            async with Slice(turns) as slice:
+                for _ in range(5):
+                    time.sleep(0.002)
+                    slices.append(name)
+                    await slice.pause()
+
+        async with asyncio.timeout(60):
+            await asyncio.gather(decode("a"), decode("b"))
+        assert "".join(slices) == "aaaaabbbbb"
 
     async def test_it_does_not_rest_alone_nor_after_little_work(self) -> None:
         turns = Turns(1)
         for others, seconds in ((False, 3600.0), (True, 0.0005)):
             OTHERS_WORK.set(lambda others=others: others)  # type: ignore[misc]
+            await turns.take()
             with pytest.raises(StopIteration):
-                turns.rest(seconds).send(None)  # it ends without waiting
+                turns.end(seconds).send(None)  # it ends without waiting
+            await asyncio.sleep(0)
 
     async def test_a_rest_is_short_and_ends_with_its_request(self) -> None:
         turns = Turns(1)
         TENANT.set(1)
         OTHERS_WORK.set(lambda: True)
         async with asyncio.timeout(60):
-            await turns.rest(3600.0)
-        resting = asyncio.create_task(turns.rest(3600.0))
+            await turns.take()
+            await turns.end(3600.0)
+            await turns.take()
+        resting = asyncio.create_task(turns.end(3600.0))
         await asyncio.sleep(0)
         resting.cancel()
         await asyncio.gather(resting, return_exceptions=True)
@@ -516,15 +554,18 @@ class TestRests:
     ) -> None:
         monkeypatch.setattr(turns_module, "_SHORT_SECONDS", 0.0)
         rests: list[bool] = []
-        rest = Turns.rest
+        rested: set[Turns] = set()
+        end = Turns.end
 
         async def recorded(turns: Turns, seconds: float) -> None:
             rests.append(OTHERS_WORK.get()())
-            await rest(turns, seconds)
+            rested.add(turns)
+            await end(turns, seconds)
 
-        monkeypatch.setattr(Turns, "rest", recorded)
+        monkeypatch.setattr(Turns, "end", recorded)
         items = [make_output(1, data={"text": "x" * length})]
         await api.ok("/v1/outputs/shop", items)
+        assert len(rested) == (1 if length == 100 else 2)
         assert rests and not any(rests)
         headers = {"Authorization": f"Bearer {stranger.token}"}
         monkeypatch.setattr(responses, "_WHOLE_SECONDS", 0.0)
@@ -533,6 +574,25 @@ class TestRests:
             rests.clear()
             await api.ok("/v1/outputs/shop", items)
             assert rests and all(rests)
+
+    async def test_nobody_rests_for_a_response_that_waits_for_its_client(self, api: Api, stranger: Api) -> None:
+        for n in range(20):
+            items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]
+            await stranger.ok("/v1/outputs/shop", items)
+        limits = api.client.app[LIMITS]
+        async with asyncio.timeout(60), connect(api) as connection:
+            connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            head = f"GET /v1/outputs/shop/export HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {stranger.token}"
+            await connection.send(f"{head}\r\n\r\n".encode())
+            while not limits.sending.used:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.2)
+            assert (limits.working.used, limits.sending.used) == (1, 1)
+            assert not limits.others_work(api.organization_id)
+        async with asyncio.timeout(60):
+            while limits.working.used:
+                await asyncio.sleep(0.01)
+        assert limits.sending.used == 0
 
 
 async def test_work_in_a_thread_keeps_nobody_from_the_event_loop() -> None:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 import pytest
+from aiohttp import ClientPayloadError
 
 from service.http import memory
 from service.http.errors import ApiError
 from service.http.memory import Garbage
 from service.http.middleware.limits import LIMITS
-from service.http.output import responses
+from service.http.output import exports, responses
+from service.store import StoreUnavailable
 from tests.support.api import Api, make_output
 from tests.support.raw import connect
 
@@ -63,8 +65,29 @@ async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, pa
             while held.used:
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-    senders = [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is responses._send.__code__]
-    assert not any(frame.f_locals for frame in senders)
+    assert not any(frame.f_locals for frame in senders(found))
+
+
+@pytest.mark.parametrize("status", [503, 401], ids=["database", "token"])
+async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
+    api: Api, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    async def pieces(_: Any) -> AsyncIterator[bytes]:
+        yield b"x" * 1_000_000
+        await asyncio.sleep(0.01)
+        raise StoreUnavailable("gone") if status == 503 else ApiError(status, [])
+
+    monkeypatch.setattr(exports, "ndjson", pieces)
+    with garbage() as found:
+        with pytest.raises(ClientPayloadError):
+            await api.get("/v1/outputs/g/export")
+        await asyncio.sleep(0.01)
+    assert not any(frame.f_locals for frame in senders(found))
+
+
+def senders(found: list[Any]) -> list[FrameType]:
+    """Return the frames that have sent a response."""
+    return [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is responses._send.__code__]
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, watcher: Garbage, *megabytes: int) -> list[bool]:

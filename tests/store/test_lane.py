@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from schemas.outputs import OutputInput
+from service.http.errors import place
 from service.settings import Settings
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
 from service.store.outputs import lane as lane_module
@@ -253,7 +254,8 @@ async def test_nothing_is_kept_of_a_write_that_failed(
 ) -> None:
     await group.write(store, make_output(0))  # now the settings of the group are known
     admin, data = store.client.admin, {"failCommands": [command], "errorCode": code}
-    await admin.command("configureFailPoint", "failCommand", mode="alwaysOn", data=data)
+    mode = "alwaysOn" if code == 112 else {"times": 1}  # a refused one is not tried again
+    await admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
     try:
         with pytest.raises(StoreError), time_budget(1.0):
             await group.write(store, make_output(1))
@@ -261,6 +263,32 @@ async def test_nothing_is_kept_of_a_write_that_failed(
         await admin.command("configureFailPoint", "failCommand", mode="off")
     await store.outputs.lanes.close()
     await asyncio.sleep(0)
+    assert [each() for each in writes] == [None] * 2
+
+
+@pytest.mark.parametrize("error", [KeyError(), OverflowError()], ids=["defect", "driver"])
+async def test_nothing_is_kept_of_a_write_that_failed_here_but_the_place(
+    store: Store,
+    group: Group,
+    writes: list[weakref.ref[Write]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    await group.write(store, make_output(0))
+
+    async def plan(*_: Any) -> Plan:
+        raise error
+
+    monkeypatch.setattr(Rounds, "_plan", plan)
+    found = ""
+    try:
+        await group.write(store, make_output(1))
+    except (KeyError, StoreError) as failure:
+        found = place(failure.__context__ or failure)
+    error.with_traceback(None)
+    await store.outputs.lanes.close()
+    await asyncio.sleep(0)
+    assert "plan" in found
     assert [each() for each in writes] == [None] * 2
 
 

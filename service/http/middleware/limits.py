@@ -6,8 +6,8 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from aiohttp import web
@@ -61,9 +61,9 @@ class Pool:
         self._count(holder, amount)
         return True
 
-    def has_others(self, organization_id: int) -> bool:
-        """Return whether other organizations hold something."""
-        return self.used > self._held.get(organization_id, 0)
+    def held_by_others(self, organization_id: int) -> int:
+        """Return how much other organizations hold."""
+        return self.used - self._held.get(organization_id, 0)
 
     async def take_in_turn(self, holder: Holder, amount: int = 1) -> None:
         """Take an amount as soon as there is enough; organizations take turns, and a holder's own keep their order."""
@@ -99,6 +99,7 @@ class Limits:
     def __init__(self, settings: Settings) -> None:
         self.set_connections(_CONNECTIONS)
         self.working = Pool(settings.max_in_flight, "requests")
+        self.sending = Pool(settings.max_in_flight)  # those of them that wait for their clients
         self.receiving = Pool(settings.max_receiving, "bodies")
         self.bytes = Pool(settings.max_bytes_in_flight, "bytes")
         # Streams and large pages that read their first piece. Until then it is unknown how much memory a stream needs;
@@ -115,6 +116,10 @@ class Limits:
         """Set the limit of connections; some are reserved for health checks and clients without a token yet."""
         self.requests = Pool(max(1, count - max(min(_KEPT, count // 4), count // 8)), "connections")
         self.waiting = Pool(max(1, self.requests.total * 3 // 4), "readers")  # that wait or follow
+
+    def others_work(self, organization_id: int) -> bool:
+        """Return whether requests of other organizations are at work, and not only waiting for their clients."""
+        return self.working.held_by_others(organization_id) > self.sending.held_by_others(organization_id)
 
     def wait_for(self, token_id: str) -> float:
         """Take one request from a token's bucket; return the seconds to wait if it is empty.
@@ -174,6 +179,16 @@ class Admission:
         if held:
             self.release(held)
         return held
+
+    @contextmanager
+    def sending(self) -> Iterator[None]:
+        """Count the request as one that waits for its client."""
+        counts = self._place is self._limits.working and self._limits.sending.take(self._holder)
+        try:
+            yield
+        finally:
+            if counts:
+                self._limits.sending.put_back(self._holder)
 
     async def hold_in_turn(self, size: int) -> None:
         """Count bytes as `hold` does, but wait for room instead of raising 503: the response has begun already."""
@@ -280,7 +295,7 @@ async def admit(request: web.Request, handler: Handler) -> web.StreamResponse:
     if TOKEN not in request:
         return await handler(request)
     token, limits = request[TOKEN], request.app[LIMITS]
-    OTHERS_WORK.set(functools.partial(limits.working.has_others, token.organization_id))
+    OTHERS_WORK.set(functools.partial(limits.others_work, token.organization_id))
     admission = request[ADMISSION] = Admission(limits, Holder(token.organization_id, token.id))
     try:
         if request.content.is_eof():

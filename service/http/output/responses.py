@@ -161,7 +161,8 @@ async def _send(request: web.Request, response: web.StreamResponse, pieces: Asyn
             for start in range(0, len(view), _SLICE):
                 if start:
                     await request.app[LIMITS].waking.turn()
-                await response.write(view[start : start + _SLICE])
+                with request[ADMISSION].sending():
+                    await response.write(view[start : start + _SLICE])
             del piece, view
     await response.write_eof()
     request[STREAMING] = False

@@ -130,8 +130,7 @@ class Lane:
                     known = await looking
                 finally:
                     looking.cancel()
-                    with contextlib.suppress(BaseException):
-                        await looking
+                    await asyncio.gather(looking, return_exceptions=True)
                     del looking  # its error holds this frame
             if batch is not None:
                 comparing = self._lanes.comparing.refresh(self.group, document)

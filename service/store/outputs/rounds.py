@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from service.store.connection import Database, durably, kill_cursor
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
-from service.store.errors import StoreUnavailable
+from service.store.errors import StoreUnavailable, without_frames
 from service.store.group import Group
 from service.store.outputs.changes import (
     CONTENT,
@@ -65,7 +65,7 @@ class Write:
     def fail(self, error: Exception) -> None:
         """Give the caller an error, unless it has gone."""
         if not self.done.done():
-            self.done.set_exception(error.with_traceback(None))  # its frames hold this write
+            self.done.set_exception(without_frames(error))  # which hold this write
 
     def succeed(self) -> None:
         """Give the caller the results, unless it has gone."""
