@@ -53,6 +53,8 @@ class Holder:
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # `nohup make test-all` ignores it.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def ready(self) -> Holder:
