@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,6 +56,8 @@ class Follower:
         self._taken = self._read = self._saved["cursor"]
         self._walk = {name: value for name, value in self._saved.items() if name == "walk"}
         self._saved_at = time.monotonic()
+        # Ctrl-C may end the block while a thread that runs for it saves.
+        self._saving = threading.RLock()
         self._at_end = False
 
     def __enter__(self) -> Follower:
@@ -113,11 +116,12 @@ class Follower:
             self._save()
 
     def _save(self) -> None:
-        self._saved_at = time.monotonic()
-        position = {"cursor": self._taken, **self._walk}
-        if self._file is not None and position != self._saved:
-            self._file.save(position)
-            self._saved = position
+        with self._saving:
+            self._saved_at = time.monotonic()
+            position = {"cursor": self._taken, **self._walk}
+            if self._file is not None and position != self._saved:
+                self._file.save(position)
+                self._saved = position
 
     def _expired(self, error: CursorExpired) -> CursorExpired:
         message = f"the cursor {self._read} is too old to learn of every deletion since: {self._again}"
@@ -140,7 +144,7 @@ class CursorFile:
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
         self._path, self._about = path, about
-        self._kept = self._content()
+        self._kept = self._writing = self._content()
 
     def __str__(self) -> str:
         return str(self._path)
@@ -165,11 +169,11 @@ class CursorFile:
 
     def save(self, position: Mapping[str, Any]) -> None:
         """Write the position, durably. Raises ValueError if somebody else has written the file since."""
-        if self._content() != self._kept:
+        if self._content() not in (self._kept, self._writing):  # Ctrl-C may have come when one was written
             raise ValueError(f"{self._path} was changed by another process: each consumer needs a file of its own")
-        content = json.dumps({**self._about, **position}).encode()
-        replace_file(self._path, content)
-        self._kept = content
+        self._writing = json.dumps({**self._about, **position}).encode()
+        replace_file(self._path, self._writing)
+        self._kept = self._writing
 
     def _content(self) -> bytes | None:
         try:

@@ -30,23 +30,30 @@ class Reader:
         options: Mapping[str, Any],
     ) -> None:
         self._transport, self._path = transport, outputs_path(group)
-        self._query = {**read_query(options), "limit": str(page_size)}
+        self.query = {**read_query(options), "limit": str(page_size)}
         if order == "desc":
-            self._query["order"] = "desc"
+            self.query["order"] = "desc"
         if cursor:
-            self._query["cursor"] = str(cursor)
+            self.query["cursor"] = str(cursor)
         self._at_end = False
 
     async def page(self) -> list[Output] | None:
         """Return the next page, which may be empty before the end; None at the end."""
         if self._at_end:
             return None
-        response = await self._transport.call("GET", self._path, query=self._query)
+        response = await self._transport.call("GET", self._path, query=self.query)
         metadata = response.json["metadata"]
         self._at_end = metadata["next_cursor"] is None
-        self._query |= {"cursor": str(metadata["next_cursor"]), **walk_query(metadata)}
+        self.query |= {"cursor": str(metadata["next_cursor"]), **walk_query(metadata)}
         items: list[Output] = response.json["items"]
         return items
+
+    async def is_at_end(self) -> bool:
+        """Return whether no item comes any more."""
+        while (items := await self.page()) is not None:
+            if items:
+                return False
+        return True
 
 
 async def export(
@@ -56,7 +63,7 @@ async def export(
 
     After a lost connection it continues after the last line that was received. Behind some proxies a lost connection
     looks like the end of a response that has no length, and only short ones have one. So after any other it asks
-    again, until nothing comes, or up to the end that the second response has named.
+    again, up to the end that the second response has named, or until nothing comes and a page says so too.
     """
     path, query = f"{outputs_path(group)}/export", {**read_query(options), "format": "ndjson"}
     wait = _SEARCH_SECONDS if query.keys() - {"format", "fields"} else 0.0
@@ -84,8 +91,14 @@ async def export(
                         retry.progress()  # the consumer's own time is not the service's
                 if rest:
                     raise ConnectionError("the last line is cut off")
-                if "Content-Length" in response.headers or cursor == before or (end and cursor >= end):
+                if "Content-Length" in response.headers or (end and cursor >= end):
                     return
                 ended = True
+            if cursor == before:
+                reader = Reader(transport, group, cursor, 1, "asc", options)
+                reader.query |= {name: query[name] for name in ("deleted", "walk") if name in query}
+                if await reader.is_at_end():
+                    return
+                raise ConnectionError("the response ended before its first line")
         except (ClientError, *LOST) as error:
             await retry.pause(error)

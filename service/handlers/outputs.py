@@ -183,6 +183,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
     """Return the page that the query's tail rendered for all its readers, or an empty one after some seconds."""
     outputs, admission = request.app[STORE].outputs, request[ADMISSION]
     gate, deadline = TailGate(request.app[LIMITS], group.organization_id), time.monotonic() + seconds
+    unknown = page if page.checkpoint < query.cursor else None  # the group never had an id as high as this cursor
     query = query._replace(cursor=max(query.cursor, page.checkpoint))
     admission.stay()
     end_with_client(request)
@@ -193,7 +194,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
                 part = await reader.next(deadline - time.monotonic())
                 if part is None or len(part.text) > WHOLE:
                     await admission.resume(held)
-                return part or page._replace(version=reader.position, checkpoint=reader.position)
+                return part or unknown or page._replace(version=reader.position, checkpoint=reader.position)
             await admission.resume(held)
             limit = min(query.limit, outputs.fitting(group, query.fields))
             page = await outputs.page(group, query._replace(cursor=reader.position, limit=limit))

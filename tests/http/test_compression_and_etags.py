@@ -13,11 +13,10 @@ from aiohttp import web
 from isal import igzip
 
 from service.settings import Settings
-from service.store import Store
+from service.store import Group, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, Response, make_cookie, make_output
 from tests.support.commands import Commands, listening_store
-from tests.support.groups import Group
 
 PAGE = "/v1/outputs/g"
 
@@ -194,12 +193,34 @@ async def test_creating_and_changing_change_the_etag_of_every_page(api: Api, que
     ]
     for changes in steps:
         await api.ok(PAGE, [make_output(**changes)])
-        page = await api.get(path)
-        if seen:
-            assert (await ask_again(api, seen[-1], path)).json == page.json
+        page = await ask_again(api, seen[-1] if seen else '"x"', path)
+        assert page.status == 200
+        assert (await api.get(path)).json == page.json
         assert (await ask_again(api, page.headers["ETag"], path)).status == 304
         seen.append(page.headers["ETag"])
     assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize("query", ["", "?is_approved=true", "?limit=1000"])
+async def test_a_page_that_an_item_leaves_while_it_is_read_is_not_confirmed(
+    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch, query: str
+) -> None:
+    path = PAGE + query
+    await api.ok(PAGE, [make_output(n, is_approved=True) for n in range(3)])
+    (_, left, _) = (await api.ok(path))["items"]
+    watermark = store.outputs.ids.watermark
+
+    async def after_a_change(group: Group) -> Any:
+        monkeypatch.setattr(store.outputs.ids, "watermark", watermark)
+        await api.ok(PAGE, [make_output(1, data={"price": 2}, is_approved=False)])
+        return await watermark(group)
+
+    monkeypatch.setattr(store.outputs.ids, "watermark", after_a_change)
+    page = await api.get(path)
+    assert left in page.json["items"]  # from before the change
+    again = await ask_again(api, page.headers["ETag"], path)
+    assert again.status == 200
+    assert left not in again.json["items"]
 
 
 async def test_writing_the_same_again_does_not_change_the_etag(api: Api) -> None:

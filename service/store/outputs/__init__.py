@@ -120,16 +120,18 @@ class Outputs(Reading):
         match behind the place that the pass has reached. The next call of the same caller continues at that place.
         """
         place = (group, query, caller)
-        cursor, found = self._deleting.pop(place, (0, False))
+        cursor, found = self._deleting.get(place, (0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
         while (started := time.monotonic()) < deadline:
             rounds = self.lanes.rounds
             some = query._replace(cursor=cursor, limit=at_once)
+            self._deleting[place] = cursor, True  # should this fail, the next call continues here
             count, next_cursor = await self.delete_some(group, some)
             deleted, found = deleted + count, found or count > 0
             if next_cursor is None:
                 if not found:
+                    self._deleting.pop(place, None)
                     return deleted, False
                 next_cursor, found = 0, False
             cursor = next_cursor

@@ -16,8 +16,9 @@ from service.store.outputs import documents
 from service.store.outputs.ids import Watermark
 from service.store.outputs.query import Query, Selection, select
 
-# Documents looked at in the first window of a page and in each further one, and seconds after which a page ends early.
-_FIRST_WINDOW = 500
+# Documents looked at in the first window of a page, and at most in each further one. Seconds after which a page ends
+# early: a further window is at most ten times as large, if the time that is left allows. Items may be 1 MiB each.
+_FIRST_WINDOW = 100
 _WINDOW = 5000
 _WINDOWS_SECONDS = 1.0
 # Index entries that are counted to choose between two filters.
@@ -118,7 +119,8 @@ class Ranges:
         query, selection = within.query, within.selection
         found: list[Document] = []
         found_bytes = 0
-        deadline, size = time.monotonic() + _WINDOWS_SECONDS, _FIRST_WINDOW
+        began, size = time.monotonic(), _FIRST_WINDOW
+        deadline = began + _WINDOWS_SECONDS
         while True:
             # The end of the window is fixed first: documents that change meanwhile leave it, and a window
             # counted after the read would include documents that were not read.
@@ -141,9 +143,11 @@ class Ranges:
             if last is None:
                 return Found(found, found_bytes, None)
             within = within.after(last)
-            if time.monotonic() > deadline or found_bytes > self._max_bytes:
+            now = time.monotonic()
+            if now > deadline or found_bytes > self._max_bytes:
                 return Found(found, found_bytes, last)
-            size = _WINDOW
+            size = max(_FIRST_WINDOW, min(_WINDOW, 10 * size, int(size * (deadline - now) / (now - began))))
+            began = now
 
     async def _end_of_window(self, within: Range, size: int) -> int | None:
         """Return the id of the last of `size` documents of a range; None if it has fewer."""

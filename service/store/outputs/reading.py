@@ -92,9 +92,12 @@ class Reading:
         """
         began = reached = max(query.cursor, watermark.version)
         deadline = time.monotonic() + _WALK_SECONDS
+        version = watermark.version
         watermark = latest = await self._ids.watermark(group)
         seen, next_cursor = latest.allocated, None
         while True:
+            if not found.documents:  # else they may be older than this watermark: nobody must take them for current
+                version = watermark.version
             if reached < watermark.version:
                 found = await self._with_rest(group, query._replace(cursor=reached), found, watermark)
                 reached = watermark.version
@@ -114,7 +117,7 @@ class Reading:
             next_cursor = reached = found.next
         elif query.cursor > seen:  # of another database
             reached = watermark.version
-        return Page(found.documents, found.size, next_cursor, watermark.version, reached, query.walk, found.cut)
+        return Page(found.documents, found.size, next_cursor, version, reached, query.walk, found.cut)
 
     async def _with_rest(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Found:
         """Return what was found, and up to the limit what comes after `query.cursor`."""
@@ -273,7 +276,9 @@ def _check_expired(query: Query, latest: Watermark) -> None:
 
     Checked after the page is read: the id is noted before a record is removed, so no removal is missed.
     """
-    if query.cursor and max(query.cursor, query.walk or 0) < latest.expired_id:
+    # A walk with a date fills a copy that has earlier items: it must learn of every deletion.
+    began = query.walk if query.walk and query.created_after is None else 0
+    if query.cursor and max(query.cursor, began) < latest.expired_id:
         raise CursorExpired
     begin, expired = query.created_after, latest.expired_date
     if query.cursor or begin is None or expired is None:
