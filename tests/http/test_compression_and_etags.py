@@ -13,10 +13,11 @@ from aiohttp import web
 from isal import igzip
 
 from service.settings import Settings
-from service.store import Group, Store
+from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, Response, make_cookie, make_output
 from tests.support.commands import Commands, listening_store
+from tests.support.groups import Group
 
 PAGE = "/v1/outputs/g"
 
@@ -210,7 +211,7 @@ async def test_a_page_that_an_item_leaves_while_it_is_read_is_not_confirmed(
     (_, left, _) = (await api.ok(path))["items"]
     watermark = store.outputs.ids.watermark
 
-    async def after_a_change(group: Group) -> Any:
+    async def after_a_change(group: Any) -> Any:
         monkeypatch.setattr(store.outputs.ids, "watermark", watermark)
         await api.ok(PAGE, [make_output(1, data={"price": 2}, is_approved=False)])
         return await watermark(group)
