@@ -6,6 +6,7 @@ import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -202,6 +203,26 @@ async def test_an_export_that_was_cut_continues_over_what_has_aged_out(
     assert (await admin.get(path)).status == 410
     continued = await admin.get(f"{path}&walk={whole.headers['X-Cursor']}")
     assert [json.loads(line)["id"] for line in continued.body.splitlines()] == rest
+
+
+async def test_a_walk_with_a_date_is_refused_when_deletions_that_it_has_not_shown_have_aged_out(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    """Its copy has items from before the date: it must learn of every deletion."""
+    since = (datetime.now(UTC) - timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for item in three[1:]:
+        await delete(admin, item)
+    query = f"deleted=true&created_after={since}"
+    first = await admin.ok(f"/v1/outputs/shop?{query}&limit=1")
+    export = await admin.get(f"/v1/outputs/shop/export?{query}")
+    await age_out(store, admin.organization_id)
+    cursor, walk_ = first["metadata"]["next_cursor"], export.headers["X-Cursor"]
+    for path in (
+        urlsplit(first["metadata"]["next_url"])._replace(scheme="", netloc="").geturl(),
+        f"/v1/outputs/shop/export?{query}&cursor={cursor}&walk={walk_}",
+    ):
+        response = await admin.get(path)
+        assert (response.status, response.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
 
 
 async def test_newest_first_goes_back_over_what_has_aged_out(

@@ -206,6 +206,13 @@ async def test_a_filtered_reader_that_waited_in_vain_gets_the_id_up_to_which_its
     assert response.headers["X-Cursor"] == str(written["items"][0]["id"])
 
 
+async def test_a_reader_that_waits_learns_that_the_group_never_had_its_cursor(twenty: Api) -> None:
+    at_once = await twenty.get("/v1/outputs/shop?cursor=5000")
+    waited = await twenty.get("/v1/outputs/shop?cursor=5000&wait=1")
+    assert waited.json == at_once.json
+    assert waited.headers["X-Cursor"] == at_once.headers["X-Cursor"] == "20"
+
+
 async def test_waiting_newest_first_is_refused(twenty: Api) -> None:
     response = await twenty.get("/v1/outputs/shop?order=desc&wait=1")
     assert (response.status, response.problems()) == (422, [(["query", "wait"], "value_error")])

@@ -333,6 +333,17 @@ async def test_an_export_that_a_proxy_cuts_as_if_it_had_ended_is_continued(cut: 
     assert [request.query.get("cursor") for request in service.requests] == [None, "3", "5"]
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_an_export_that_a_proxy_cuts_before_its_first_line_is_continued(deleted: bool) -> None:
+    end = page([]) if deleted else page([{"id": 6}])
+    responses = [streamed(1, 2, 3), streamed(), end, *([] if deleted else [b'{"id": 6}\n'])]
+    async with peer(*responses) as service, AsyncClient(service.url, "t") as client:
+        text = b"".join([block async for block in client.ndjson("group", deleted=deleted, where="a:b")])
+    assert [json.loads(line)["id"] for line in text.splitlines()] == [1, 2, 3, *([] if deleted else [6])]
+    asked = service.requests[2].query
+    assert (asked["cursor"], asked["where"], asked.get("walk")) == ("3", "a:b", "9" if deleted else None)
+
+
 async def test_an_export_beside_a_fast_writer_ends() -> None:
     responses = [streamed(1, 2, 3), streamed(4, 10), streamed(11)]
     async with peer(*responses) as service, AsyncClient(service.url, "t") as client:

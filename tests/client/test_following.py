@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,6 +36,56 @@ def test_follow_goes_on_where_it_stopped(client: Client, tmp_path: Path) -> None
     found = plain(client.follow("group", cursor_file=file, live=False))
     assert found == [("key-0", "Changed 0"), ("key-9", "Lamp 9")]
     assert list(tmp_path.iterdir()) == [file]
+
+
+def follower_at(file: Path, cursor: int) -> following.Follower:
+    """Return a follower whose consumer has taken items up to a cursor that is not saved."""
+    transport: Any = SimpleNamespace(url="http://localhost")
+    follower = following.Follower(
+        transport, "group", position={"cursor": 0}, page_size=10, options={}, cursor_file=file, owner=1
+    )
+    follower._taken = cursor
+    return follower
+
+
+def test_a_block_that_ends_while_another_thread_saves_its_position_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends the block in the main thread; pages are read in another."""
+    saving, fsync = threading.Event(), os.fsync
+
+    def slow(number: int) -> None:
+        if not saving.is_set():
+            saving.set()
+            time.sleep(0.3)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    follower = follower_at(tmp_path / "cursor", 5)
+    with ThreadPoolExecutor(1) as threads:
+        saved = threads.submit(follower._save)
+        assert saving.wait(60)
+        follower.__exit__()
+        saved.result(60)
+    assert json.loads((tmp_path / "cursor").read_bytes())["cursor"] == 5
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_position_whose_saving_was_interrupted_is_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace = following.replace_file
+
+    def interrupted(path: Path, content: bytes) -> None:
+        replace(path, content)
+        raise KeyboardInterrupt
+
+    follower = follower_at(tmp_path / "cursor", 5)
+    with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
+        context.setattr(following, "replace_file", interrupted)
+        follower._save()
+    follower.__exit__()
+    assert json.loads((tmp_path / "cursor").read_bytes())["cursor"] == 5
 
 
 def test_an_item_is_not_behind_the_cursor_before_the_consumer_comes_back(client: Client, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.store import CursorExpired, Patch, Query, Store
+from service.store import CursorExpired, Patch, Query, Store, StoreUnavailable
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group, at, groups_of, look_after, look_after_once, stopped_at, version
@@ -143,6 +143,27 @@ async def test_what_a_filter_selects_is_deleted_and_nothing_else(
     assert done == (len(selected), False)
     assert {item["key_hash"] for item in await group.walk(store)} == everything - selected
     assert await store.outputs.delete_matching(group.key, Query(**query)) == (0, False)
+
+
+async def test_a_deletion_that_fails_continues_at_its_place(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await group.write(store, *(make_output(n, is_approved=n > 7) for n in range(10)))
+    delete_some, cursors = store.outputs.delete_some, list[int]()
+
+    async def failing(key: Any, query: Query) -> tuple[int, int | None]:
+        cursors.append(query.cursor)
+        if len(cursors) == 3:
+            raise StoreUnavailable("gone")
+        return await delete_some(key, query._replace(limit=2))
+
+    monkeypatch.setattr(store.outputs, "delete_some", failing)
+    query = Query(is_approved=False)
+    with pytest.raises(StoreUnavailable):
+        await store.outputs.delete_matching(group.key, query)
+    assert (await store.outputs.delete_matching(group.key, query))[1] is False
+    assert cursors[2] > 0 and cursors[3] == cursors[2]
+    assert [item["key_hash"] for item in await group.walk(store)] == ["key-8", "key-9"]
     await group.assert_counts_are_exact(store)
 
 

@@ -158,6 +158,33 @@ async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
     assert pages > 5
 
 
+async def test_a_window_is_as_large_as_the_time_that_is_left_allows(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Items of a megabyte that are not in memory take a second per few hundred."""
+    await group.write(store, *(make_output(n) for n in range(60)))
+    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 4)
+    find, sizes = store.outputs._ranges.find, list[int]()
+    end_of_window = store.outputs._ranges._end_of_window
+
+    async def slow(*args: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await find(*args)
+
+    async def seen(within: Any, size: int) -> Any:
+        sizes.append(size)
+        return await end_of_window(within, size)
+
+    query = Query(limit=1000, where=("currency", "USD"))
+    monkeypatch.setattr(store.outputs._ranges, "_end_of_window", seen)
+    await store.outputs.page(group.key, query)
+    assert sizes[:2] == [4, 40]
+    sizes.clear()
+    monkeypatch.setattr(store.outputs._ranges, "find", slow)
+    await store.outputs.page(group.key, query)
+    assert sizes[0] == 4 and sizes[1] <= 16
+
+
 async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
     store: Store, group: Group, small_windows: None
 ) -> None:
