@@ -27,6 +27,8 @@ OTHER_TYPES = [
     "*/*",
     "",
     ";",
+    "application/json;charset=utf-8;charset=utf-16",
+    "application/json" + ";a=b" * 100,
 ]
 
 
@@ -47,6 +49,11 @@ async def test_content_types_other_than_json_are_refused(api: Api) -> None:
         "Application/JSON",
         "application/json; charset=utf8",
         "application/json; profile=x",
+        'application/json; profile="a;b"',
+        "application/json;",
+        "application/json;a*",
+        "application/json;a*0*",
+        "application/json;(((",
     ],
 )
 async def test_json_may_be_named_in_several_ways(api: Api, content_type: str) -> None:

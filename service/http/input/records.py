@@ -14,7 +14,7 @@ from marshmallow import Schema
 
 from schemas.base import JsonObject, ListOf
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, problem
-from service.http.input.body import JSON, NDJSON, read_body
+from service.http.input.body import JSON, NDJSON, content_type, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected
 from service.http.input.json_input import (
     check_values,
@@ -69,7 +69,7 @@ class Records:
         then: Callable[[dict[str, Any]], Any] = _unchanged,
     ) -> list[Any]:
         """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
-        raw, lines = await read_body(request, types), request.content_type == NDJSON
+        raw, lines = await read_body(request, types), content_type(request)[0] == NDJSON
         admission = request[ADMISSION]
         async with Slice(request.app[LIMITS].decoding) as slice:
             loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold, slice)
