@@ -12,6 +12,7 @@ from service.http.middleware.limits import LIMITS
 from service.settings import Settings
 from tests.support.api import Api, make_cookie
 from tests.support.raw import connect, exchange
+from tests.support.stall import without_stall
 
 HOST = b"Host: localhost\r\n"
 LARGE_HEADER = b": " + b"x" * 16_000 + b"\r\n"
@@ -37,6 +38,24 @@ async def test_a_head_of_more_than_64_kb_is_431(api: Api, end: bytes) -> None:
 async def test_a_head_of_less_is_served(api: Api) -> None:
     response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(4) + b"\r\n")
     assert response.status == 200
+
+
+PATHS = {
+    "only slashes": b"/" * 64_000,
+    "names": b"/v1/outputs" + b"/a" * 32_000,
+    "a URL": b"http://localhost" + b"/" * 64_000,
+}
+
+
+@pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
+async def test_a_path_of_many_slashes_is_404_at_once(api: Api, path: bytes) -> None:
+    response = await without_stall(lambda: exchange(api, b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n"))
+    assert (response.status, response.problems()) == (404, [(["path"], "not_found")])
+
+
+async def test_slashes_in_a_query_are_no_part_of_the_path(api: Api) -> None:
+    page = await api.ok("/v1/outputs/g?url=https://a.example" + "/a" * 1000)
+    assert page["items"] == []
 
 
 async def test_heads_that_never_end_are_counted_and_leave_room_for_others(api: Api) -> None:
