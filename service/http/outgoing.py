@@ -192,11 +192,9 @@ class Sender:
 
 def _reason(error: BaseException) -> str:
     """Return why a request failed, without internal details."""
-    inner = getattr(error, "os_error", None) or error.__cause__ or error
-    if isinstance(error, UnsafeAddress) or isinstance(inner, UnsafeAddress):
-        return "The host is not at a public address"
-    if isinstance(error, aiohttp.ClientConnectorDNSError) or isinstance(inner, socket.gaierror):
-        return "The host was not found"
+    # Also for an UnsafeAddress: another text would tell which internal names exist.
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "The host was not found at a public address"
     if isinstance(error, aiohttp.ClientSSLError):
         return "The certificate or the TLS handshake is not valid"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -302,7 +302,7 @@ class TestPublicOnly:
         port = receiver.url.split(":")[2].partition("/")[0]
         webhook_id = (await api.ok(PATH, make_webhook(f"https://localhost:{port}/")))["webhook_id"]
         delivery = (await api.post(f"{PATH}/{webhook_id}/test")).json
-        assert (delivery["state"], delivery["error"]) == ("failed", "The host is not at a public address")
+        assert (delivery["state"], delivery["error"]) == ("failed", "The host was not found at a public address")
         assert receiver.received == []
 
 

@@ -146,7 +146,7 @@ async def test_a_name_that_leads_inside_the_network_is_not_connected_to(
 ) -> None:
     sender = make_sender(private=False, lookup=leads_to(*addresses))
     outcome = await sender.post(f"https://hooks.example:{receiver.url.split(':')[2]}", b"", {})
-    assert outcome.error == "The host is not at a public address"
+    assert outcome.error == "The host was not found at a public address"
     assert receiver.received == []
 
 
@@ -237,12 +237,14 @@ async def test_a_port_that_nobody_listens_on_is_a_failure(make_sender: Callable[
     assert outcome.error == "The connection was refused or could not be made"
 
 
-async def test_a_name_that_does_not_exist_is_a_failure(make_sender: Callable[..., Sender]) -> None:
+async def test_a_name_that_does_not_exist_has_the_same_error_as_an_internal_one(
+    make_sender: Callable[..., Sender],
+) -> None:
     def lookup(*_: Any) -> Any:
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     outcome = await make_sender(lookup=lookup).post("http://nobody.invalid/", b"", {})
-    assert outcome.error == "The host was not found"
+    assert outcome.error == "The host was not found at a public address"
 
 
 async def test_only_the_beginning_of_a_response_is_read_and_nothing_is_inflated(
