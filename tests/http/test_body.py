@@ -6,13 +6,15 @@ import asyncio
 import gzip
 import threading
 import time
+import zlib
 from typing import Any
 
 import pytest
 
 from service.http.errors import ApiError
 from service.http.input import body as bodies
-from service.http.input.body import inflate
+from service.http.input.body import inflate, inflate_in_turns
+from service.http.middleware.limits import Admission, Holder, Limits
 from service.http.offload import in_thread
 from service.http.turns import TENANT
 from service.settings import Settings
@@ -21,17 +23,27 @@ from tests.support.stall import without_stall
 
 GZIP = 31
 MEMBER = gzip.compress(b" ")
+MIB = 2**20
+
+
+def inflated(body: bytes) -> bytes:
+    return b"".join(inflate(body, 16 * MIB, GZIP))
+
+
+@pytest.fixture
+def admission() -> Admission:
+    return Admission(Limits(Settings()), Holder(1, "token"))
 
 
 def test_members_that_follow_each_other_are_one_text() -> None:
     text = gzip.compress(b"[1,") + gzip.compress(b"x" * 100_000) + bytes(50_000) + gzip.compress(b"2]") + bytes(512)
-    assert inflate(text, 2**20, GZIP) == b"[1," + b"x" * 100_000 + b"2]"
+    assert inflated(text) == b"[1," + b"x" * 100_000 + b"2]"
 
 
 @pytest.mark.parametrize("end", [1, 5, 20])
 def test_a_body_that_is_cut_off_is_refused(end: int) -> None:
     with pytest.raises(ApiError) as refused:
-        inflate(gzip.compress(b"x" * 1000)[:-end], 2**20, GZIP)
+        inflated(gzip.compress(b"x" * 1000)[:-end])
     assert refused.value.status == 400
 
 
@@ -40,7 +52,7 @@ def test_a_body_of_many_tiny_members_is_refused_at_once() -> None:
     body = MEMBER * (2 * 2**20 // len(MEMBER))
     began = time.thread_time()
     with pytest.raises(ApiError) as refused:
-        inflate(body, 16 * 2**20, GZIP)
+        inflated(body)
     assert time.thread_time() - began < 0.5
     assert refused.value.problems[0]["type"] == "encoding_invalid"
     assert "gzip members" in refused.value.problems[0]["msg"]
@@ -49,15 +61,46 @@ def test_a_body_of_many_tiny_members_is_refused_at_once() -> None:
 def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
     body = gzip.compress(b"x" * 2000) * 1024
     began = time.thread_time()
-    assert len(inflate(body, 16 * 2**20, GZIP)) == 2000 * 1024
+    assert len(inflated(body)) == 2000 * 1024
     assert time.thread_time() - began < 0.5
 
 
-def test_a_body_that_takes_too_long_to_decompress_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "_INFLATE_SECONDS", -1.0)
+async def test_a_body_that_takes_too_long_to_decompress_is_refused(
+    monkeypatch: pytest.MonkeyPatch, admission: Admission
+) -> None:
+    """12 MB of empty blocks kept the one thread busy for 1.1 s."""
+    monkeypatch.setattr(bodies, "_INFLATE_SECONDS", 0.02)
+    monkeypatch.setattr(bodies, "_TURN_SECONDS", 0.01)
+    packer = zlib.compressobj(wbits=GZIP)
+    body = packer.compress(b"x") + packer.flush(zlib.Z_FULL_FLUSH) * 1_000_000
     with pytest.raises(ApiError) as refused:
-        inflate(gzip.compress(b"x" * 1000), 2**20, GZIP)
+        await inflate_in_turns(body, 16 * MIB, GZIP, admission)
     assert "too long" in refused.value.problems[0]["msg"]
+
+
+async def test_a_body_that_decompresses_slowly_is_counted_and_gives_others_their_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bodies, "_TURN_SECONDS", -1.0)
+    limits = Limits(Settings())
+    text = bytes(8 * MIB)
+    body = gzip.compress(text)
+
+    async def slow() -> bytes:
+        TENANT.set(1)
+        admission = Admission(limits, Holder(1, "token"))
+        admission.hold(len(body))
+        return await inflate_in_turns(body, 16 * MIB, GZIP, admission)
+
+    running = asyncio.create_task(slow())
+    await asyncio.sleep(0)
+    TENANT.set(2)
+    for _ in range(3):
+        await in_thread(lambda: None)
+    assert not running.done()
+    assert MIB < limits.bytes.used < 8 * MIB
+    assert await running == text
+    assert limits.bytes.used == len(text)
 
 
 async def test_one_organizations_work_waits_behind_its_own_not_behind_anothers() -> None:
