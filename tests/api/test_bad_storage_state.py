@@ -87,6 +87,26 @@ async def test_the_tree_of_a_storage_state_is_held_in_the_ledger(
     assert app[LIMITS].bytes.used == 0
 
 
+@pytest.mark.parametrize("wide", [False, True], ids=["ASCII", "an emoji"])
+async def test_the_texts_and_keys_of_a_storage_state_are_held_as_wide_as_they_are(
+    api: Api, store: Store, app: web.Application, monkeypatch: pytest.MonkeyPatch, wide: bool
+) -> None:
+    text = "x" * 50_000 + ("😀" if wide else "")
+    entries = [{"name": "text", "value": text}]
+    state = {"cookies": [browser_cookie(other={text: 1})], "origins": [{"origin": "https://a.example"}]}
+    state["origins"][0]["localStorage"] = entries
+    held, write = [], store.cookies.set
+
+    async def watched(*args: Any) -> Any:
+        held.append(app[LIMITS].bytes.used)
+        return await write(*args)
+
+    monkeypatch.setattr(store.cookies, "set", watched)
+    assert (await send(api, STATE, json.dumps(state).encode())).status == 200
+    width = 4 if wide else 1
+    assert width * 100_000 <= held[0] < width * 100_000 + 10_000
+
+
 async def test_json_in_a_string_is_one_value(api: Api) -> None:
     entry = {"name": "k", "value": json.dumps([1] * 600_000)}
     state = {"origins": [{"origin": "https://a.example", "localStorage": [entry]}]}

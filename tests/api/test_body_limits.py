@@ -109,6 +109,11 @@ class TestLargeBodies:
         response = await without_stall(lambda: send(api, "/v1/outputs/g", body))
         assert len(response.json["items"]) == 1000
 
+    async def test_the_widest_texts_of_the_largest_body_are_taken(self, api: Api) -> None:
+        """One emoji makes every character of its text take four bytes in memory: 60 MiB."""
+        entries = [make_entry(key=str(n), value="x" * (5 * MIB - 4) + "😀") for n in range(3)]
+        assert (await api.post("/v1/local-storage", entries)).json == {"created": 3, "updated": 0}
+
 
 # Made when they are used: together they take half a second and 100 MB.
 HEAVY: dict[str, Callable[[], bytes]] = {

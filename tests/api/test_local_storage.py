@@ -29,9 +29,11 @@ async def stored(api: Api, **changes: Any) -> dict[str, Any]:
     return entry
 
 
+@pytest.mark.parametrize(("end", "width"), [("", 1), ("é", 1), ("я", 2), ("😀", 4)])
 async def test_a_body_is_counted_in_the_memory_of_requests_until_it_is_stored(
-    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
+    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch, end: str, width: int
 ) -> None:
+    """One emoji makes every character of its text take four bytes."""
     set_entries, held = store.local_storage.set, []
 
     async def set_and_note(*args: Any) -> Any:
@@ -39,8 +41,8 @@ async def test_a_body_is_counted_in_the_memory_of_requests_until_it_is_stored(
         return await set_entries(*args)
 
     monkeypatch.setattr(store.local_storage, "set", set_and_note)
-    await api.ok(PATH, [make_entry(value="x" * 100_000)])
-    assert held[0] >= 100_000
+    await api.ok(PATH, [make_entry(value="x" * 100_000 + end)])
+    assert width * 100_000 <= held[0] < width * 100_000 + 10_000
     assert app[LIMITS].bytes.used == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -43,7 +44,8 @@ async def read_object(request: web.Request, schema: Schema, max_bytes: int | Non
     def work() -> tuple[dict[str, Any], int]:
         check_values(raw, settings)
         value = parse(raw)
-        size = tree_bytes(count_tree(value), settings)
+        values, wide = count_tree(value)
+        size = tree_bytes(values, settings) + wide
         return load(schema, value, unstorable(value, settings.max_depth)), size
 
     loaded, size = await off_loop(work_of(raw), work)
@@ -80,19 +82,27 @@ def _count_values(raw: bytes) -> int:
     return sum(len(piece) - len(piece.translate(None, b",[{")) for piece in pieces_of(raw))
 
 
-def count_tree(value: Any) -> int:
-    """Return the number of values in a tree; counted in its text, JSON inside of strings would count too."""
-    count, level = 0, [value]
+def count_tree(value: Any) -> tuple[int, int]:
+    """Return the number of values in a tree, and the bytes that its strings take beyond one per character.
+
+    Counted in its text, JSON inside of strings would count too. One emoji makes all characters of its string take four.
+    """
+    count, wide, level = 0, 0, [value]
     while level:
         count += len(level)
         below: list[Any] = []
         for item in level:
-            if type(item) is dict:
+            kind = type(item)
+            if kind is dict:
                 below.extend(item.values())
-            elif type(item) is list:
+                if not all(map(str.isascii, item)):
+                    wide += sum(sys.getsizeof(key) - len(key) for key in item)
+            elif kind is list:
                 below.extend(item)
+            elif kind is str and not item.isascii():
+                wide += sys.getsizeof(item) - len(item)
         level = below
-    return count
+    return count, wide
 
 
 def tree_bytes(values: int, settings: Settings) -> int:

@@ -158,8 +158,8 @@ class _Loading:
             record = self._records.one(raw, index, self._settings, name, max_bytes)
             if self._records.lists:
                 self._count_nested(record)
-            if self._records.has_trees and self._then is _unchanged:
-                self._count_tree(record)
+            if self._then is _unchanged:
+                self._count_kept(record)
             made = self._then(record)
         except ItemTooLarge:
             self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
@@ -176,11 +176,14 @@ class _Loading:
         self._hold(self.uncounted)
         self.uncounted = 0
 
-    def _count_tree(self, record: dict[str, Any]) -> None:
-        """Count a record that is kept as it is, with values of any form in it."""
-        before = tree_bytes(self._values, self._settings)
-        self._values += count_tree(record)
-        self.uncounted += tree_bytes(self._values, self._settings) - before
+    def _count_kept(self, record: dict[str, Any]) -> None:
+        """Count what a record that is kept as it is takes beyond the bytes of its text."""
+        values, wide = count_tree(record)
+        self.uncounted += wide
+        if self._records.has_trees:
+            before = tree_bytes(self._values, self._settings)
+            self._values += values
+            self.uncounted += tree_bytes(self._values, self._settings) - before
 
     def _count_nested(self, record: dict[str, Any]) -> None:
         """Reject too many entries in the lists of all records together: each takes 600 bytes."""

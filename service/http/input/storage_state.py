@@ -67,7 +67,8 @@ def _parse(raw: bytes, settings: Settings) -> tuple[Any, int]:
     """Return the value of a body, and its bytes in memory."""
     check_values(raw, settings)
     value = parse(raw)
-    size = tree_bytes(count_tree(value), settings)
+    values, wide = count_tree(value)
+    size = tree_bytes(values, settings) + wide
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
     if _count(value) > max_records:
