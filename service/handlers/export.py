@@ -77,7 +77,7 @@ def _last_event(request: web.Request) -> int:
 
 async def _follow(
     request: web.Request, group: Group, query: Query, left: int | None, live: exports.Live
-) -> AsyncGenerator[bytes, None]:
+) -> AsyncGenerator[bytes | memoryview, None]:
     """Yield the present items, like an export, and then the pieces of the query's tail.
 
     The first piece is yielded at once, even if empty, so that an expired cursor is an error, not a broken stream.

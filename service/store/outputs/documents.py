@@ -107,7 +107,7 @@ class PageText:
     def __init__(self) -> None:
         self._before = b'{"items":['
 
-    def part(self, array: bytes) -> bytes:
+    def part(self, array: bytes | memoryview) -> bytes:
         """Return the next items, rendered already, with what comes before them."""
         before, self._before = self._before, b","
         return before + array
@@ -117,7 +117,7 @@ class PageText:
         return b'],"metadata":%b}' % dump({"next_url": next_url, "next_cursor": next_cursor})
 
 
-def render_page(array: bytes, next_url: str | None, next_cursor: int | None) -> bytes:
+def render_page(array: bytes | memoryview, next_url: str | None, next_cursor: int | None) -> bytes:
     """Return the response of the outputs route, with its items rendered already."""
     text = PageText()
     return text.part(array) + text.end(next_url, next_cursor)

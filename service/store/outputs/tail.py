@@ -54,9 +54,12 @@ class Form(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What a reader gets: rendered items, their number, and the metadata of their page."""
+    """What a reader gets: rendered items, their number, and the metadata of their page.
 
-    text: bytes
+    The text is a view of bytes that all readers share.
+    """
+
+    text: memoryview
     items: int
     next_cursor: int | None
     version: int
@@ -77,9 +80,10 @@ class _Piece:
         count = len(self.ids) - passed
         if text is None or (passed and not form.separator) or (max_items is not None and count > max_items):
             raise Behind
-        if passed:
-            text = text.split(form.separator, passed)[passed]
-        return Part(text, count, self.next_cursor, self.version)
+        begin = 0
+        for _ in range(passed):
+            begin = text.index(form.separator, begin) + len(form.separator)
+        return Part(memoryview(text)[begin:], count, self.next_cursor, self.version)
 
 
 class Reader:
