@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -58,20 +59,28 @@ def _checked(result: dict[str, Any]) -> dict[str, Any]:
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one output; its ETag is its id."""
     group, output_id = path_group(request), path_id(request, "output_id")
-    page = await request.app[STORE].outputs.one(group, output_id)
-    if page is None:
-        raise not_found("output", "output_id")
-    headers = {"ETag": f'"{page.version}"', **CACHING}
-    if is_known(request, headers["ETag"]):
-        return web.Response(status=304, headers=headers)
-    return await bytes_response(request, await off_loop(page.work, page.array), headers)
+    admission = request[ADMISSION]
+    async with admission.beginning():  # an item of 1 MiB can be 6 MB in the database
+        page = await request.app[STORE].outputs.one(group, output_id)
+        if page is None:
+            raise not_found("output", "output_id")
+        headers = {"ETag": f'"{page.version}"', **CACHING}
+        if is_known(request, headers["ETag"]):
+            return web.Response(status=304, headers=headers)
+        held = COPIES * page.size
+        admission.hold(held)
+        body = await off_loop(page.work, page.array)
+    del page
+    admission.release(held)
+    return await bytes_response(request, body, headers)
 
 
 @endpoint("Get earlier versions of an output", OutputsPage(), query=VersionsQuery)
 async def versions(request: web.Request) -> web.StreamResponse:
     """Return the versions that an output had before, newest first, each as it was served.
 
-    A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`.
+    A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`. A page may be shorter than `limit`
+    and still have a next one.
     """
     group, output_id = path_group(request), path_id(request, "output_id")
     query = _VERSIONS.load(request)
@@ -80,9 +89,13 @@ async def versions(request: web.Request) -> web.StreamResponse:
     admission.hold(held)
     async with admission.beginning():
         page = await outputs.versions(group, output_id, query["limit"], query["cursor"])
-        admission.hold(max(0, COPIES * page.size - held))  # earlier versions may have been larger
-    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
-    return await bytes_response(request, await off_loop(page.work, lambda: page.body(next_url)), CACHING)
+        more = max(0, COPIES * page.size - held)
+        admission.hold(more)  # earlier versions may have been larger
+        next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
+        body = await off_loop(page.work, partial(page.body, next_url))
+    del page
+    admission.release(held + more)
+    return await bytes_response(request, body, CACHING)
 
 
 @endpoint(

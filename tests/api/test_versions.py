@@ -173,6 +173,20 @@ async def test_versions_come_in_pages(admin: Api) -> None:
     assert found == [4, 3, 2, 1, 0]
 
 
+async def test_a_page_of_large_versions_ends_after_a_megabyte(admin: Api) -> None:
+    """95 versions of 172,000 control characters were one response of 92 MB."""
+    await put(admin, history_days=30)
+    for number in range(5):
+        await write(admin, make_output(1, data={"version": number, "text": "x" * 400_000}))
+    (item,) = (await admin.ok(OUTPUTS))["items"]
+    found, cursor = [], 0
+    while cursor is not None:
+        page = await versions(admin, item, f"?limit=100&cursor={cursor}")
+        found.append([version["data"]["version"] for version in page["items"]])
+        cursor = page["metadata"]["next_cursor"]
+    assert found == [[3, 2], [1, 0]]
+
+
 async def test_without_history_nothing_is_kept_and_a_stranger_sees_nothing(admin: Api, stranger: Api) -> None:
     await write(admin, make_output(1, data={"version": 1}))
     await write(admin, make_output(1, data={"version": 2}))

@@ -689,3 +689,34 @@ async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_f
         assert 0 < len(reading) < 8
         over.set()
         await asyncio.gather(*large)
+
+
+async def test_single_outputs_are_read_a_few_at_a_time_and_counted(
+    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """150 requests for one item of 520,000 zeros, 6 MB in the database, took 900 MB."""
+    await api.ok("/v1/outputs/shop", [make_output(1, data={"text": "x" * 500_000})])
+    (item,) = (await api.ok("/v1/outputs/shop"))["items"]
+    one, array, over, reading, held = store.outputs.one, Page.array, asyncio.Event(), [], []
+
+    async def slow(group: Group, output_id: str) -> Page | None:
+        reading.append(output_id)
+        await over.wait()
+        return await one(group, output_id)
+
+    def render(page: Page) -> bytes:
+        held.append(app[LIMITS].bytes.used)
+        return array(page)
+
+    monkeypatch.setattr(store.outputs, "one", slow)
+    monkeypatch.setattr(Page, "array", render)
+    requests = [asyncio.create_task(api.get(f"/v1/outputs/shop/{item['output_id']}")) for _ in range(12)]
+    async with asyncio.timeout(60):
+        while app[LIMITS].working.used < len(requests):
+            await asyncio.sleep(0.01)
+        assert 0 < len(reading) < 8
+        over.set()
+        assert {response.status for response in await asyncio.gather(*requests)} == {200}
+        assert min(held) > 1_500_000
+        while app[LIMITS].bytes.used:
+            await asyncio.sleep(0.01)

@@ -189,7 +189,7 @@ class Reading:
             key = group, hash(query.fields)
             self._averages.pop(key, None)
             self._averages[key] = max(1, found.size // len(found.documents))
-        return _cut(found) if found.size > _MAX_PAGE else found
+        return _bounded(found)
 
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
@@ -243,7 +243,7 @@ class Reading:
             "sort": {"id": DESCENDING},
             "hint": "version",
         }
-        found = await self._ranges.find(earlier, limit, watermark.time)
+        found = _bounded(await self._ranges.find(earlier, limit, watermark.time))
         return Page(found.documents, found.size, found.next, watermark.version)
 
     @stored
@@ -257,11 +257,13 @@ class Reading:
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
 
-def _cut(found: Found) -> Found:
+def _bounded(found: Found) -> Found:
     """Return the documents up to about a megabyte, at least one, as if no more had been asked for.
 
     The estimate comes from other items than those read now, and a megabyte of control characters is 6 MB of JSON.
     """
+    if found.size <= _MAX_PAGE:
+        return found
     average = found.size // len(found.documents)
     sizes = (len(document) if isinstance(document, bytes) else average for document in found.documents)
     ends = list(accumulate(sizes))
