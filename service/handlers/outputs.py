@@ -113,7 +113,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     part = query._replace(limit=min(query.limit, outputs.fitting(group, query.fields)))
     held = COPIES * outputs.expected_bytes(group, part.limit, query.fields)
     admission.hold(held)
-    async with admission.beginning() if held > _LARGE else nullcontext():
+    async with admission.beginning() if held > _LARGE or outputs.is_search(group, query) else nullcontext():
         page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
@@ -281,7 +281,9 @@ async def delete(request: web.Request) -> web.StreamResponse:
     if (loaded["missing"] or "").split(".")[0] == "data":
         raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
     query = Query(**await select_jobs(request, group, loaded, named=True))
-    deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id)
+    outputs = request.app[STORE].outputs
+    async with request[ADMISSION].beginning() if outputs.is_search(group, query) else nullcontext():
+        deleted, more = await outputs.delete_matching(group, query, request[TOKEN].id)
     more = more or (deleted > 0 and len(query.of_jobs or ()) == MAX_JOBS)
     return await json_response(request, {"deleted": deleted, "more": more})
 

@@ -86,6 +86,12 @@ class Selection(NamedTuple):
         return Selection(HINTS[field], {field: self.indexed[field]}, {**others, **self.residual})
 
 
+def is_search(group: Group, query: Query) -> bool:
+    """Return whether documents are compared with filters that no index serves."""
+    selection = select(group, query, 0)
+    return bool(selection.residual or selection.choices)
+
+
 def select(group: Group, query: Query, hidden: int) -> Selection:
     """Return how a query is read, as far as this is known without the database."""
     indexed = {field: value for name, (_, field) in INDEXED.items() if (value := getattr(query, name)) is not None}
