@@ -15,7 +15,7 @@ from marshmallow import Schema, ValidationError
 from schemas.base import INT64_MAX
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import read_body
-from service.http.input.fast_decoder import MAX_KEYS, PIECE, TooManyKeys, decode, pieces_of
+from service.http.input.fast_decoder import PIECE, TooMany, decode, pieces_of
 from service.http.keys import SETTINGS
 from service.http.middleware.limits import ADMISSION
 from service.http.offload import OFF_LOOP_BYTES, off_loop
@@ -117,8 +117,8 @@ def parse(raw: bytes, name: str = "The body") -> Any:
     """Return the value of a JSON text, whose number of values was checked."""
     try:
         return decode(raw)
-    except TooManyKeys:
-        raise invalid("too_many", f"{name} must have at most {MAX_KEYS} keys", "body") from None
+    except TooMany as error:
+        raise invalid("too_many", f"{name} must have at most {error}", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         # A larger text is decoded in pieces, and the place in one of them would mislead.
         raise not_json(error, name, with_place=len(raw) <= PIECE) from None
