@@ -25,6 +25,8 @@ _MAX_COLUMNS, _MAX_ALL_COLUMNS = 1000, 2000
 _MAX_HEADER = 256 * 1024  # characters
 # Raw bytes of items that the columns are learned from; may be exceeded by one page.
 _LEARNED = 512 * 1024
+# Bytes that a cell is counted as, empty ones too: 20,000 rows of one value each in 1,000 columns are 20 million cells.
+CELL_BYTES = 8
 # Characters that are rendered at once.
 _PIECE = 1024 * 1024
 # Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
@@ -106,7 +108,7 @@ async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool 
         elif not found:
             yield b""
         while found:
-            size, items = found[0].size, found.pop(0).each()
+            size, items = max(found[0].size, rows.size(len(found[0].documents))), found.pop(0).each()
             while text := await off_loop(size, partial(rows.render, items)):
                 yield text
                 del text
@@ -146,6 +148,10 @@ class Table:
         text = io.StringIO()
         _writer(text).writerow([*map(self._cell, names), OTHER])
         return text.getvalue().encode()
+
+    def size(self, rows: int) -> int:
+        """Return the work of some rows, as bytes of items."""
+        return rows * len(self._columns) * CELL_BYTES
 
     def render(self, items: Iterable[dict[str, Any]]) -> bytes:
         """Return one line per item, about a megabyte of them; an empty text at the end of the iterator."""

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from service.http.offload import off_loop
-from service.http.output.exports import OTHER, first_together, text_of
+from service.http.output.exports import CELL_BYTES, OTHER, first_together, text_of
 from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
@@ -23,7 +23,7 @@ PARQUET = "application/vnd.apache.parquet"
 _ROW_GROUP = 2 * 1024 * 1024
 # Memory that a column of a row group takes in the footer, which is kept until the end of the file.
 _FOOTER_BYTES = 900
-# Raw bytes of items that are Python objects at once: ten times as much memory.
+# Raw bytes of items that are Python objects at once, ten times as much memory; and their cells.
 _SLICE = 128 * 1024
 _MAX_COLUMNS, _MAX_DEPTH = 2000, 16
 _DATES = ("create_date", "update_date", "last_scraped_date")
@@ -44,14 +44,14 @@ async def rows(pages: AsyncIterator[Page], fields: tuple[str, ...], deletions: b
         if not file.has_columns:
             await off_loop(sum(page.size for page in found), partial(file.see, found))
         while found:
-            size += found[0].size
-            await off_loop(found[0].size, partial(file.add, found.pop(0)))
-        # As large as the footer so far: of both, memory then grows with the square root of the file.
-        if size >= max(_ROW_GROUP, file.footer_size):
-            yield await off_loop(size, file.row_group)
-            size = 0
-        else:
-            yield b""
+            for page in file.pieces(found.pop(0)):
+                size += file.size(page)
+                await off_loop(file.size(page), partial(file.add, page))
+                # As large as the footer so far: of both, memory then grows with the square root of the file.
+                if size >= max(_ROW_GROUP, file.footer_size):
+                    yield await off_loop(size, file.row_group)
+                    size = 0
+        yield b""
     yield await off_loop(size, file.end)
 
 
@@ -108,8 +108,11 @@ class Shape:
         if self.kind == "struct" and self.members and isinstance(value, dict):
             for name in value.keys() - self.members.keys():
                 _keep(other, f"{path}.{name}", value[name])
+            # Without the members that it does not have, which Arrow takes for null: there may be 2000.
             return {
-                name: member.split(value.get(name), f"{path}.{name}", other) for name, member in self.members.items()
+                name: self.members[name].split(member, f"{path}.{name}", other)
+                for name, member in value.items()
+                if name in self.members
             }
         try:
             return self.fit(value)
@@ -129,7 +132,7 @@ class Shape:
         if self.kind == "struct":
             if value.keys() - self.members.keys():
                 raise Misfit
-            return {name: member.fit(value.get(name)) for name, member in self.members.items()}
+            return {name: self.members[name].fit(member) for name, member in value.items()}
         if self.kind == "list":
             assert self.element is not None
             return [self.element.fit(element) for element in value]
@@ -182,10 +185,25 @@ class _File:
         return self._writer is not None
 
     @property
+    def columns(self) -> int:
+        """The number of columns, nested ones included."""
+        return len(self._names) + _MAX_COLUMNS - self._room[0]
+
+    @property
     def footer_size(self) -> int:
         """About the memory of the footer of the row groups so far."""
-        columns = len(self._names) + _MAX_COLUMNS - self._room[0]
-        return self._row_groups * columns * _FOOTER_BYTES
+        return self._row_groups * self.columns * _FOOTER_BYTES
+
+    def size(self, page: Page) -> int:
+        """Return the bytes of a page's items, or those of all its cells: empty ones take time and memory too."""
+        return max(page.size, len(page.documents) * self.columns * CELL_BYTES)
+
+    def pieces(self, page: Page) -> Iterator[Page]:
+        """Yield the items of a page in pages with no more cells than a row group."""
+        count = max(1, _ROW_GROUP // CELL_BYTES // self.columns)
+        for start in range(0, len(page.documents), count):
+            some = page.documents[start : start + count]
+            yield page._replace(documents=some, size=page.size * len(some) // len(page.documents))
 
     def see(self, pages: list[Page]) -> None:
         """Learn the columns from the first pages."""
@@ -199,7 +217,7 @@ class _File:
 
         self._begin()
         items = page.each()
-        count = max(1, _SLICE * len(page.documents) // max(page.size, 1))
+        count = max(1, min(_SLICE * len(page.documents) // max(page.size, 1), _SLICE // self.columns))
         while part := [self._row(item) for item in islice(items, count)]:
             self._batches.append(pyarrow.RecordBatch.from_pylist(part, schema=self._schema))
 
