@@ -7,6 +7,7 @@ JSON by its path: nothing is left out. A field whose values have several types i
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from datetime import UTC
 from functools import partial
@@ -59,6 +60,21 @@ class Misfit(Exception):
     """A value that is not of the type of its column."""
 
 
+class Other(dict[str, Any]):
+    """What does not fit, by its path."""
+
+    def __init__(self) -> None:
+        self._repeated: Counter[str] = Counter()
+
+    def keep(self, path: str, value: Any) -> None:
+        """Add a value; a key with a dot may have the path of another value: it gets a number."""
+        name = path
+        while name in self:
+            self._repeated[path] += 1
+            name = f"{path}\\{self._repeated[path]}"
+        self[name] = value
+
+
 class Shape:
     """The type of the values in one place: none seen yet, one of JSON's, or text where they differ."""
 
@@ -103,11 +119,11 @@ class Shape:
         types = {"bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
         return types.get(self.kind, pyarrow.string())
 
-    def split(self, value: Any, path: str, other: dict[str, Any]) -> Any:
+    def split(self, value: Any, path: str, other: Other) -> Any:
         """Return the part of a value that fits; put the rest into `other`, by its path."""
         if self.kind == "struct" and self.members and isinstance(value, dict):
             for name in value.keys() - self.members.keys():
-                _keep(other, f"{path}.{name}", value[name])
+                other.keep(f"{path}.{name}", value[name])
             # Without the members that it does not have, which Arrow takes for null: there may be 2000.
             return {
                 name: self.members[name].split(member, f"{path}.{name}", other)
@@ -117,7 +133,7 @@ class Shape:
         try:
             return self.fit(value)
         except Misfit:
-            _keep(other, path, value)
+            other.keep(path, value)
             return None
 
     def fit(self, value: Any) -> Any:
@@ -141,13 +157,6 @@ class Shape:
         if float(value) != value:  # an integer of more than 53 bits
             raise Misfit
         return float(value)
-
-
-def _keep(other: dict[str, Any], path: str, value: Any) -> None:
-    """Add what does not fit; a key with a dot may have the path of another value."""
-    while path in other:
-        path += "\\"
-    other[path] = value
 
 
 def _kind(value: Any) -> str:
@@ -268,7 +277,7 @@ class _File:
 
     def _row(self, item: dict[str, Any]) -> dict[str, Any]:
         row: dict[str, Any] = dict.fromkeys(self._names)
-        other: dict[str, Any] = {}
+        other = Other()
         for name, value in item.items():
             if name in self._shapes:
                 row[name] = self._shapes[name].split(value, name, other) if value else None
