@@ -50,13 +50,13 @@ class GroupWithSettings(Group):
     rules = fields.List(fields.Nested(Rule), required=True)
 
 
-_MAX_RULES_LENGTH = 16 * 1024
+_MAX_RULES_BYTES = 16 * 1024
 
 
 def _check_length(rules: list[dict[str, Any]]) -> None:
     """Refuse rules whose paths are long together: broken rules are stored with each job."""
-    if sum(len(rule.get("path", "")) for rule in rules) > _MAX_RULES_LENGTH:
-        raise ValidationError([problem("too_large", f"The paths may have {_MAX_RULES_LENGTH} characters together")])
+    if sum(len(rule.get("path", "").encode()) for rule in rules) > _MAX_RULES_BYTES:
+        raise ValidationError([problem("too_large", f"The paths may have {_MAX_RULES_BYTES} bytes together")])
 
 
 class GroupSettings(Base):
@@ -87,7 +87,7 @@ class GroupSettings(Base):
         max_length=100,
         validate=_check_length,
         metadata={
-            "description": f"What a finished job is judged by; paths of {_MAX_RULES_LENGTH} characters together at most"
+            "description": f"What a finished job is judged by; paths of {_MAX_RULES_BYTES} bytes together at most"
         },
     )
 

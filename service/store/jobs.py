@@ -23,8 +23,8 @@ from service.store.indexes import Indexes
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
 # Items that a job sent unchanged, but with an older date than they have: they stay with their job.
 ELSEWHERE = "elsewhere"
-# Jobs in memory at once.
-_AT_ONCE = 50
+# Jobs in memory at once, of up to 50 KB each: as documents and as text they fit into the memory of a stream.
+_AT_ONCE = 25
 # Matches jobs that exist; what is kept of those of a deleted group has no `first_move`.
 EXISTS = {"first_move": {"$exists": True}}
 # The fields that are kept of a job when its group is deleted, so that a late move is refused.

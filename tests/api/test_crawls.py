@@ -84,6 +84,7 @@ WRONG_SETTINGS: list[tuple[dict[str, Any], list[str]]] = [
     ({"rules": [{"min_items": 1}] * 101}, ["rules"]),
     ({"rules": {}}, ["rules"]),
     ({"rules": [{"path": "x" * 1000, "min_fill": 1}] * 17}, ["rules"]),
+    ({"rules": [{"path": "\U0001f600" * 157, "min_fill": 1}] * 27}, ["rules"]),  # 16,956 bytes
     ({"rules": [{"min_items": 1}, {"unknown": 1}]}, ["rules", "1", "unknown"]),
     ({"rules": [{"path": "a", "min_fill": 2}]}, ["rules", "0", "min_fill"]),
     ({"rules": [{"path": "a"}]}, ["rules", "0"]),
