@@ -185,7 +185,7 @@ async def _wait(request: web.Request, group: Group, query: Query, page: Page, he
     gate, deadline = TailGate(request.app[LIMITS], group.organization_id), time.monotonic() + seconds
     unknown = page if page.checkpoint < query.cursor else None  # the group never had an id as high as this cursor
     query = query._replace(cursor=max(query.cursor, page.checkpoint))
-    admission.stay()
+    admission.stay(request)
     end_with_client(request)
     with outputs.tail(group, query, _ITEMS, gate) as reader:
         while True:

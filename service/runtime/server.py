@@ -27,7 +27,7 @@ from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error, unavailable
 from service.http.keys import EXPECTS, STAYING
-from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
+from service.http.middleware.limits import HEADS, LIMITS, SMALL_HEAD, Limits, Pool, head_bytes
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
 from service.runtime.sockets import BACKLOG
@@ -435,7 +435,7 @@ class Runner(web.AppRunner):
             known = request if expect is None else _without_expect(request)
             connection.begin(known)
             try:
-                if _head_bytes(request) > MAX_HEAD:
+                if head_bytes(request) > MAX_HEAD:
                     response = _bare_error(http_error(431))
                 elif request.rel_url.raw_path.count("/") > _MAX_SLASHES:
                     response = _bare_error(http_error(404))
@@ -447,6 +447,8 @@ class Runner(web.AppRunner):
                         # The application adds its headers only for the request that it was given.
                         with contextlib.suppress(ConnectionError):
                             await response.prepare(known)
+                if head_bytes(request) > SMALL_HEAD:
+                    response.force_close()  # an idle connection keeps its last head
                 if connection.has_unread_body:
                     await connection.close_after(known, response)
                 return response
@@ -459,11 +461,6 @@ class Runner(web.AppRunner):
             max_connections=self._max_connections,
             options=self._options,
         )
-
-
-def _head_bytes(request: web.BaseRequest) -> int:
-    """Return the size of a head; the parser limits its lines, not their sum."""
-    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:

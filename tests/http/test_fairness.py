@@ -27,7 +27,7 @@ from service.store import Group, Page, Query, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.raw import Connection, connect
-from tests.support.tails import waiting_readers
+from tests.support.tails import until_waiting, waiting_readers
 
 HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
 MEGABYTE = 2**20
@@ -300,6 +300,21 @@ class TestBytes:
                     assert await other.ok("/v1/cookies") == []
                     await asyncio.sleep(0.01)
             assert len((await other.ok("/v1/outputs/g"))["items"]) == 0
+        async with asyncio.timeout(60):
+            while ledger.used:
+                await asyncio.sleep(0.01)
+
+    @pytest.mark.parametrize("query", ["export?format=sse", "?wait=60"])
+    async def test_the_large_head_of_a_reader_that_waits_counts_until_it_leaves(
+        self, api: Api, store: Store, query: str
+    ) -> None:
+        """1,000 followers with heads of 64 KB, an emoji in each header, took 331 MB."""
+        ledger, path = api.client.app[LIMITS].bytes, f"/v1/outputs/g{query if query[0] == '?' else '/' + query}"
+        async with connect(api) as connection:
+            head = f"GET {path} HTTP/1.1\r\n{HEAD}X-Large: {'x' * 15_000}\r\n\r\n".replace("{token}", api.token)
+            await connection.send(head.encode())
+            await until_waiting(store)
+            assert 70_000 < ledger.used < 100_000
         async with asyncio.timeout(60):
             while ledger.used:
                 await asyncio.sleep(0.01)

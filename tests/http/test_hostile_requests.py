@@ -58,6 +58,13 @@ async def test_slashes_in_a_query_are_no_part_of_the_path(api: Api) -> None:
     assert page["items"] == []
 
 
+@pytest.mark.parametrize(("count", "connection"), [(0, None), (1, "close")])
+async def test_an_idle_connection_keeps_no_large_head(api: Api, count: int, connection: str | None) -> None:
+    """aiohttp keeps the last request of a connection until the next one: 520 of 64 KB were 170 MB."""
+    response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers(count) + b"\r\n")
+    assert response.headers.get("connection") == connection
+
+
 async def test_heads_that_never_end_are_counted_and_leave_room_for_others(api: Api) -> None:
     ledger = api.client.app[LIMITS].bytes
     async with AsyncExitStack() as stack:

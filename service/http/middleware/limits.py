@@ -23,8 +23,16 @@ from service.store import in_time, time_budget
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
 _MAX_BEGINNING = 5
+# Larger heads count while their requests wait or follow, and their connections end with the response. A head is kept as
+# bytes and as text: one emoji makes four bytes of each character of a header.
+SMALL_HEAD, _HEAD_COPIES = 8 * 1024, 5
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
+
+
+def head_bytes(request: web.BaseRequest) -> int:
+    """Return the size of a head; the parser limits its lines, not their sum."""
+    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
 
 
 class Holder(NamedTuple):
@@ -145,7 +153,7 @@ class Admission:
         self._limits, self._holder = limits, holder
         self._held: list[Pool] = []  # one place in each
         self._place: Pool | None = None
-        self._bytes = 0
+        self._bytes = self._head = 0
         self._enter(limits.requests)
 
     def receive(self) -> None:
@@ -156,10 +164,15 @@ class Admission:
         """Begin to work: the body is complete, or there is none."""
         self._move_to(self._limits.working)
 
-    def stay(self) -> None:
-        """Take a place among the readers that wait or follow, until the end of the request."""
-        if self._limits.waiting not in self._held:
-            self._enter(self._limits.waiting)
+    def stay(self, request: web.BaseRequest) -> None:
+        """Take a place among the readers that wait or follow, until the end of the request; count a large head."""
+        if self._limits.waiting in self._held:
+            return
+        self._enter(self._limits.waiting)
+        if (size := head_bytes(request)) > SMALL_HEAD:
+            self.hold(_HEAD_COPIES * size)
+            self._bytes -= _HEAD_COPIES * size  # `pause` does not release it
+            self._head = _HEAD_COPIES * size
 
     def hold(self, size: int) -> None:
         """Count bytes that the request keeps in memory, until `release` or its end."""
@@ -201,9 +214,9 @@ class Admission:
         await self._limits.working.take_in_turn(self._holder)
         self._place = self._limits.working
 
-    async def follow(self, size: int) -> None:
+    async def follow(self, request: web.BaseRequest, size: int) -> None:
         """Begin a response that stays open: take a place among such responses, then wait for its turn."""
-        self.stay()
+        self.stay(request)
         self.pause()
         await self.resume(size)
 
@@ -223,6 +236,8 @@ class Admission:
     def close(self) -> None:
         """Return everything."""
         self.pause()
+        self._limits.bytes.put_back(self._holder, self._head)
+        self._head = 0
         for pool in self._held:
             pool.put_back(self._holder)
         self._held.clear()
@@ -281,7 +296,7 @@ def end_with_client(request: web.Request) -> None:
 async def idle(request: web.Request) -> AsyncIterator[None]:
     """Release the place and the bytes while the request waits; take both again afterwards."""
     admission = request[ADMISSION]
-    admission.stay()
+    admission.stay(request)
     held = admission.pause()
     yield
     await admission.resume(held)

@@ -120,7 +120,7 @@ async def stream_response(
     async with aclosing(pieces), while_valid(request):
         if at_once:
             end_with_client(request)
-            await request[ADMISSION].follow(STREAM_BYTES)
+            await request[ADMISSION].follow(request, STREAM_BYTES)
         whole = False
         async with request[ADMISSION].beginning():
             if at_once:
