@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import tracemalloc
 import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -163,14 +164,14 @@ async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
     """The tags that they are merged with may be a megabyte each."""
     items = await group.write(store, *(make_output(n) for n in range(1, 121)))
     sizes: list[int] = []
-    find = Rounds._find
+    look_up = Rounds.look_up
 
-    async def counted(self: Rounds, keys: list[str], fields: dict[str, Any], **options: Any) -> Any:
-        sizes.append(len(keys))
-        return await find(self, keys, fields, **options)
+    async def counted(self: Rounds, changes: dict[str, Any]) -> Any:
+        sizes.append(len(changes))
+        return await look_up(self, changes)
 
     async with stopped_at(store, "before write", group.write(store, make_output(0))):
-        monkeypatch.setattr(Rounds, "_find", counted)
+        monkeypatch.setattr(Rounds, "look_up", counted)
         patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
         clients = [
             asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)
@@ -179,6 +180,41 @@ async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
     results = await asyncio.gather(*clients)
     assert {r["result"] for done in results for r in done} == {"updated"}
     assert sum(sizes) == 120 and max(sizes) <= 50
+
+
+async def test_large_tags_are_patched_in_rounds_of_few_bytes(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[int] = []
+    look_up = Rounds.look_up
+
+    async def weighed(self: Rounds, changes: dict[str, Any]) -> Any:
+        known = await look_up(self, changes)
+        held.append(sum(len(found["tags"]) for found in known.values()))
+        return known
+
+    tags: dict[str, Any] = {"many": [[]] * 300_000}  # 4 MB of BSON, and 20 MB of Python objects
+    for n in range(12):
+        await group.write(store, make_output(n, tags=tags))
+    monkeypatch.setattr(Rounds, "look_up", weighed)
+    done = await group.patch(store, *(Patch("key_hash", f"key-{n}", tags={"checked": True}) for n in range(12)))
+    assert [each["result"] for each in done] == ["updated"] * 12
+    assert max(held) <= 16 * 2**20 < sum(held)
+    (item,) = await group.read(store, limit=1)
+    assert item["tags"] == {**tags, "checked": True}
+
+
+async def test_the_data_of_patched_items_are_not_held_together(store: Store, group: Group) -> None:
+    for n in range(16):
+        await group.write(store, make_output(n, data={"a": [0] * 500_000}))  # 6 MB of BSON
+    tracemalloc.start()
+    try:
+        done = await group.patch(store, *(Patch("key_hash", f"key-{n}", tags={"checked": True}) for n in range(16)))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [each["result"] for each in done] == ["updated"] * 16
+    assert peak < 220 * 2**20  # 320 MB if all are read before the first is measured
 
 
 # -- callers that go, lanes that end --------------------------------------------------------------

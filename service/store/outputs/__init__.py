@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,13 +26,12 @@ from service.store.outputs.lane import Lanes
 from service.store.outputs.query import Query
 from service.store.outputs.reading import Reading
 from service.store.outputs.recovery import Recovery
+from service.store.outputs.rounds import MAX_BYTES
 from service.store.outputs.tail import Form, Gate, Reader, Tails
 from service.store.watch import Watch
 
 __all__ = ["Outputs", "Page", "Patch", "Query"]
 
-# Patches of tags that are looked up at once: tags may be 1 MiB each.
-_TAGS_AT_ONCE = 50
 _DELETED_AT_ONCE = 500
 # While others write, a deletion makes small rounds and pauses this many times as long as the last one took.
 _DELETED_BESIDE_OTHERS = 100
@@ -98,10 +98,22 @@ class Outputs(Reading):
         `too_large`. The last of several patches of one item wins.
         """
         results: dict[tuple[str, str], Result] = {}
-        for part in _parts(group, {(patch.by, patch.value): patch for patch in patches}.values()):
+        last = {(patch.by, patch.value): patch for patch in patches}
+        for part in _parts(group, await self._measured(group, list(last.values()))):
             done = await self._apply(group, list(part.items()))
             results |= {(patch.by, patch.value): result for patch, result in zip(part.values(), done, strict=True)}
         return [results[patch.by, patch.value] for patch in patches]
+
+    @stored
+    async def _measured(self, group: Group, patches: list[Patch]) -> list[Patch]:
+        """Return the patches with the bytes of the tags that they change: a round takes as many as it has room for."""
+        sizes = dict.fromkeys((_output_id(group, patch) for patch in patches if patch.tags is not None), 0)
+        if not sizes:
+            return patches
+        where, fields = {**group.owner, "_id": {"$in": list(sizes)}}, {"size": {"$bsonSize": "$tags"}}
+        async for found in self._outputs.find(where, fields, hint="_id_"):
+            sizes[found["_id"]] = found["size"] or 0
+        return [replace(patch, stored_bytes=sizes.get(_output_id(group, patch), 0)) for patch in patches]
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""
@@ -200,14 +212,17 @@ def _parts(group: Group, patches: Iterable[Patch]) -> Iterator[dict[str, Patch]]
     An item that is named in both ways gets both patches, one after the other.
     """
     part: dict[str, Patch] = {}
-    tagged = 0
+    size = 0
     for patch in sorted(patches, key=lambda patch: patch.by, reverse=True):
-        output_id = patch.value if patch.by == "output_id" else group.output_id(patch.value)
-        has_tags = patch.tags is not None
-        if output_id in part or (has_tags and tagged == _TAGS_AT_ONCE):
+        output_id = _output_id(group, patch)
+        if output_id in part or (part and size + patch.size > MAX_BYTES):
             yield part
-            part, tagged = {}, 0
+            part, size = {}, 0
         part[output_id] = patch
-        tagged += has_tags
+        size += patch.size
     if part:
         yield part
+
+
+def _output_id(group: Group, patch: Patch) -> str:
+    return patch.value if patch.by == "output_id" else group.output_id(patch.value)

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
+import bson
 from bson.raw_bson import RawBSONDocument
 
+from service.store.decoding import RAW, decode, encoded
 from service.store.outputs import documents
 from service.store.outputs.counts import CREATED, Change, change_of, counted
 from service.store.outputs.door import (
@@ -37,7 +39,7 @@ KNOWN_FIELDS = dict.fromkeys(
 CONTENT = ("source_url", "data", "tags", "files")
 # The empty values of a deletion record, which has the shape of an item. Identity and filter fields stay.
 _EMPTIED: dict[str, Any] = {"data": {}, "files": [], "value_hash": "", "is_approved": False, "content_hash": ""}
-# The bytes that a patch of tags counts for: the stored tags may be 1 MiB, and 50 are looked up at once.
+# The bytes that a patch of small tags counts for: a round takes 50 of them.
 _TAGS_BYTES = 16 * 1024 * 1024 // 50
 
 _ANY = Query()
@@ -57,10 +59,11 @@ class Patch:
     is_approved: bool | None = None
     tags: dict[str, Any] | None = None
     if_ids: frozenset[int] | None = None
+    stored_bytes: int = 0  # of the tags that are merged with these
 
     @property
     def size(self) -> int:
-        return 0 if self.tags is None else _TAGS_BYTES
+        return 0 if self.tags is None else max(_TAGS_BYTES, self.stored_bytes)
 
 
 @dataclass(frozen=True)
@@ -193,15 +196,17 @@ class Plan:
         unset: dict[str, Any] = {}
         size = 0
         if patch.tags is not None:
-            tags = _merge_patch(known.get("tags", {}), patch.tags)
-            text, before = documents.canonical(tags), documents.canonical(known.get("tags", {}))
-            size = len(text)
-            if size > len(before) and size + known["rest"] > self.max_item_bytes:
+            stored = decode(known.pop("tags", {}))
+            tags = _merge_patch(stored, patch.tags)
+            text, before = documents.canonical(tags), documents.canonical(stored)
+            if len(text) > len(before) and len(text) + known["rest"] > self.max_item_bytes:
                 self.leave(known, "too_large")
                 return
             if text != before:
                 copies = filter_tags(tags)
-                changes |= {"tags": tags, "content_hash": with_tags(known["content_hash"], tags), **copies}
+                raw = RawBSONDocument(bson.encode(tags), RAW)  # a fifth of the memory of many small objects
+                size = len(raw.raw)
+                changes |= {"tags": raw, "content_hash": with_tags(known["content_hash"], tags), **copies}
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
         if approved == known["is_approved"] and "tags" not in changes:
             self.leave(known, "unchanged")
@@ -296,9 +301,13 @@ class Plan:
         return change
 
 
-def measure(known: Known) -> Known:
-    """Replace the content of a stored item, in place, by the size of what a patch of its tags leaves as it is."""
-    url, data, files = known.pop("source_url"), known.pop("data"), known.pop("files")
+def measure(document: RawBSONDocument) -> Known:
+    """Return a stored item with the size of what a patch of its tags leaves as it is; its tags stay encoded."""
+    known = dict(document)
+    if "tags" in known:
+        known["tags"] = encoded(known["tags"])
+    url, data = known.pop("source_url"), decode(encoded(known.pop("data")))
+    files = [decode(encoded(file)) for file in known.pop("files")]
     # Without what the service may have added.
     sent = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]
     known["rest"] = len(url.encode()) + len(documents.canonical(data)) + len(documents.canonical(sent))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from service.store.connection import Database, durably, kill_cursor
@@ -93,9 +93,9 @@ class Rounds:
         known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
         if tagged:
             fields = {name: 1 for name in KNOWN_FIELDS if name != f"tags.{REJECTED}"} | dict.fromkeys(CONTENT, 1)
-            raw = await self._find(list(tagged), fields, codec_options=RAW)
-            measured = await asyncio.to_thread(lambda: [measure(decode(encoded(document))) for document in raw])
-            known |= {found["_id"]: found for found in measured}
+            async for reply in self._replies(list(tagged), fields, codec_options=RAW):
+                for found in await asyncio.to_thread(lambda raw: list(map(measure, _emptied(raw))), reply):
+                    known[found["_id"]] = found
         undated = [
             key
             for key, change in changes.items()
@@ -108,15 +108,25 @@ class Rounds:
         return known
 
     async def _find(self, keys: list[str], fields: dict[str, Any], **options: Any) -> list[Any]:
-        where = {**self.group.owner, "_id": {"$in": keys}}
-        command = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_", "batchSize": len(keys) + 1}
-        reply = await self._database.command(command, **{"codec_options": NAIVE, **options})
-        found: list[Any] = list(reply["cursor"]["firstBatch"])
-        if cursor := reply["cursor"]["id"]:  # one message of 16 MB holds no more
-            await kill_cursor(self._database, "outputs", cursor)
-            there = {document["_id"] for document in found}
-            found += await self._find([key for key in keys if key not in there], fields, **options)
-        return found
+        return [document async for reply in self._replies(keys, fields, **options) for document in reply]
+
+    async def _replies(self, keys: list[str], fields: dict[str, Any], **options: Any) -> AsyncIterator[list[Any]]:
+        """Yield stored items in replies of at most 16 MB, none of which is kept."""
+        while keys:
+            where = {**self.group.owner, "_id": {"$in": keys}}
+            command: dict[str, Any] = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_"}
+            command["batchSize"] = len(keys) + 1
+            reply = (await self._database.command(command, **{"codec_options": NAIVE, **options}))["cursor"]
+            found, cursor = list(reply["firstBatch"]), reply["id"]
+            del reply
+            if cursor:  # one message of 16 MB holds no more
+                await kill_cursor(self._database, "outputs", cursor)
+                there = {document["_id"] for document in found}
+                keys = [key for key in keys if key not in there]
+            else:
+                keys = []
+            yield found
+            del found
 
     @stored
     async def write(
@@ -254,6 +264,12 @@ async def _pause(began: float) -> float:
         await asyncio.sleep(0)
         return time.perf_counter()
     return began
+
+
+def _emptied(reply: list[T]) -> Iterator[T]:
+    """Yield the documents of a reply, each forgotten before the next: they may be 16 MB, and larger decoded."""
+    while reply:
+        yield reply.pop()
 
 
 def _commands(rows: list[Row]) -> Iterator[list[Row]]:
