@@ -532,6 +532,15 @@ async def test_hashing_many_items_again_lets_others_run(store: Store, other: Sto
     await without_stall(write)
 
 
+async def test_many_files_of_one_id_let_others_run(store: Store, group: Group) -> None:
+    files = [{"id": "picture"} for _ in range(1000)]
+    versions = iter([await group.encoded(store, make_output(1, data={"n": n}, files=files)) for n in range(4)])
+    await store.outputs.write(group.key, next(versions))
+    await without_stall(lambda: store.outputs.write(group.key, next(versions)))
+    (item,) = await group.read(store)
+    assert item["data"] != {"n": 0} and [file["id"] for file in item["files"]] == ["picture"] * 1000
+
+
 async def test_versions_that_a_failover_may_take_back_are_copied_again(store: Store, group: Group) -> None:
     """A primary that steps down replies `ok` to the copy, with an error beside it that the driver ignores."""
     await group.write(store, make_output(1))

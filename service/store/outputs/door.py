@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import struct
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -182,20 +183,20 @@ def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
 def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:
     """Return the date of each file by its id, and by how many files before it have the same id."""
     dates: dict[tuple[str, int], datetime] = {}
+    seen: Counter[str] = Counter()
     for file in files:
-        earlier = 0
-        while (file["id"], earlier) in dates:
-            earlier += 1
-        dates[file["id"], earlier] = file["create_date"]
+        id = file["id"]
+        dates[id, seen[id]] = file["create_date"]
+        seen[id] += 1
     return dates
 
 
 def keep_file_dates(put: Put, dates: dict[tuple[str, int], datetime]) -> bytes:
     """Return an item's content in which files that were sent without a date have the stored date."""
     content = dict(RawBSONDocument(_document(put.content), RAW))
-    names = list(file_dates(content["files"]))
+    names, undated = list(file_dates(content["files"])), set(put.undated)
     content["files"] = [
-        {**file, "create_date": dates.get(names[place], file["create_date"])} if place in put.undated else file
+        {**file, "create_date": dates.get(names[place], file["create_date"])} if place in undated else file
         for place, file in enumerate(content["files"])
     ]
     return _elements(content)
