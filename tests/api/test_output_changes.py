@@ -266,6 +266,18 @@ async def test_a_rejection_goes_when_the_data_changes(admin: Api) -> None:
     assert (result, found["tags"]) == ("updated", {"country": "Germany"})
 
 
+@pytest.mark.parametrize(("characters", "kept"), [(8000, True), (8200, False)])
+async def test_a_reason_of_more_than_8_kb_is_stored_but_not_kept(admin: Api, characters: int, kept: bool) -> None:
+    """Each write would read it for all its items."""
+    item = make_output(1, tags={"rejected": "x" * characters})
+    await admin.ok("/v1/outputs/shop", [item])
+    (found,) = (await admin.ok("/v1/outputs/shop?rejected=true"))["items"]
+    assert found["tags"] == item["tags"]
+    await admin.ok("/v1/outputs/shop", [item | {"tags": {"country": "France"}}])
+    (found,) = (await admin.ok("/v1/outputs/shop"))["items"]
+    assert found["tags"] == {"country": "France"} | (item["tags"] if kept else {})
+
+
 async def test_a_rejection_that_is_sent_counts(admin: Api) -> None:
     result, found = await rejected_again(admin, tags={"rejected": "wrong price"})
     assert (result, found["tags"]) == ("updated", {"rejected": "wrong price"})

@@ -499,6 +499,27 @@ async def test_a_file_keeps_its_date_although_the_settings_of_its_group_change_b
     assert after["files"] == before["files"]
 
 
+async def test_a_rejection_survives_a_write_that_was_encoded_with_other_settings(
+    store: Store, other: Store, group: Group
+) -> None:
+    data = {"title": "Lamp", "scraped_at": 1}
+    await group.write(store, make_output(1, data=data))
+    items = await group.encoded(store, make_output(1, data=data, tags={"country": "France"}))
+    await other.groups.set(group.key, {"ignore": ["scraped_at"]})
+    await group.write(other, make_output(1, data=data, tags={"rejected": "blurred"}))
+    (done,) = await store.outputs.write(group.key, items)
+    (after,) = await group.read(store)
+    assert (done["result"], after["tags"]) == ("updated", {"country": "France", "rejected": "blurred"})
+
+
+async def test_a_tag_that_is_too_long_to_filter_by_is_not_copied(store: Store, group: Group) -> None:
+    """A round looks up the copies of 1000 items."""
+    tags = {"country": "x" * 1024, "region": "x" * 1025}
+    await group.write(store, make_output(1, tags=tags))
+    (stored,) = await group.stored(store)
+    assert (stored["tags"], stored["country"], "region" in stored) == (tags, tags["country"], False)
+
+
 @pytest.mark.parametrize(("before", "after"), [(1, True), (True, 1), (0, False), (1.0, 1)])
 async def test_a_patch_of_tags_tells_numbers_and_truth_values_apart(
     store: Store, group: Group, before: Any, after: Any

@@ -15,6 +15,7 @@ from service.store.outputs import documents
 from service.store.outputs.counts import CREATED, Change, change_of, counted
 from service.store.outputs.door import (
     FILTER_TAGS,
+    MAX_REASON_BYTES,
     REJECTED,
     Heads,
     Put,
@@ -22,6 +23,7 @@ from service.store.outputs.door import (
     filter_tags,
     keep_file_dates,
     keep_rejection,
+    mark_of,
     same_data,
     with_tags,
 )
@@ -31,10 +33,15 @@ from service.store.outputs.query import Query, still_matches
 KNOWN_FIELDS = dict.fromkeys(
     (
         *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted", "change"),
-        *("create_date", "last_scraped_date", *FILTER_TAGS, f"tags.{REJECTED}"),
+        *("create_date", "last_scraped_date", *FILTER_TAGS),
     ),
     1,
 )
+# What a write keeps of the item that it replaces. In the look-up of every item, the condition would cost the database
+# half as much again.
+_REASON = f"$tags.{REJECTED}"
+_IS_SHORT = {"$lte": [{"$bsonSize": {"reason": _REASON}}, MAX_REASON_BYTES]}
+KEPT_FIELDS = {"files.id": 1, "files.create_date": 1, f"tags.{REJECTED}": {"$cond": [_IS_SHORT, _REASON, "$$REMOVE"]}}
 # What the size of an item is made of.
 CONTENT = ("source_url", "data", "tags", "files")
 # The empty values of a deletion record, which has the shape of an item. Identity and filter fields stay.
@@ -321,6 +328,13 @@ def is_changed(put: Put, known: Known) -> bool:
         or known["content_hash"] != put.content_hash
         or (put.is_approved is not None and put.is_approved != known["is_approved"])
     )
+
+
+def keeps(put: Put, known: Known) -> bool:
+    """Return whether an item that replaces another one may keep file dates or the reason for a rejection."""
+    there, sent = known["content_hash"], put.content_hash
+    same = same_data(there, sent) or mark_of(there) != mark_of(sent)
+    return is_changed(put, known) and bool(put.undated or same)
 
 
 def _approval(put: Put, known: Known) -> bool:

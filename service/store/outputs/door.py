@@ -25,6 +25,10 @@ from service.store.outputs.comparing import PLAIN, Comparing
 FILTER_TAGS = ("country", "region")
 # The tag with the reason for a rejection: kept, like an approval, while the data stay the same.
 REJECTED = "rejected"
+# Bytes of such a reason in BSON: a round of 1000 items holds the reasons of all of them.
+MAX_REASON_BYTES = 8 * 1024
+# Characters of a tag that is a filter, in which no more can be asked for.
+_MAX_FILTER = 1024
 # Of the content of an item; a document may have 16 MiB, and an update of more than 14 MB may not fit the cache.
 _MAX_BSON_BYTES = 14_000_000
 _SHORT = 1024
@@ -177,7 +181,7 @@ def with_tags(hashed: str, tags: dict[str, Any]) -> str:
 
 def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
     """Return the copies of the tags that can be filtered by."""
-    return {name: tags[name] for name in FILTER_TAGS if type(tags.get(name)) is str}
+    return {name: value for name in FILTER_TAGS if type(value := tags.get(name)) is str and len(value) <= _MAX_FILTER}
 
 
 def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:

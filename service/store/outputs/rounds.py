@@ -18,6 +18,7 @@ from service.store.errors import StoreUnavailable, without_frames
 from service.store.group import Group
 from service.store.outputs.changes import (
     CONTENT,
+    KEPT_FIELDS,
     KNOWN_FIELDS,
     Known,
     Patch,
@@ -26,11 +27,12 @@ from service.store.outputs.changes import (
     Result,
     Row,
     is_changed,
+    keeps,
     measure,
 )
 from service.store.outputs.comparing import Comparing
 from service.store.outputs.counts import Change
-from service.store.outputs.door import REJECTED, Put, mark_of, rehash, rehashed
+from service.store.outputs.door import Put, mark_of, rehash, rehashed
 from service.store.outputs.ids import Batch, Ids
 
 T = TypeVar("T")
@@ -45,7 +47,6 @@ _FEW_UPDATES = 50
 _HASHED_AT_ONCE = 10
 # Items whose files are looked up at once: each may have 1000.
 _FILES_AT_ONCE = 50
-_FILE_DATES = {"files.id": 1, "files.create_date": 1}
 
 
 class Write:
@@ -92,19 +93,18 @@ class Rounds:
         others = [key for key in changes if key not in tagged]
         known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
         if tagged:
-            fields = {name: 1 for name in KNOWN_FIELDS if name != f"tags.{REJECTED}"} | dict.fromkeys(CONTENT, 1)
+            fields = KNOWN_FIELDS | dict.fromkeys(CONTENT, 1)
             async for reply in self._replies(list(tagged), fields, codec_options=RAW):
                 for found in await asyncio.to_thread(lambda raw: list(map(measure, _emptied(raw))), reply):
                     known[found["_id"]] = found
-        undated = [
+        keeping = [
             key
             for key, change in changes.items()
-            if isinstance(change, Put) and change.undated and key in known and is_changed(change, known[key])
+            if isinstance(change, Put) and key in known and keeps(change, known[key])
         ]
-        for start in range(0, len(undated), _FILES_AT_ONCE):
-            some = undated[start : start + _FILES_AT_ONCE]
-            for document in await self._find(some, _FILE_DATES):
-                known[document["_id"]]["files"] = document.get("files", [])
+        for start in range(0, len(keeping), _FILES_AT_ONCE):
+            for document in await self._find(keeping[start : start + _FILES_AT_ONCE], KEPT_FIELDS):
+                known[document["_id"]] |= document
         return known
 
     async def _find(self, keys: list[str], fields: dict[str, Any], **options: Any) -> list[Any]:
@@ -166,13 +166,13 @@ class Rounds:
                     stale[key] = change
         for start in range(0, len(stale), _HASHED_AT_ONCE):
             some = list(stale)[start : start + _HASHED_AT_ONCE]
-            for raw in await self._find(some, {"data": 1, **_FILE_DATES}, codec_options=RAW):
+            for raw in await self._find(some, {"data": 1, **KEPT_FIELDS}, codec_options=RAW):
                 found = decode(encoded(raw))
                 there = known[found["_id"]]
                 there["content_hash"] = rehash(there["content_hash"], found["data"], comparing)
                 there["is_rehashed"] = True
                 if is_changed(stale[found["_id"]], there):  # perhaps only now
-                    there["files"] = found.get("files", [])
+                    there |= {name: found[name] for name in ("files", "tags") if name in found}
                 began = await _pause(began)
         return [write for write in writes if not write.done.done()]
 
