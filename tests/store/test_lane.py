@@ -16,6 +16,7 @@ import pytest
 from schemas.outputs import OutputInput
 from service.http.errors import place
 from service.settings import Settings
+from service.store import Group as StoredGroup
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
 from service.store.outputs import lane as lane_module
 from service.store.outputs.changes import Plan
@@ -503,10 +504,10 @@ async def test_a_rejection_survives_a_write_that_was_encoded_with_other_settings
     store: Store, other: Store, group: Group
 ) -> None:
     data = {"title": "Lamp", "scraped_at": 1}
-    await group.write(store, make_output(1, data=data))
-    items = await group.encoded(store, make_output(1, data=data, tags={"country": "France"}))
+    await group.write(store, make_output(1, data=data, files=[]))
+    items = await group.encoded(store, make_output(1, data=data, files=[], tags={"country": "France"}))
     await other.groups.set(group.key, {"ignore": ["scraped_at"]})
-    await group.write(other, make_output(1, data=data, tags={"rejected": "blurred"}))
+    await group.write(other, make_output(1, data=data, files=[], tags={"rejected": "blurred"}))
     (done,) = await store.outputs.write(group.key, items)
     (after,) = await group.read(store)
     assert (done["result"], after["tags"]) == ("updated", {"country": "France", "rejected": "blurred"})
@@ -537,6 +538,23 @@ def test_only_bytes_wait_for_the_database() -> None:
     held = {name: type(value) for name, value in msgspec.structs.asdict(put).items()}
     assert not set(held.values()) & {dict, list}
     assert not gc.is_tracked(put)
+
+
+@pytest.mark.parametrize(("paths", "names"), [(50, 65), (7, 65)])
+async def test_settings_of_many_groups_take_little_memory(store: Store, group: Group, paths: int, names: int) -> None:
+    """50 paths of 65 names are 7 KB of text, and 0.6 MB as a tree."""
+    ignore = [".".join([str(n), *["a"] * (names - 1)]) for n in range(paths)]
+    tracemalloc.start()
+    try:
+        for n in range(100):
+            store.outputs._comparing.refresh(StoredGroup(1, f"group-{n}"), {"ignore": list(ignore)})
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2**18
+    await store.groups.set(group.key, {"ignore": [*ignore, "scraped_at"]})
+    results = [await group.write(store, make_output(1, data={"scraped_at": n})) for n in range(3)]
+    assert [result["result"] for (result,) in results] == ["created", "unchanged", "unchanged"]
 
 
 async def test_hashing_many_items_again_lets_others_run(store: Store, other: Store, group: Group) -> None:

@@ -13,6 +13,8 @@ from service.store.outputs.fields import Ignored, ignored, without
 
 FIELDS = {"ignore": 1, "history_days": 1}
 _MAX_REMEMBERED = 10_000
+# Characters of ignored paths up to which settings are remembered: 10,000 groups with so many are at most 60 MB.
+_MAX_CHARACTERS = 1024
 
 
 class Comparing(NamedTuple):
@@ -38,25 +40,29 @@ PLAIN = Comparing()
 
 
 class ComparingCache:
-    """A cache of the settings of groups, which every turn refreshes."""
+    """A cache of the settings of groups, which every turn refreshes. It holds no trees: one may take 0.6 MB."""
 
     def __init__(self, database: Database) -> None:
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
-        self._known: Bounded[Group, Comparing] = Bounded(_MAX_REMEMBERED)
+        self._known: Bounded[Group, dict[str, Any]] = Bounded(_MAX_REMEMBERED)
 
     async def of(self, group: Group) -> Comparing:
         """Return the settings of a group."""
         known = self._known.get(group)
-        return known if known is not None else self.refresh(group, await self._read(group))
+        return Comparing.of(known) if known is not None else self.refresh(group, await self._read(group))
 
     @stored
     async def _read(self, group: Group) -> dict[str, Any]:
         return await self._groups.find_one(group.owner, FIELDS) or {}
 
     def refresh(self, group: Group, document: dict[str, Any]) -> Comparing:
-        """Remember the settings in a group's document."""
-        self._known[group] = comparing = Comparing.of(document)
-        return comparing
+        """Return the settings in a group's document, and remember them unless they are long."""
+        settings = {name: document[name] for name in FIELDS if document.get(name)}
+        if sum(map(len, settings.get("ignore", ()))) <= _MAX_CHARACTERS:
+            self._known[group] = settings
+        else:
+            self.forget(group)
+        return Comparing.of(settings)
 
     def forget(self, group: Group) -> None:
         """Read the settings of a group again when they are next needed."""
