@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tracemalloc
 
 import pytest
 
@@ -72,3 +73,19 @@ async def test_a_deletion_pauses_between_its_rounds_while_others_write(
     await asyncio.sleep(0.3)
     assert not deleting.done() and len(await group.read(store)) == 2
     deleting.cancel()
+
+
+async def test_unfinished_deletions_that_name_many_jobs_take_little_memory(
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.0)
+    tracemalloc.start()
+    try:
+        for n in range(20):
+            jobs = tuple(f"{job}-{n}" + "x" * 240 for job in range(1000))
+            assert await store.outputs.delete_matching(group.key, Query(of_jobs=jobs)) == (0, True)
+        del jobs
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2**20

@@ -17,6 +17,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
+from service.store.outputs import documents
 from service.store.outputs.changes import Delete, Patch, Result
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import Page
@@ -65,7 +66,8 @@ class Outputs(Reading):
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._max_item_bytes = settings.max_item_bytes
         # The progress of deletions by filter: the cursor, and whether the current pass has found an item.
-        self._deleting: Bounded[tuple[Group, Query, str], tuple[int, bool]] = Bounded(_MAX_DELETING)
+        # By a hash of group, query and caller: a query may name 1000 jobs, which is a megabyte.
+        self._deleting: Bounded[str, tuple[int, bool]] = Bounded(_MAX_DELETING)
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
@@ -131,7 +133,7 @@ class Outputs(Reading):
         It is complete when one pass over the whole group finds nothing: an item that a crawl sees again may begin to
         match behind the place that the pass has reached. The next call of the same caller continues at that place.
         """
-        place = (group, query, caller)
+        place = documents.sha256(repr((group, query, caller)).encode())
         cursor, found = self._deleting.get(place, (0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
