@@ -580,6 +580,19 @@ async def test_many_files_of_one_id_let_others_run(store: Store, group: Group) -
     assert item["data"] != {"n": 0} and [file["id"] for file in item["files"]] == ["picture"] * 1000
 
 
+async def test_hashing_a_large_item_again_lets_others_run(store: Store, other: Store, group: Group) -> None:
+    encoded = await group.encoded(store, make_output(1, data={"a": [0] * 520_000}))
+    await store.outputs.write(group.key, encoded)
+    settings = iter(range(9))
+
+    async def write() -> list[dict[str, Any]]:
+        await other.groups.set(group.key, {"ignore": ["a.b", f"c{next(settings)}"]})
+        return await store.outputs.write(group.key, encoded)
+
+    (done,) = await without_stall(write)
+    assert done["result"] == "unchanged"
+
+
 async def test_versions_that_a_failover_may_take_back_are_copied_again(store: Store, group: Group) -> None:
     """A primary that steps down replies `ok` to the copy, with an error beside it that the driver ignores."""
     await group.write(store, make_output(1))
