@@ -133,7 +133,7 @@ class Outputs(Reading):
         It is complete when one pass over the whole group finds nothing: an item that a crawl sees again may begin to
         match behind the place that the pass has reached. The next call of the same caller continues at that place.
         """
-        place = documents.sha256(repr((group, query, caller)).encode())
+        place = documents.sha256(documents.canonical([*group, *query, caller]))
         cursor, found = self._deleting.get(place, (0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
