@@ -128,9 +128,11 @@ class Lane:
                     batch, document = await self._ids.turn(self.group, self._written, len(changes), token)
                     await self._finish(document)
                     known = await looking
-                finally:
+                except BaseException:
                     looking.cancel()
                     await asyncio.gather(looking, return_exceptions=True)
+                    raise
+                finally:
                     del looking  # its error holds this frame
             if batch is not None:
                 comparing = self._lanes.comparing.refresh(self.group, document)
