@@ -37,6 +37,12 @@ async def in_thread(work: Callable[[], T]) -> T:
         turns = _turns[loop] = Turns(1)
     await turns.take()
     began = time.perf_counter()
+
+    def leave(ended: asyncio.Future[T]) -> None:
+        turns.leave()
+        if not ended.cancelled():
+            ended.exception()  # the caller has gone: else asyncio logs the error, with its texts
+
     running = loop.run_in_executor(_executor, _considerately, work)
     try:
         return await asyncio.shield(running)
@@ -44,7 +50,7 @@ async def in_thread(work: Callable[[], T]) -> T:
         if running.done():
             await turns.end(time.perf_counter() - began)
         else:  # a thread cannot be stopped: its place is free when it ends
-            running.add_done_callback(lambda _: turns.leave())
+            running.add_done_callback(leave)
 
 
 def _considerately(work: Callable[[], T]) -> T:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import gzip
 import threading
 import time
@@ -138,6 +139,25 @@ async def test_work_whose_caller_has_left_is_not_begun() -> None:
     await asyncio.gather(*running)
     await in_thread(lambda: None)
     assert done == []
+
+
+async def test_work_that_fails_when_its_caller_has_left_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """asyncio logged the error, with a text that may hold what was sent."""
+    gate = threading.Event()
+
+    def fail() -> None:
+        gate.wait(60)
+        raise ValueError("a secret")
+
+    left = asyncio.create_task(in_thread(fail))
+    await asyncio.sleep(0.01)
+    left.cancel()
+    await asyncio.wait([left])
+    del left
+    gate.set()
+    await in_thread(lambda: None)
+    gc.collect()
+    assert caplog.records == []
 
 
 async def test_an_exception_in_a_thread_reaches_the_caller() -> None:
