@@ -27,7 +27,7 @@ from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error, unavailable
 from service.http.keys import EXPECTS, STAYING
-from service.http.middleware.limits import HEADS, LIMITS, SMALL_HEAD, Limits, Pool, head_bytes
+from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool, head_bytes
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
 from service.runtime.sockets import BACKLOG
@@ -58,9 +58,10 @@ _REFUSED_SECONDS = 1.0
 
 
 def _bare_error(error: ApiError) -> web.Response:
-    """Return the error response to a request that has no route yet."""
+    """Return the error response to a request that has no route yet; its connection ends."""
     response = error_response(error)
     response.headers.update(SECURITY_HEADERS)
+    response.force_close()
     return response
 
 
@@ -305,9 +306,7 @@ class Protocol(web.RequestHandler):
         if request.writer.output_size > 0:
             raise ConnectionError("a response has begun already")
         error = to_api_error(exc) if exc is not None and status == 400 else http_error(status)
-        response = _bare_error(error)
-        response.force_close()
-        return response
+        return _bare_error(error)
 
     def refuse(self, status: int) -> None:
         """Respond without a request, and close."""
@@ -447,8 +446,6 @@ class Runner(web.AppRunner):
                         # The application adds its headers only for the request that it was given.
                         with contextlib.suppress(ConnectionError):
                             await response.prepare(known)
-                if head_bytes(request) > SMALL_HEAD:
-                    response.force_close()  # an idle connection keeps its last head
                 if connection.has_unread_body:
                     await connection.close_after(known, response)
                 return response

@@ -1,10 +1,11 @@
-"""The headers of every response: its request id, and headers that keep it private."""
+"""The headers of every response: its request id, and headers that keep it private; the end of large heads."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from service.http.keys import REQUEST_ID
+from service.http.middleware.limits import SMALL_HEAD, head_bytes
 
 SECURITY_HEADERS = {
     "Server": "scraping-data-service",
@@ -24,3 +25,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(name, value)
     if REQUEST_ID in request:
         response.headers["X-Request-ID"] = request[REQUEST_ID]
+    if head_bytes(request) > SMALL_HEAD:  # an idle connection keeps its last head
+        response.headers["Connection"] = "close"
+        response.force_close()
