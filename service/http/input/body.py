@@ -87,7 +87,8 @@ def content_type(request: web.Request) -> tuple[str, set[str]]:
         return "", set()
     kind, *parameters = header.lower().split(";")
     pairs = [parameter.partition("=") for parameter in parameters]
-    return kind.strip(), {value.strip().strip('"') for name, _, value in pairs if name.strip() == "charset"}
+    charsets = {value.strip(" \t\"'") for name, _, value in pairs if name.strip() == "charset"}
+    return kind.strip(), charsets - {""}
 
 
 def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
