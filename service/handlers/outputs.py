@@ -35,7 +35,7 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
-from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, render_page
+from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, Searching, render_page
 
 INPUT = Records(OutputInput)
 # The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: tags that are removed, and as many that are added.
@@ -113,7 +113,8 @@ async def get(request: web.Request) -> web.StreamResponse:
     part = query._replace(limit=min(query.limit, outputs.fitting(group, query.fields)))
     held = COPIES * outputs.expected_bytes(group, part.limit, query.fields)
     admission.hold(held)
-    async with admission.beginning() if held > _LARGE or outputs.is_search(group, query) else nullcontext():
+    in_turn = admission.beginning if held > _LARGE else _searching(request, group, query)
+    async with in_turn():
         page = await outputs.page(group, part)
     found: Page | Part = page
     if wait and not page.documents and page.next_cursor is None:
@@ -281,11 +282,15 @@ async def delete(request: web.Request) -> web.StreamResponse:
     if (loaded["missing"] or "").split(".")[0] == "data":
         raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
     query = Query(**await select_jobs(request, group, loaded, named=True))
-    outputs = request.app[STORE].outputs
-    async with request[ADMISSION].beginning() if outputs.is_search(group, query) else nullcontext():
-        deleted, more = await outputs.delete_matching(group, query, request[TOKEN].id)
+    searching = _searching(request, group, query)
+    deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id, searching)
     more = more or (deleted > 0 and len(query.of_jobs or ()) == MAX_JOBS)
     return await json_response(request, {"deleted": deleted, "more": more})
+
+
+def _searching(request: web.Request, group: Group, query: Query) -> Searching:
+    """Return what holds a place among the searches, if a query is one."""
+    return request[ADMISSION].searching if request.app[STORE].outputs.is_search(group, query) else nullcontext
 
 
 def _caching(request: web.Request, version: int, has_version: bool) -> dict[str, str]:

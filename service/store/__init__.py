@@ -30,7 +30,7 @@ from service.store.layout import Layout
 from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.origins import Origins
-from service.store.outputs import Outputs, Page, Patch, Query
+from service.store.outputs import Outputs, Page, Patch, Query, Searching
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
@@ -81,6 +81,7 @@ __all__ = [
     "Readiness",
     "Rotation",
     "SealedRecords",
+    "Searching",
     "Selection",
     "Store",
     "StoreError",

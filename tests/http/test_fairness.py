@@ -708,18 +708,18 @@ async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_f
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 @pytest.mark.parametrize("filters", ["where=x.y:1", "missing=x", "rejected=true", "url=u&job_id=j"])
-async def test_searches_run_a_few_at_a_time_and_plain_pages_do_not_wait_for_them(
+async def test_searches_run_a_few_at_a_time_and_nothing_else_waits_for_them(
     api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch, method: str, filters: str
 ) -> None:
     """150 searches with limit=1 kept all threads of the driver at work: others waited 1.5 s for each page."""
     await api.ok("/v1/outputs/shop", [make_output(1)])
-    assert len((await api.ok("/v1/outputs/shop?limit=1"))["items"]) == 1  # its size is known now
+    (item,) = (await api.ok("/v1/outputs/shop?limit=1"))["items"]  # its size is known now
     page, over, searching = store.outputs.page, asyncio.Event(), []
 
-    async def search(group: Group, query: Query, *_: Any) -> tuple[int, bool]:
+    async def search(group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
         searching.append(query)
         await over.wait()
-        return 0, False
+        return [], None
 
     async def slow(group: Group, query: Query) -> Page:
         if query.limit == 2:
@@ -727,17 +727,41 @@ async def test_searches_run_a_few_at_a_time_and_plain_pages_do_not_wait_for_them
         return await page(group, query)
 
     monkeypatch.setattr(store.outputs, "page", slow)
-    monkeypatch.setattr(store.outputs, "delete_matching", search)
+    monkeypatch.setattr(store.outputs, "selected", search)
     path = f"/v1/outputs/shop?{filters}" + ("&limit=2" if method == "GET" else "")
     searches = [asyncio.create_task(api.request(method, path)) for _ in range(12)]
     async with asyncio.timeout(60):
         while app[LIMITS].working.used < len(searches):
             await asyncio.sleep(0.01)
-        assert len((await api.ok("/v1/outputs/shop?limit=1"))["items"]) == 1
+        assert (await api.ok("/v1/outputs/shop?limit=1"))["items"] == [item]
+        assert await api.ok(f"/v1/outputs/shop/{item['output_id']}") == item
         waiting = len(searching)
         over.set()
         assert {response.status for response in await asyncio.gather(*searches)} == {200}
         assert 0 < waiting < 8
+
+
+async def test_deletions_that_have_found_their_items_do_not_keep_others_from_searching(
+    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A deletion works for 2 s and pauses: 16 of one token, in 16 groups, kept each other waiting until 8 got 503."""
+    for n in range(8):
+        await api.ok(f"/v1/outputs/shop-{n}", [make_output(1)])
+    apply, over, deleting = store.outputs.lanes.apply, asyncio.Event(), []
+
+    async def slow(group: Group, changes: Any) -> Any:
+        deleting.append(group)
+        await over.wait()
+        return await apply(group, changes)
+
+    monkeypatch.setattr(store.outputs.lanes, "apply", slow)
+    deletions = [asyncio.create_task(api.request("DELETE", f"/v1/outputs/shop-{n}?missing=nothing")) for n in range(8)]
+    async with asyncio.timeout(60):
+        while len(deleting) < len(deletions):
+            await asyncio.sleep(0.01)
+        assert (await api.ok("/v1/outputs/shop-0?missing=nothing&limit=1"))["items"]
+        over.set()
+        assert [response.json["deleted"] for response in await asyncio.gather(*deletions)] == [1] * 8
 
 
 async def test_single_outputs_are_read_a_few_at_a_time_and_counted(

@@ -149,15 +149,15 @@ async def test_a_deletion_that_fails_continues_at_its_place(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, *(make_output(n, is_approved=n > 7) for n in range(10)))
-    delete_some, cursors = store.outputs.delete_some, list[int]()
+    selected, cursors = store.outputs.selected, list[int]()
 
-    async def failing(key: Any, query: Query) -> tuple[int, int | None]:
+    async def failing(key: Any, query: Query) -> tuple[list[tuple[str, int]], int | None]:
         cursors.append(query.cursor)
         if len(cursors) == 3:
             raise StoreUnavailable("gone")
-        return await delete_some(key, query._replace(limit=2))
+        return await selected(key, query._replace(limit=2))
 
-    monkeypatch.setattr(store.outputs, "delete_some", failing)
+    monkeypatch.setattr(store.outputs, "selected", failing)
     query = Query(is_approved=False)
     with pytest.raises(StoreUnavailable):
         await store.outputs.delete_matching(group.key, query)

@@ -7,7 +7,7 @@ import functools
 import math
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import NamedTuple
 
 from aiohttp import web
@@ -22,7 +22,7 @@ from service.store import in_time, time_budget
 
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
-_MAX_BEGINNING = 5
+_MAX_BEGINNING, _MAX_SEARCHING = 5, 5
 # Larger heads count while their requests wait or follow, and their connections end with the response. A head is kept as
 # bytes and as text: one emoji makes four bytes of each character of a header.
 SMALL_HEAD, _HEAD_COPIES = 8 * 1024, 5
@@ -113,6 +113,8 @@ class Limits:
         # Streams and large pages that read their first piece. Until then it is unknown how much memory a stream needs;
         # and the driver's threads that decode many replies at once keep the event loop waiting, up to 100 ms.
         self.beginning = Pool(_MAX_BEGINNING)
+        # A search takes up to a second, and each document that it looks at a part of one of the driver's threads.
+        self.searching = Pool(_MAX_SEARCHING)
         # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
         # Readers that have waited and continue.
@@ -220,18 +222,26 @@ class Admission:
         self.pause()
         await self.resume(size)
 
+    def beginning(self) -> AbstractAsyncContextManager[None]:
+        """Hold a place among those that read their first piece."""
+        return self._in_turn(self._limits.beginning)
+
+    def searching(self) -> AbstractAsyncContextManager[None]:
+        """Hold a place among those that look for few documents in many."""
+        return self._in_turn(self._limits.searching)
+
     @asynccontextmanager
-    async def beginning(self) -> AsyncIterator[None]:
-        """Hold a place among those that read their first piece, when it is this organization's turn.
+    async def _in_turn(self, pool: Pool) -> AsyncIterator[None]:
+        """Hold a place when it is this organization's turn.
 
         The wait counts against the time that the request has for the database, and ends with it.
         """
         async with in_time():
-            await self._limits.beginning.take_in_turn(self._holder)
+            await pool.take_in_turn(self._holder)
         try:
             yield
         finally:
-            self._limits.beginning.put_back(self._holder)
+            pool.put_back(self._holder)
 
     def close(self) -> None:
         """Return everything."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,7 +31,7 @@ from service.store.outputs.rounds import MAX_BYTES
 from service.store.outputs.tail import Form, Gate, Reader, Tails
 from service.store.watch import Watch
 
-__all__ = ["Outputs", "Page", "Patch", "Query"]
+__all__ = ["Outputs", "Page", "Patch", "Query", "Searching"]
 
 _DELETED_AT_ONCE = 500
 # While others write, a deletion makes small rounds and pauses this many times as long as the last one took.
@@ -48,6 +48,9 @@ RESTORED_GAP = 1_000_000_000
 # How often `clock` asks whether a group's batches are over.
 _CLOCK_SECONDS = 0.02
 _PAUSED_MS = 1000
+
+# Waits until a search may begin, and holds its place.
+Searching = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Outputs(Reading):
@@ -112,9 +115,9 @@ class Outputs(Reading):
         sizes = dict.fromkeys((_output_id(group, patch) for patch in patches if patch.tags is not None), 0)
         if not sizes:
             return patches
-        where, fields = {**group.owner, "_id": {"$in": list(sizes)}}, {"size": {"$bsonSize": "$tags"}}
-        async for found in self._outputs.find(where, fields, hint="_id_"):
-            sizes[found["_id"]] = found["size"] or 0
+        where, fields = {**group.owner, "_id": {"$in": list(sizes)}}, {"size": {"$bsonSize": {"tags": "$tags"}}}
+        async for found in self._outputs.find(where, fields, hint="_id_", batch_size=len(sizes) + 1):
+            sizes[found["_id"]] = found["size"]
         return [replace(patch, stored_bytes=sizes.get(_output_id(group, patch), 0)) for patch in patches]
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
@@ -127,7 +130,9 @@ class Outputs(Reading):
         results = await self.lanes.apply(group, dict(changes))
         return [results[output_id] for output_id, _ in changes]
 
-    async def delete_matching(self, group: Group, query: Query, caller: str = "") -> tuple[int, bool]:
+    async def delete_matching(
+        self, group: Group, query: Query, caller: str = "", searching: Searching = nullcontext
+    ) -> tuple[int, bool]:
         """Delete the items that a query selects, for a limited time; return how many, and whether there may be more.
 
         It is complete when one pass over the whole group finds nothing: an item that a crawl sees again may begin to
@@ -137,11 +142,12 @@ class Outputs(Reading):
         cursor, found = self._deleting.get(place, (0, False))
         deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
         at_once = _DELETED_BESIDE_OTHERS
-        while (started := time.monotonic()) < deadline:
-            rounds = self.lanes.rounds
-            some = query._replace(cursor=cursor, limit=at_once)
+        while time.monotonic() < deadline:
             self._deleting[place] = cursor, True  # should this fail, the next call continues here
-            count, next_cursor = await self.delete_some(group, some)
+            async with searching():
+                started, rounds = time.monotonic(), self.lanes.rounds
+                selected, next_cursor = await self.selected(group, query._replace(cursor=cursor, limit=at_once))
+            count = await self._delete(group, query, selected)
             deleted, found = deleted + count, found or count > 0
             if next_cursor is None:
                 if not found:
@@ -158,11 +164,14 @@ class Outputs(Reading):
 
     async def delete_some(self, group: Group, query: Query) -> tuple[int, int | None]:
         """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
-        self._indexes.require("outputs", "groups")
         selected, next_cursor = await self.selected(group, query)
+        return await self._delete(group, query, selected), next_cursor
+
+    async def _delete(self, group: Group, query: Query, selected: list[tuple[str, int]]) -> int:
+        """Delete items that a query has selected, unless they have changed since; return how many."""
         deletes = [(output_id, Delete(frozenset([id]), query)) for output_id, id in selected]
         results = await self._apply(group, deletes)
-        return sum(result["result"] == "updated" for result in results), next_cursor
+        return sum(result["result"] == "updated" for result in results)
 
     @stored
     @without_time_limit

@@ -256,6 +256,7 @@ class Reading:
 
         Includes items beyond the watermark: they are acknowledged, although no page shows them yet.
         """
+        self._indexes.require("outputs", "groups")
         watermark = (await self._ids.watermark(group))._replace(end=INT64_MAX)
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
