@@ -95,7 +95,7 @@ async def test_a_link_signs_in_and_loses_its_token_at_once(new_tab: Any, shop: C
 async def test_a_link_asks_before_it_replaces_the_token_of_somebody_who_is_signed_in(
     new_tab: Any, shop: Caller, make_caller: Any, accepted: bool
 ) -> None:
-    other = make_caller(shop.organization_id + 1)
+    other = make_caller()
     tab = await new_tab(shop)
     page = await tab.open("#/groups")
     await expect(page.get_by_role("link", name=GROUP, exact=True)).to_be_visible()
@@ -115,7 +115,7 @@ async def test_a_link_asks_before_it_replaces_the_token_of_somebody_who_is_signe
 
 
 async def test_a_link_that_is_opened_in_another_tab_asks_too(new_tab: Any, shop: Caller, make_caller: Any) -> None:
-    other = make_caller(shop.organization_id + 1)
+    other = make_caller()
     tab = await new_tab()
     page = await tab.open(f"#token={shop.token}")
     await expect(page.get_by_role("link", name=GROUP, exact=True)).to_be_visible()

@@ -79,15 +79,16 @@ def test_tokens_are_listed_without_their_text(capsys: pytest.CaptureFixture[str]
 def test_all_tokens_are_listed_unless_one_organization_is_asked_for(
     capsys: pytest.CaptureFixture[str], organization: int
 ) -> None:
+    other = organization + 1_000_000
     create(organization=organization)
-    create(organization=organization + 1)
+    create(organization=other)
     capsys.readouterr()
     main(["token", "list"])
     everything = capsys.readouterr().out
     main(["token", "list", "--organization", str(organization)])
     own = capsys.readouterr().out
-    assert f" {organization + 1} " in everything
-    assert f" {organization + 1} " not in own
+    assert f" {other} " in everything
+    assert f" {other} " not in own
     assert len(own.splitlines()) == 2
 
 

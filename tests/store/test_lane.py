@@ -462,7 +462,7 @@ async def test_the_identity_of_an_item_is_its_key_for_ever(store: Store, group: 
     (again,) = await group.write(store, version(2))
     assert again["output_id"] == first["output_id"] and again["result"] == "created"
     (elsewhere,) = await Group(group.organization, "chairs").write(store, version(1))
-    (another,) = await Group(group.organization + 1).write(store, version(1))
+    (another,) = await Group(group.organization + 1_000_000).write(store, version(1))
     assert len({first["output_id"], elsewhere["output_id"], another["output_id"]}) == 3
 
 
