@@ -35,7 +35,20 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
-from service.store import MAX_JOBS, Behind, Form, Group, Page, PageText, Part, Patch, Query, Searching, render_page
+from service.store import (
+    MAX_JOBS,
+    Behind,
+    Form,
+    Group,
+    Page,
+    PageText,
+    Part,
+    Patch,
+    Query,
+    Searching,
+    is_search,
+    render_page,
+)
 
 INPUT = Records(OutputInput)
 # The most bytes of one patch, as a multiple of MAX_ITEM_BYTES: tags that are removed, and as many that are added.
@@ -290,7 +303,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
 
 def _searching(request: web.Request, group: Group, query: Query) -> Searching:
     """Return what holds a place among the searches, if a query is one."""
-    return request[ADMISSION].searching if request.app[STORE].outputs.is_search(group, query) else nullcontext
+    return request[ADMISSION].searching if is_search(group, query) else nullcontext
 
 
 def _caching(request: web.Request, version: int, has_version: bool) -> dict[str, str]:

@@ -22,6 +22,8 @@ REQUEST_ID = web.RequestKey("request_id", str)
 REASON = web.RequestKey("reason", str)
 ORGANIZATION = web.RequestKey("organization_id", int)
 TOKEN = web.RequestKey("token", Token)
+# The bytes of the request's head, if it came through the service's own server.
+HEAD_BYTES = web.RequestKey("head_bytes", int)
 # Set when the client waits to be told to send the body.
 EXPECTS = web.RequestKey("expects", bool)
 # Called when the client of a request that waits or follows leaves: it ends the request.

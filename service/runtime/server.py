@@ -26,8 +26,8 @@ from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error, unavailable
-from service.http.keys import EXPECTS, STAYING
-from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool, head_bytes
+from service.http.keys import EXPECTS, HEAD_BYTES, STAYING
+from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
 from service.runtime.sockets import BACKLOG
@@ -432,9 +432,10 @@ class Runner(web.AppRunner):
             response: web.StreamResponse | None = None
             expect = request.headers.get("Expect")
             known = request if expect is None else _without_expect(request)
+            known[HEAD_BYTES] = _head_bytes(request)
             connection.begin(known)
             try:
-                if head_bytes(request) > MAX_HEAD:
+                if known[HEAD_BYTES] > MAX_HEAD:
                     response = _bare_error(http_error(431))
                 elif request.rel_url.raw_path.count("/") > _MAX_SLASHES:
                     response = _bare_error(http_error(404))
@@ -458,6 +459,11 @@ class Runner(web.AppRunner):
             max_connections=self._max_connections,
             options=self._options,
         )
+
+
+def _head_bytes(request: web.BaseRequest) -> int:
+    """Return the size of a head; the parser limits its lines, not their sum."""
+    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:

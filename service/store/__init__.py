@@ -36,6 +36,7 @@ from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.door import ItemTooLarge
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
+from service.store.outputs.query import is_search
 from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
@@ -94,6 +95,7 @@ __all__ = [
     "Webhooks",
     "hash_token",
     "in_time",
+    "is_search",
     "is_token",
     "new_message",
     "new_secret",

@@ -143,6 +143,7 @@ async def test_what_a_filter_selects_is_deleted_and_nothing_else(
     assert done == (len(selected), False)
     assert {item["key_hash"] for item in await group.walk(store)} == everything - selected
     assert await store.outputs.delete_matching(group.key, Query(**query)) == (0, False)
+    await group.assert_counts_are_exact(store)
 
 
 async def test_a_deletion_that_fails_continues_at_its_place(

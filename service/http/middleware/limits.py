@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler
 
 from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
-from service.http.keys import SETTINGS, STAYING, TOKEN
+from service.http.keys import HEAD_BYTES, SETTINGS, STAYING, TOKEN
 from service.http.turns import OTHERS_WORK, Turns, Waiting, Waking
 from service.settings import Settings
 from service.store import in_time, time_budget
@@ -28,11 +28,6 @@ _MAX_BEGINNING, _MAX_SEARCHING = 5, 5
 SMALL_HEAD, _HEAD_COPIES = 8 * 1024, 5
 # The default limit of connections, and how many of them are reserved for requests without a token.
 _CONNECTIONS, _KEPT = 10_000, 16
-
-
-def head_bytes(request: web.BaseRequest) -> int:
-    """Return the size of a head; the parser limits its lines, not their sum."""
-    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
 
 
 class Holder(NamedTuple):
@@ -113,7 +108,7 @@ class Limits:
         # Streams and large pages that read their first piece. Until then it is unknown how much memory a stream needs;
         # and the driver's threads that decode many replies at once keep the event loop waiting, up to 100 ms.
         self.beginning = Pool(_MAX_BEGINNING)
-        # A search takes up to a second, and each document that it looks at a part of one of the driver's threads.
+        # A search keeps one of the driver's threads at work for up to a second.
         self.searching = Pool(_MAX_SEARCHING)
         # Bodies are decoded in slices, one slice at a time: the first one of 16 MiB takes 60 ms.
         self.decoding = Turns(1)
@@ -171,15 +166,13 @@ class Admission:
         if self._limits.waiting in self._held:
             return
         self._enter(self._limits.waiting)
-        if (size := head_bytes(request)) > SMALL_HEAD:
-            self.hold(_HEAD_COPIES * size)
-            self._bytes -= _HEAD_COPIES * size  # `pause` does not release it
-            self._head = _HEAD_COPIES * size
+        if (size := request.get(HEAD_BYTES, 0)) > SMALL_HEAD:
+            self._take(_HEAD_COPIES * size)
+            self._head = _HEAD_COPIES * size  # `pause` does not release it
 
     def hold(self, size: int) -> None:
         """Count bytes that the request keeps in memory, until `release` or its end."""
-        if not self._limits.bytes.take(self._holder, size):
-            raise unavailable(self._limits.bytes.name)
+        self._take(size)
         self._bytes += size
 
     def release(self, size: int) -> None:
@@ -251,6 +244,10 @@ class Admission:
         for pool in self._held:
             pool.put_back(self._holder)
         self._held.clear()
+
+    def _take(self, size: int) -> None:
+        if not self._limits.bytes.take(self._holder, size):
+            raise unavailable(self._limits.bytes.name)
 
     def _enter(self, pool: Pool) -> None:
         if not pool.take(self._holder):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from service.http.keys import REQUEST_ID
-from service.http.middleware.limits import SMALL_HEAD, head_bytes
+from service.http.keys import HEAD_BYTES, REQUEST_ID
+from service.http.middleware.limits import SMALL_HEAD
 
 SECURITY_HEADERS = {
     "Server": "scraping-data-service",
@@ -25,6 +25,6 @@ async def add_headers(request: web.Request, response: web.StreamResponse) -> Non
         response.headers.setdefault(name, value)
     if REQUEST_ID in request:
         response.headers["X-Request-ID"] = request[REQUEST_ID]
-    if head_bytes(request) > SMALL_HEAD:  # an idle connection keeps its last head
+    if request.get(HEAD_BYTES, 0) > SMALL_HEAD:  # an idle connection keeps its last head
         response.headers["Connection"] = "close"
         response.force_close()

@@ -87,7 +87,7 @@ class Selection(NamedTuple):
 
 
 def is_search(group: Group, query: Query) -> bool:
-    """Return whether documents are compared with filters that no index serves."""
+    """Return whether a query may read many documents and return few: it has filters that no index serves."""
     selection = select(group, query, 0)
     return bool(selection.residual or selection.choices)
 

@@ -23,7 +23,7 @@ from service.store.indexes import Indexes
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.query import LIVE, WHOLE, Query, is_search, select
+from service.store.outputs.query import LIVE, WHOLE, Query, select
 from service.store.outputs.ranges import Found, Ranges
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
@@ -169,10 +169,6 @@ class Reading:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), left)
         return None
-
-    def is_search(self, group: Group, query: Query) -> bool:
-        """Return whether a query may read many documents and return few: filters that no index serves."""
-        return is_search(group, query)
 
     def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
         """Return the number of items of a group in about a megabyte, estimated from those read last."""
