@@ -49,7 +49,7 @@ async def without_stall(work: Callable[[], Awaitable[T]]) -> T:
 
     What does so does it each time; a machine that is busy with other things, only now and then.
     """
-    for _ in range(3):
+    for _ in range(5):
         async with watch_loop() as stalls:
             result = await work()
         if stalls.worst < LONGEST:
