@@ -59,12 +59,12 @@ lock: $(DEV) ## Choose the newest allowed versions and write them with their has
 			$$(test -z "$$name" || echo --constraints constraints.txt) || exit 1; \
 	done
 
-$(INSTALLED): setup.cfg client/pyproject.toml constraints.txt
+$(INSTALLED): setup.cfg clients/python/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "error: needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints.txt
-	@$(BIN)/pip $(PIP) --no-deps --no-build-isolation -e . -e client
+	@$(BIN)/pip $(PIP) --no-deps --no-build-isolation -e . -e clients/python
 	@touch $@
 
 $(DEV): $(INSTALLED) constraints-dev.txt
@@ -72,11 +72,11 @@ $(DEV): $(INSTALLED) constraints-dev.txt
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
-$(E2E)/.installed: setup.cfg client/pyproject.toml constraints-e2e.txt
+$(E2E)/.installed: setup.cfg clients/python/pyproject.toml constraints-e2e.txt
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
 	@$(E2E)/bin/pip $(PIP) --require-hashes -r constraints-e2e.txt
-	@$(E2E)/bin/pip $(PIP) --no-deps --no-build-isolation -e . -e client
+	@$(E2E)/bin/pip $(PIP) --no-deps --no-build-isolation -e . -e clients/python
 	@touch $@
 
 $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/package.json
@@ -126,4 +126,4 @@ fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
 	@$(BIN)/python -m scripts.fuzz
 
 clean: ## Remove the environment and caches, but not the data
-	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info client/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info clients/python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

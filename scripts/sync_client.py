@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CLIENT = Path(__file__).parents[1] / "client" / "sds_client"
+CLIENT = Path(__file__).parents[1] / "clients" / "python" / "sds_client"
 MODULES = ("outputs.py", "resources.py")
 _NAMES = {"AsyncClient": "Client", "AsyncGenerator": "Iterator", "sds_client.aio": "sds_client.sync"}
 

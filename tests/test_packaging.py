@@ -18,7 +18,7 @@ import sds_client
 import service
 
 ROOT = Path(__file__).parents[1]
-CLIENT = tomllib.loads((ROOT / "client/pyproject.toml").read_text())["project"]
+CLIENT = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
 FILES = {
     "constraints.txt": ("local",),
     "constraints-dev.txt": ("local", "dev"),

@@ -34,10 +34,10 @@ from service.store.outputs import Outputs, Page, Patch, Query, Searching
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
-from service.store.outputs.door import ItemTooLarge
+from service.store.outputs.encode import ItemTooLarge
+from service.store.outputs.live import Behind, Form, Part
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
 from service.store.outputs.query import is_search
-from service.store.outputs.tail import Behind, Form, Part
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords

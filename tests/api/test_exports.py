@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from service.http.output import exports
-from service.store.outputs import ranges, reading
+from service.store.outputs import pages, ranges
 from tests.support.api import Api, make_output
 
 
 @pytest.fixture(autouse=True)
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a stream of a few dozen items have many pages."""
-    monkeypatch.setattr(reading, "_FIRST_STREAMED", 7)
-    monkeypatch.setattr(reading, "_MAX_STREAMED", 7)
+    monkeypatch.setattr(pages, "_FIRST_STREAMED", 7)
+    monkeypatch.setattr(pages, "_MAX_STREAMED", 7)
 
 
 def export(path: str, format: str) -> str:
@@ -91,7 +91,7 @@ async def test_csv_has_the_same_columns_however_many_items_the_first_page_has(
     await api.ok("/v1/outputs/shop", late)
     few = await rows(api, "/v1/outputs/shop")
     assert few[-1]["data.discount"] == "49"
-    monkeypatch.setattr(reading, "_MAX_STREAMED", 1000)  # and now the size of the items is known
+    monkeypatch.setattr(pages, "_MAX_STREAMED", 1000)  # and now the size of the items is known
     assert await rows(api, "/v1/outputs/shop") == few
 
 

@@ -18,8 +18,8 @@ from service.http.middleware.limits import LIMITS
 from service.store import Store
 from service.store.outputs import ranges
 from tests.support.api import Api, make_output
+from tests.support.live_pages import until_waiting, waiting_readers
 from tests.support.raw import connect
-from tests.support.tails import until_waiting, waiting_readers
 
 FOLLOW = "/v1/outputs/shop/export?follow=true"
 EVENTS = "/v1/outputs/shop/export?format=sse"

@@ -13,7 +13,7 @@ from service.http.middleware.limits import LIMITS
 from service.store import Page, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
-from tests.support.tails import until_waiting
+from tests.support.live_pages import until_waiting
 
 
 @pytest.fixture

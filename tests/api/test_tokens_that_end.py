@@ -16,7 +16,7 @@ from service.http.middleware.auth import AUTHENTICATOR
 from service.store import Store, now
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
-from tests.support.tails import waiting_readers
+from tests.support.live_pages import waiting_readers
 
 FOLLOWING = ["/v1/outputs/shop/export?follow=true", "/v1/outputs/shop/export?format=sse"]
 SLACK = 5  # for a busy machine; without a check they go on for ever

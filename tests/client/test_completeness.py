@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 # Without the package around it, which needs Scrapy.
-_PATH = Path(__file__).parents[2] / "client/sds_client/scrapy/completeness.py"
+_PATH = Path(__file__).parents[2] / "clients/python/sds_client/scrapy/completeness.py"
 _SPEC = importlib.util.spec_from_file_location("completeness", _PATH)
 assert _SPEC is not None and _SPEC.loader is not None
 completeness = importlib.util.module_from_spec(_SPEC)

@@ -134,7 +134,7 @@ def run(python: Path, client: Client, token: str, site: Site, chromium: str, *op
         capture_output=True,
         text=True,
         timeout=120,
-        cwd=ROOT / "client",
+        cwd=ROOT / "clients" / "python",
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

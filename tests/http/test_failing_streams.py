@@ -10,7 +10,7 @@ import pytest
 from pymongo.errors import AutoReconnect
 
 from service.store import connection, contract
-from service.store.outputs import ids, ranges, reading
+from service.store.outputs import ids, pages, ranges
 from tests.support.api import Api, make_output
 
 ITEMS = 60
@@ -40,7 +40,7 @@ def fail_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
                 raise AutoReconnect("injected")
             return await real(*args, **options)
 
-        for module in (ids, ranges, reading):
+        for module in (ids, ranges, pages):
             monkeypatch.setattr(module, "read_committed", read)
         monkeypatch.setattr(contract, "_RETRY_SECONDS", 0.01)
 

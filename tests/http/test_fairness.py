@@ -26,8 +26,8 @@ from service.settings import Settings
 from service.store import Group, Page, Query, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
+from tests.support.live_pages import until_waiting, waiting_readers
 from tests.support.raw import Connection, connect
-from tests.support.tails import until_waiting, waiting_readers
 
 HEAD = "Host: localhost\r\nAuthorization: Bearer {token}\r\nContent-Type: application/json\r\n"
 MEGABYTE = 2**20

@@ -19,8 +19,8 @@ from service.store import Patch, Query, Selection, Store, StoreError, StoreUnava
 from service.store.indexes import INDEXES
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group
+from tests.support.live_pages import reading
 from tests.support.processes import SECONDS, ServiceProcess, make_token, wait_until
-from tests.support.tails import reading
 
 MONGO_TIMEOUT = 1.0
 HANG = "hangAfterStartingIndexBuild"

@@ -12,7 +12,7 @@ import pytest
 from service.settings import Settings
 from service.store import Query, Store, StoreUnavailable
 from service.store.outputs import recovery
-from service.store.outputs.rounds import Rounds
+from service.store.outputs.commit import Rounds
 from tests.store.test_crawls import finish
 from tests.support.api import make_output
 from tests.support.groups import Group, look_after, look_after_once, open_batch, reap

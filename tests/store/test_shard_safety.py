@@ -15,7 +15,7 @@ from service.store.deliveries import RETRIES
 from tests.support.api import make_output
 from tests.support.commands import Command, Commands
 from tests.support.groups import Group, at, fail, groups_of, look_after, open_batch, reap, version
-from tests.support.tails import SOON, reading, until_waiting
+from tests.support.live_pages import SOON, reading, until_waiting
 
 DELAY = 0.6  # seconds: many times what lies between two commands that are sent together
 GROUP_KEY = ("organization_id", "group_id")

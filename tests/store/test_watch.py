@@ -15,7 +15,7 @@ from service.store import Store
 from service.store import watch as watching
 from tests.support.api import make_output
 from tests.support.groups import Group, stopped_at
-from tests.support.tails import SOON, reading, until_waiting, waiting_readers
+from tests.support.live_pages import SOON, reading, until_waiting, waiting_readers
 
 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:

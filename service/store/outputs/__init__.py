@@ -18,17 +18,17 @@ from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs import documents
-from service.store.outputs.changes import Delete, Patch, Result
+from service.store.outputs.commit import MAX_BYTES
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import Page
-from service.store.outputs.door import Door, Put
+from service.store.outputs.encode import Door, Put
 from service.store.outputs.ids import Ids
-from service.store.outputs.lane import Lanes
+from service.store.outputs.live import Form, Gate, Reader, Tails
+from service.store.outputs.pages import Reading
+from service.store.outputs.plan import Delete, Patch, Result
 from service.store.outputs.query import Query
-from service.store.outputs.reading import Reading
 from service.store.outputs.recovery import Recovery
-from service.store.outputs.rounds import MAX_BYTES
-from service.store.outputs.tail import Form, Gate, Reader, Tails
+from service.store.outputs.write_queue import Lanes
 from service.store.watch import Watch
 
 __all__ = ["Outputs", "Page", "Patch", "Query", "Searching"]

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from service.store.decoding import RAW, decode, encoded
 from service.store.outputs import documents
 from service.store.outputs.counts import CREATED, Change, change_of, counted
-from service.store.outputs.door import (
+from service.store.outputs.encode import (
     FILTER_TAGS,
     MAX_REASON_BYTES,
     REJECTED,

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 from service.store.group import Group
 from service.store.outputs.documents import Page, id_of
+from service.store.outputs.pages import Reading
 from service.store.outputs.query import Query
-from service.store.outputs.reading import Reading
 from service.store.time_budget import response_has_begun, time_budget
 from service.store.watch import Watch
 

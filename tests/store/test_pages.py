@@ -76,7 +76,7 @@ def pairs() -> Iterator[dict[str, Any]]:
 async def test_a_crawl_that_changes_nothing_does_not_keep_a_walk_from_ending(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.reading._MAX_BEYOND", 5)
+    monkeypatch.setattr("service.store.outputs.pages._MAX_BEYOND", 5)
     items = [make_output(number) for number in range(10)]
     for _ in range(2):
         await group.write(store, *items)
@@ -321,7 +321,7 @@ async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_mo
 async def test_the_last_page_waits_for_what_is_in_flight(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.reading._WALK_SECONDS", 60.0)  # a busy disk takes its time
+    monkeypatch.setattr("service.store.outputs.pages._WALK_SECONDS", 60.0)  # a busy disk takes its time
     await group.write(store, *(make_output(n) for n in range(4)))
     async with stopped_at(store, "written", group.write(store, make_output(1, data={"moved": True}))):
         reading = asyncio.ensure_future(other.outputs.page(group.key, Query(limit=4)))
@@ -482,7 +482,7 @@ async def test_a_few_fields_of_items_are_read_many_at_once(store: Store, group: 
 async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.reading._MAX_BEYOND", 5)
+    monkeypatch.setattr("service.store.outputs.pages._MAX_BEYOND", 5)
     await group.write(store, make_output(1))
     await open_batch(store, group, 1)
     await group.write(store, *(make_output(number) for number in range(2, 12)))

@@ -16,7 +16,11 @@ from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
 from service.store.errors import StoreUnavailable, without_frames
 from service.store.group import Group
-from service.store.outputs.changes import (
+from service.store.outputs.comparing import Comparing
+from service.store.outputs.counts import Change
+from service.store.outputs.encode import Put, mark_of, rehash, rehashed
+from service.store.outputs.ids import Batch, Ids
+from service.store.outputs.plan import (
     CONTENT,
     KEPT_FIELDS,
     KNOWN_FIELDS,
@@ -30,10 +34,6 @@ from service.store.outputs.changes import (
     keeps,
     measure,
 )
-from service.store.outputs.comparing import Comparing
-from service.store.outputs.counts import Change
-from service.store.outputs.door import Put, mark_of, rehash, rehashed
-from service.store.outputs.ids import Batch, Ids
 
 T = TypeVar("T")
 

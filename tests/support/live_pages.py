@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AbstractContextManager
 
 from service.store import Form, Page, Query, Store
-from service.store.outputs.tail import Reader
+from service.store.outputs.live import Reader
 from tests.support.groups import Group
 
 SOON = 30  # seconds: well before a reader who is not woken gives up, also on a busy machine

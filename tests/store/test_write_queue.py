@@ -18,11 +18,11 @@ from service.http.errors import place
 from service.settings import Settings
 from service.store import Group as StoredGroup
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
-from service.store.outputs import lane as lane_module
-from service.store.outputs.changes import Plan
-from service.store.outputs.door import Door, Put
-from service.store.outputs.lane import Lane
-from service.store.outputs.rounds import Rounds, Write
+from service.store.outputs import write_queue as lane_module
+from service.store.outputs.commit import Rounds, Write
+from service.store.outputs.encode import Door, Put
+from service.store.outputs.plan import Plan
+from service.store.outputs.write_queue import Lane
 from service.store.time_budget import time_budget
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.commands import Commands

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
-from service.store.outputs import tail as tails
+from service.store.outputs import live as tails
 from service.store.outputs.ids import Watermark
-from service.store.outputs.tail import Reader
+from service.store.outputs.live import Reader
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group
-from tests.support.tails import SOON, OpenGate, until_waiting, waiting_readers
-from tests.support.tails import reading as tail_of
+from tests.support.live_pages import SOON, OpenGate, until_waiting, waiting_readers
+from tests.support.live_pages import reading as tail_of
 
 rendered: list[int] = []
 

@@ -19,11 +19,11 @@ from service.store.connection import Database
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
-from service.store.outputs.changes import Pending, Plan, Result
+from service.store.outputs.commit import MAX_BYTES, Rounds, Write
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.ids import Finished, Ids
+from service.store.outputs.plan import Pending, Plan, Result
 from service.store.outputs.recovery import Recovery
-from service.store.outputs.rounds import MAX_BYTES, Rounds, Write
 from service.store.time_budget import in_time, time_budget
 
 # A larger round gains nothing, and may take longer than its lease.
