@@ -80,7 +80,9 @@ class GroupSettings(Base):
     )
     ignore = DataPaths(
         max_length=50,
-        metadata={"description": "Paths below data: items that differ only there are unchanged"},
+        metadata={
+            "description": "Paths below data, with or without the name data: items that differ only there are unchanged"
+        },
     )
     rules = ListOf(
         Rule,

@@ -135,7 +135,7 @@ class OutputFilters(Base):
         Choice, *CHANGES, description="Only outputs that job_id created, changed, found unchanged, or did not see"
     )
     missing = optional(
-        DataPath, description='Only outputs where this field of data is absent, null, "" or []: price.amount'
+        DataPath, description='Only outputs where this field of data is absent, null, "", [] or {}: price.amount'
     )
     where = optional(Condition, description="Only outputs where a field of data has this value: price.currency:EUR")
     rejected = optional(QueryFlag, description="Only outputs that have, or have not, tags.rejected")

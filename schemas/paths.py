@@ -1,4 +1,8 @@
-"""Paths below `data`, as rules, filters and `ignore` name them."""
+"""Paths below `data`, as rules, filters and `ignore` name them.
+
+A path may be written in full, `data.price.amount`, or without the first name. Schemas check it and keep it as it was
+sent; the store resolves it with `below_data` where it reads items.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,13 +20,19 @@ def are_names(names: list[str]) -> bool:
     return len(names) <= _MAX_NAMES and all(name and not name.startswith("$") and "\0" not in name for name in names)
 
 
+def below_data(path: str) -> str:
+    """Return a path without its first name `data`; a key of `data` that is itself called `data` needs the full form."""
+    first, _, below = path.partition(".")
+    return below if first == "data" else path
+
+
 def is_path(text: str) -> bool:
     """Return whether a text is a path below `data`: names with dots between, such as `price.amount`."""
-    return len(text) <= _MAX_LENGTH and are_names(text.split("."))
+    return len(text) <= _MAX_LENGTH and are_names(below_data(text).split("."))
 
 
 class DataPath(Text):
-    """A path below `data`."""
+    """A path below `data`, as it was sent."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(min_length=1, max_length=_MAX_LENGTH, **kwargs)

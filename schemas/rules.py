@@ -38,7 +38,7 @@ def _share(meaning: str) -> Number:
 class Rule(Base):
     """One check: of the field at `path`, or of the job as a whole."""
 
-    path = DataPath(metadata={"description": "The field, below data: price.amount"})
+    path = DataPath(metadata={"description": "The field: price.amount, or in full data.price.amount"})
     min_fill = _share("The field is filled in at least this share of the items")
     type = Choice(*TYPES, metadata={"description": "Every value of the field that is not null has this type"})
     min = Number(metadata={"description": "No number in the field is lower"})

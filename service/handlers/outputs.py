@@ -292,8 +292,6 @@ async def delete(request: web.Request) -> web.StreamResponse:
     everything = loaded.pop("all")
     if not everything and all(value is None for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    if (loaded["missing"] or "").split(".")[0] == "data":
-        raise invalid("value_error", "Paths begin below data: price, not data.price", "query", "missing")
     query = Query(**await select_jobs(request, group, loaded, named=True))
     searching = _searching(request, group, query)
     deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id, searching)

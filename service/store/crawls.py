@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from pymongo import ReturnDocument
 
+from schemas.paths import below_data
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened, server_time
 from service.store.contract import stored
@@ -130,7 +131,7 @@ class Crawls:
         missing = await self._missing(owner, job)
         before = await self._before(owner, job)
         fill_before = {} if before is None else {field["path"]: field["fill_rate"] for field in before["fields"]}
-        named = {rule["path"] for rule in rules if "path" in rule}
+        named = {below_data(rule["path"]) for rule in rules if "path" in rule}
         fields = await describe(named | fill_before.keys())
         facts = Facts(
             items=job.get("items", 0),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from schemas.paths import below_data
+
 Rule = Mapping[str, Any]
 # A row of the statistics of `data`: see `field_statistics.py`.
 Field = Mapping[str, Any]
@@ -50,7 +52,9 @@ _MAX_DROPPED = 5
 def dropped(facts: Facts) -> list[str]:
     """Return fields filled clearly less than in the job before, largest drop first; of an object, those inside it."""
     before = facts.fill_before or {}
-    drops = {path: drop for path, fill in before.items() if (drop := round(fill - _fill(path, facts), 4)) > _DROP}
+    drops = {
+        path: drop for path, fill in before.items() if (drop := round(fill - _fill(f"data.{path}", facts), 4)) > _DROP
+    }
     inner = [path for path in drops if not any(other.startswith(f"{path}.") for other in drops)]
     return sorted(inner, key=lambda path: -drops[path])[:_MAX_DROPPED]
 
@@ -60,7 +64,8 @@ Found = tuple[Any, str] | None
 
 
 def _fill(path: str, facts: Facts) -> float:
-    return float(facts.fields[path]["fill_rate"]) if path in facts.fields else 0.0
+    field = facts.fields.get(below_data(path))
+    return float(field["fill_rate"]) if field else 0.0
 
 
 def _percent(share: float) -> str:
@@ -78,7 +83,7 @@ def _max_drop(rule: Rule, facts: Facts) -> Found:
     if facts.fill_before is None:
         return None
     path, allowed, fill = rule["path"], rule["max_drop"], _fill(rule["path"], facts)
-    before = facts.fill_before.get(path, 0.0)
+    before = facts.fill_before.get(below_data(path), 0.0)
     drop = round(before - fill, 4)
     if drop <= allowed:
         return None
@@ -89,7 +94,11 @@ def _max_drop(rule: Rule, facts: Facts) -> Found:
 def _type(rule: Rule, facts: Facts) -> Found:
     path, wanted = rule["path"], rule["type"]
     allowed = {"null", wanted, "integer"} if wanted == "number" else {"null", wanted}
-    types = {kind: count for kind, count in facts.fields.get(path, _NO_FIELD)["types"].items() if kind not in allowed}
+    types = {
+        kind: count
+        for kind, count in facts.fields.get(below_data(path), _NO_FIELD)["types"].items()
+        if kind not in allowed
+    }
     if not types:
         return None
     others = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
@@ -98,7 +107,7 @@ def _type(rule: Rule, facts: Facts) -> Found:
 
 def _bound(rule: Rule, facts: Facts, name: str) -> Found:
     path, bound = rule["path"], rule[name]
-    value = facts.fields.get(path, _NO_FIELD)[name]
+    value = facts.fields.get(below_data(path), _NO_FIELD)[name]
     if value is None:
         return None
     if isinstance(value, str):

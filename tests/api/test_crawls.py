@@ -687,14 +687,6 @@ async def test_the_missing_of_very_many_jobs_are_deleted_in_more_than_one_reques
     assert await keys(admin) == [10]
 
 
-@pytest.mark.parametrize("path", ["data", "data.title"])
-async def test_a_deletion_refuses_a_path_that_begins_with_data(admin: Api, path: str) -> None:
-    await crawl(admin, "a", range(2))
-    response = await admin.delete(f"/v1/outputs/shop?missing={path}")
-    assert (response.status, response.problems()) == (422, [(["query", "missing"], "value_error")])
-    assert await keys(admin) == [0, 1]
-
-
 async def test_of_an_older_job_the_missing_are_those_that_later_crawls_have_left(admin: Api) -> None:
     await crawl(admin, "a", range(6))
     await crawl(admin, "b", range(4))

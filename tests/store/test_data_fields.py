@@ -45,6 +45,8 @@ async def test_a_field_is_missing_where_it_is_absent_null_or_empty(store: Store,
         "null",
         "empty text",
         "empty array",
+        "object",
+        "objects",
     }
 
 

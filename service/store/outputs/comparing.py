@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from schemas.paths import below_data
 from service.bounded import Bounded
 from service.store.connection import MAJORITY, Collection, Database
 from service.store.contract import stored
@@ -28,7 +29,8 @@ class Comparing(NamedTuple):
     def of(cls, document: dict[str, Any]) -> Comparing:
         """Return the settings in a group's document."""
         paths, days = document.get("ignore") or [], document.get("history_days") or 0
-        mark = documents.sha256("\n".join(sorted(paths)).encode())[:8] if paths else ""
+        resolved = sorted(set(map(below_data, paths)))
+        mark = documents.sha256("\n".join(resolved).encode())[:8] if paths else ""
         return cls(ignored(paths), mark, days)
 
     def data_text(self, data: dict[str, Any]) -> bytes:

@@ -7,17 +7,30 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from schemas.paths import below_data
+
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _INT64 = 2**63
-_EMPTY: list[Any] = [None, "", []]
+# What counts as unfilled, beside an absent value.
+UNFILLED: list[Any] = [None, "", [], {}]
+
+
+def value_at(path: str) -> Any:
+    """Return the expression for the value of a field of `data`; it goes through objects only, never into arrays."""
+    value: Any = "$data"
+    for name in below_data(path).split("."):
+        value = {"$getField": {"field": name, "input": value}}
+    return value
+
+
+def is_unfilled(value: Any) -> dict[str, Any]:
+    """Return the expression for whether a value is absent, null, "", [] or {}."""
+    return {"$in": [{"$ifNull": [value, None]}, UNFILLED]}
 
 
 def is_missing(path: str) -> dict[str, Any]:
-    """Return the filter for items where a field of `data` is absent, null, "" or [].
-
-    An expression: a plain comparison would also find an array that has an empty text among others.
-    """
-    return {"$expr": {"$in": [{"$ifNull": [f"$data.{path}", None]}, _EMPTY]}}
+    """Return the filter for items where a field of `data` is unfilled."""
+    return {"$expr": is_unfilled(value_at(path))}
 
 
 def has_value(path: str, text: str) -> dict[str, Any]:
@@ -34,7 +47,7 @@ def has_value(path: str, text: str) -> dict[str, Any]:
             number = float(text)
         if math.isfinite(number):
             wanted.append(number)
-    return {f"data.{path}": {"$in": wanted}}
+    return {f"data.{below_data(path)}": {"$in": wanted}}
 
 
 Ignored = dict[str, "Ignored | None"]
@@ -44,7 +57,7 @@ def ignored(paths: Iterable[str]) -> Ignored:
     """Return paths as a tree of their names; None stands where one ends."""
     tree: Ignored = {}
     for path in paths:
-        *above, last = path.split(".")
+        *above, last = below_data(path).split(".")
         node: Ignored | None = tree
         for name in above:
             below = node.setdefault(name, {}) if node is not None else None
