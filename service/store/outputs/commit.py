@@ -141,7 +141,7 @@ class Rounds:
         await _together([*(self._send(plan, part) for part in _commands(plan.rows)), self._touch(plan)])
         await self._ids.step("written")
         made = [row for row in plan.rows if row.output_id not in plan.lost]
-        plan.results |= {row.output_id: row.result for row in made}
+        plan.results |= {row.output_id: plan.intended[row.output_id] for row in made}
         return plan, plan.count(made)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
@@ -198,8 +198,12 @@ class Rounds:
                         await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
                     else:
                         plan.add(key, change, there)
-                began = await _pause(began)
-            write.tried |= {row.output_id: row.result for row in plan.rows[planned:]}
+                if time.perf_counter() > began + _SLICE_SECONDS:
+                    await asyncio.sleep(0)
+                    began = time.perf_counter()
+            intended = {row.output_id: row.result for row in plan.rows[planned:]}
+            write.tried |= intended
+            plan.intended |= intended
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:
@@ -248,14 +252,6 @@ class Rounds:
                 touch.known["root_job_id"] = touch.job
         for touch in plan.touches.values():
             plan.leave(touch.known, "unchanged")
-
-
-async def _pause(began: float) -> float:
-    """Let other tasks run after some milliseconds of work; return when the present slice began."""
-    if time.perf_counter() > began + _SLICE_SECONDS:
-        await asyncio.sleep(0)
-        return time.perf_counter()
-    return began
 
 
 def _hash_again(reply: list[Any], stale: dict[str, Put], known: dict[str, Known], comparing: Comparing) -> None:

@@ -223,7 +223,7 @@ class Heads:
     Fields that differ between items are encoded by hand: less than 1 µs, instead of 5 µs for a dict of them.
     """
 
-    _ID = struct.Struct("<5si36sx")
+    _ID = struct.Struct("<i5si36sx")
     # Like the driver: integers in four bytes where they fit, which analysts see as plain numbers.
     _IDS, _LARGE_IDS = struct.Struct("<4si10si"), struct.Struct("<4sq10sq")
 
@@ -241,12 +241,13 @@ class Heads:
             names = ("create_date", "last_scraped_date", "is_approved", "change", "prev_id")
             fields = {"update_date": self._date, **dict(zip(names, rest, strict=False))}
             alike = self._rest[rest] = _elements(fields)
-        head = self._ID.pack(b"\x02_id\0", 37, output_id.encode())
         if id < 2**31:
             ids = self._IDS.pack(b"\x10id\0", id, b"\x10first_id\0", first_id)
         else:
             ids = self._LARGE_IDS.pack(b"\x12id\0", id, b"\x12first_id\0", first_id)
-        return RawBSONDocument(_document(b"".join((head, self._owner, ids, alike, content))), RAW)
+        size = self._ID.size + len(self._owner) + len(ids) + len(alike) + len(content) + 1
+        head = self._ID.pack(size, b"\x02_id\0", 37, output_id.encode())
+        return RawBSONDocument(b"".join((head, self._owner, ids, alike, content, b"\0")))
 
 
 def _elements(fields: dict[str, Any]) -> bytes:

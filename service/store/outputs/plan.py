@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 import bson
+import msgspec
 from bson.raw_bson import RawBSONDocument
 
 from service.store.decoding import RAW, decode, encoded
@@ -93,7 +94,7 @@ def result_of(result: str, id: int, output_id: str, key_hash: str) -> Result:
     return {"id": id, "output_id": output_id, "key_hash": key_hash, "result": result}
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, gc=False):
     """One change of a batch: the item before, the item after, and the document or update statement that stores it."""
 
     output_id: str
@@ -140,6 +141,7 @@ class Plan:
     rows: list[Row] = field(default_factory=list)
     touches: dict[str, Touch] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
+    intended: dict[str, Result] = field(default_factory=dict)  # the results of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
 
