@@ -18,7 +18,7 @@ from collections import Counter
 from typing import Any
 from urllib.parse import urlsplit
 
-from sds_client.cli.settings import access_token, address
+from sds_client.environment import access_token, address
 
 _BATCH = 20
 _WRITERS, _READERS = 4, 2

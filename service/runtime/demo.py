@@ -197,13 +197,17 @@ def welcome(address: str, access: Access) -> str:
         "",
     ]
     if token:
-        header = f"-H 'Authorization: Bearer {token}'"
+        item = '{"source_url": "https://lamps.example/oak", "root_job_id": "monday", "data": {"title": "Oak lamp"}}'
+        header = '-H "Authorization: Bearer $SDS_TOKEN"'
         lines += [
-            f"Token of organization {ORGANIZATION}: {token}",
+            f"In another shell, paste the address and the token of organization {ORGANIZATION}:",
+            f"  export SDS_URL={address}",
+            f"  export SDS_TOKEN={token}",
             "",
-            "Try:",
-            f"  curl {header} '{address}/v1/outputs/{GROUP.group_id}?limit=1'",
-            f"  curl {header} {address}/v1/reviews/{GROUP.group_id}",
+            "Then write an item, and read it and one of the demo data:",
+            f"  curl {header} -H 'Content-Type: application/json' $SDS_URL/v1/outputs/lamps -d '[{item}]'",
+            f"  curl {header} $SDS_URL/v1/outputs/lamps",
+            f'  curl {header} "$SDS_URL/v1/outputs/{GROUP.group_id}?limit=1"',
             "",
         ]
     else:

@@ -114,7 +114,17 @@ def test_every_page_of_changes_has_a_position_to_continue_from(client: Client, f
     for number, (_, position) in enumerate(pages):
         rest = [found for items, _ in client.changes("group", position=position, page_size=2) if (found := keys(items))]
         assert rest == [found for found, _ in pages[number + 1 :] if found]
-    assert pages[-1][1] == pages[-2][1] and set(pages[-1][1]) == {"cursor"}
+    assert pages[-1][1] == pages[-2][1] and "walk" not in pages[-1][1]
+
+
+def test_a_position_of_other_filters_or_of_another_group_is_refused(client: Client) -> None:
+    client.push("group", [make_output(0, tags={"country": "Japan"}), make_output(1)])
+    *_, (_, position) = client.changes("group", country="Japan", fields=["data"])
+    for group, filters in (("group", {}), ("group", {"country": "Peru"}), ("other", {"country": "Japan"})):
+        with pytest.raises(ValueError, match=r"this position was kept with the (group|filters)"):
+            next(client.changes(group, position=position, **filters))  # type: ignore[arg-type]
+    assert list(client.changes("group", position=position, country="Japan")) == [([], position)]
+    assert keys(next(client.changes("group", position={"cursor": 1}, country="Peru"))[0]) == []
 
 
 def test_the_last_position_of_changes_is_beyond_items_that_do_not_match(client: Client, forget: Forget) -> None:

@@ -415,11 +415,21 @@ def test_an_add_on_that_cannot_store_says_so_at_the_start(client: Client, token:
         assert re.search(r"ERROR: NOTHING IS STORED: OutputsPipeline is not in place; ITEM_PIPELINES", log)
         log, _ = crawl(tmp_path, site, client, token, COOKIES_ENABLED="False")
         assert "ERROR: CookiesMiddleware is not in place; DOWNLOADER_MIDDLEWARES" in log
-        log, _ = crawl(tmp_path, site, client, token="")
-        assert "ERROR: nothing is stored: SDS_URL and SDS_TOKEN are not set" in log
         log, _ = crawl(tmp_path, site, client, token, SDS_GROUP="")
         assert "items are not stored: SDS_GROUP is not set" in log
     assert list(client.outputs("lamps")) == []
+
+
+def test_a_crawl_without_a_token_stops_before_its_first_request(tmp_path: Path) -> None:
+    (tmp_path / "lamps.py").write_text(SPIDER)
+    with Site(Shop().respond) as site:
+        command = [sys.executable, "-m", "scrapy", "runspider", str(tmp_path / "lamps.py"), "-a", f"site={site.url}"]
+        for setting in ('ADDONS={"sds_client.scrapy.Addon": 500}', "SDS_GROUP=lamps", "SDS_TOKEN="):
+            command += ["-s", setting]
+        environ = {name: value for name, value in os.environ.items() if name != "SDS_TOKEN"}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT, env=environ)
+        assert done.returncode == 1 and site.requests == []
+    assert "AccessError: no access token: set SDS_TOKEN, or give a token" in done.stderr
 
 
 def test_downloaded_files_are_listed_and_leave_the_item_unchanged_in_the_next_crawl(

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import ssl
@@ -218,13 +217,13 @@ class Demo:
         def said() -> bool:
             assert self.service.process.poll() is None, self.service.log()
             log = self.service.log().rpartition("\n")[0]
-            return "Try:" in log and "\n  mongosh " in log
+            return "export SDS_TOKEN=" in log and "\n  mongosh " in log
 
         wait_until(said, self.service.log)
         return "\n".join(line for line in self.service.log().splitlines() if not line.startswith("{"))
 
     def token(self) -> str:
-        found = re.search(r"^Token of organization 1: (\S+)$", self.welcome(), re.MULTILINE)
+        found = re.search(r"^  export SDS_TOKEN=(\S+)$", self.welcome(), re.MULTILINE)
         assert found
         return found[1]
 
@@ -251,15 +250,14 @@ def test_make_run_shows_demo_data_keeps_it_over_a_restart_and_stops_all_it_start
         assert f"{demo.service.url}/docs" in welcome
         demo.service.wait_until_ready()
         # The lines to paste get data.
-        commands = re.findall(r"^  (curl .+)$", welcome, re.MULTILINE)
-        assert len(commands) == 2
-        responses = [
-            json.loads(subprocess.run(shlex.split(command), capture_output=True, check=True, timeout=SECONDS).stdout)
-            for command in commands
-        ]
-        assert responses[0]["items"][0]["data"]["title"]
-        assert responses[0]["metadata"]["next_url"]
-        assert len(responses[1]) > 10
+        pasted = "\n".join(re.findall(r"^  ((?:export|curl) .+)$", welcome, re.MULTILINE))
+        shown = subprocess.run(
+            ["bash", "-ec", pasted.replace("curl ", "echo; curl -sf ")], capture_output=True, check=True
+        )
+        written, lamps, demo_item = map(json.loads, shown.stdout.splitlines()[1:])
+        assert written["created"] == 1
+        assert [item["data"] for item in lamps["items"]] == [{"title": "Oak lamp"}]
+        assert demo_item["items"][0]["data"]["title"] and demo_item["metadata"]["next_url"]
         assert f"{demo.service.url}/#token={demo.token()}" in welcome
         with urllib.request.urlopen(f"{demo.service.url}/docs", timeout=SECONDS) as page:
             assert b"swagger" in page.read()

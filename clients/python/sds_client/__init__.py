@@ -4,7 +4,7 @@ It needs only aiohttp.
 """
 
 from sds_client.aio import AsyncClient
-from sds_client.errors import ClientError, CursorExpired, VersionConflict
+from sds_client.errors import AccessError, ClientError, CursorExpired, VersionConflict
 from sds_client.patching import Patched
 from sds_client.sync import Client
 from sds_client.transport import Waiting
@@ -13,6 +13,7 @@ from sds_client.version import __version__
 from sds_client.writing import Pushed
 
 __all__ = [
+    "AccessError",
     "AsyncClient",
     "Client",
     "ClientError",

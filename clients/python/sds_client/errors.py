@@ -33,6 +33,10 @@ class ClientError(Exception):
         return self.status == 404 and any(problem.get("loc") == ["path", name] for problem in self.problems)
 
 
+class AccessError(ValueError):
+    """The access token is neither given nor in the environment, or is there twice."""
+
+
 class CursorExpired(ClientError):
     """A copy that follows deletions came back too late: deletion records after its cursor are gone.
 

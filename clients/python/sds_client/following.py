@@ -51,6 +51,8 @@ class Follower:
         filters = {name: value for name, value in self._query.items() if name != "fields"}
         about = {"url": transport.url, "organization_id": owner, "group": group, "filters": filters}
         self._query["limit"] = str(page_size)
+        self._belongs_to = {"group": group, "filters": {n: v for n, v in filters.items() if n != "deleted"}}
+        _check_position(position, self._belongs_to)
         self._file = None if cursor_file is None else CursorFile(Path(cursor_file), about)
         self._saved = position if self._file is None else self._file.load(position)
         self._taken = self._read = self._saved["cursor"]
@@ -68,8 +70,8 @@ class Follower:
 
     @property
     def position(self) -> dict[str, Any]:
-        """Where to continue after the last page."""
-        return {"cursor": self._read} | ({} if self._at_end else self._walk)
+        """Where to continue after the last page, and what it belongs to."""
+        return {"cursor": self._read} | ({} if self._at_end else self._walk) | self._belongs_to
 
     async def page(self) -> list[Output | Deletion] | None:
         """Return the next page that has items, waiting for one; None at the end when it is not live."""
@@ -137,6 +139,16 @@ class Follower:
     def _again(self) -> str:
         first = "" if self._file is None else f"remove {self._file}, "
         return f"{first}empty the copy and follow again from cursor 0"
+
+
+def _check_position(position: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
+    """Refuse a position of another group or of other filters; one without either is a cursor given by hand."""
+    for name, value in belongs_to.items():
+        if position.get(name, value) != value:
+            raise ValueError(
+                f"this position was kept with the {name} {position[name]!r} and not {value!r}: read on with the same, "
+                "or begin a copy of its own without a position"
+            )
 
 
 class CursorFile:

@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from sds_client import environment
 from sds_client.errors import ClientError, CursorExpired, VersionConflict
 
 # Seconds for which a service that is away is waited for.
@@ -63,12 +64,18 @@ class Transport:
     """One session with one service, made when first used."""
 
     def __init__(
-        self, url: str, token: str, timeout: float, patience: float, on_wait: Callable[[Waiting], None] | None = None
+        self,
+        url: str | None,
+        token: str | None,
+        timeout: float,
+        patience: float,
+        on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
+        url = environment.address(url)
         if not url.startswith(("http://", "https://")):
             raise ValueError("the address of the service must start with http:// or https://")
-        self.url = url.rstrip("/")
-        self._token, self._timeout, self._patience = token, timeout, patience
+        self.url = url.rstrip("/").removesuffix("/v1")
+        self._token, self._timeout, self._patience = environment.access_token(token), timeout, patience
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the one of the session
         self._on_wait, self._has_responded = on_wait, False

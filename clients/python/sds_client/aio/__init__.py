@@ -7,7 +7,7 @@ from sds_client.aio.resources import Resources
 
 
 class AsyncClient(Outputs, Resources):
-    """The service at `url`, for the organization of `token`.
+    """The service at `url`, for the organization of `token`; without them, what SDS_URL and SDS_TOKEN say.
 
     Every request that may be sent twice without harm is sent again when the service is busy (408, 429, 502, 503, 504)
     or the connection is lost, for up to `patience` seconds after the first failure, with growing pauses and after the

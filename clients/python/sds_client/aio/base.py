@@ -13,8 +13,8 @@ Items = Iterable[Mapping[str, Any]] | AsyncIterable[Mapping[str, Any]]
 class Base:
     def __init__(
         self,
-        url: str,
-        token: str,
+        url: str | None = None,
+        token: str | None = None,
         *,
         timeout: float = 60.0,
         patience: float = PATIENCE,

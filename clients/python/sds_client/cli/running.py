@@ -12,7 +12,8 @@ from typing import Any
 from sds_client.cli import printing, settings
 from sds_client.cli.errors import NothingFoundError, UsageError
 from sds_client.cli.printing import Result, discard, tell
-from sds_client.errors import ClientError
+from sds_client.environment import DEFAULT_URL
+from sds_client.errors import AccessError, ClientError
 from sds_client.sync import Client
 from sds_client.transport import Waiting
 
@@ -25,7 +26,7 @@ def options() -> argparse.ArgumentParser:
     """Return the options of every command that calls the service."""
     # Absent instead of None, so that a default of `groups list` does not replace what was given after `groups`.
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
-    common.add_argument("--url", help=f"address of the service; else SDS_URL, else {settings.DEFAULT_URL}")
+    common.add_argument("--url", help=f"address of the service; else SDS_URL, else {DEFAULT_URL}")
     common.add_argument("--token", help="access token; better in SDS_TOKEN, where other users do not see it")
     common.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
     return common
@@ -48,7 +49,7 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
         try:
             if "source_url" in given and not token:
                 settings.check_host(url)
-            with Client(settings.address(url), settings.access_token(token), on_wait=_report_wait) as client:
+            with Client(url, token, on_wait=_report_wait) as client:
                 result = work(client, **given)
             if result is not None:
                 printing.show(result, as_json)
@@ -57,7 +58,7 @@ def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., 
         except NothingFoundError as error:
             tell(f"error: {error}\n")
             return NOTHING_FOUND
-        except UsageError as error:
+        except (AccessError, UsageError) as error:
             tell(f"error: {error}\n")
             return WRONG_USAGE
         except (ClientError, ValueError) as error:

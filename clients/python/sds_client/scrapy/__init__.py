@@ -19,8 +19,8 @@ from typing import Any, Self
 
 from scrapy import signals
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware as ScrapyCookiesMiddleware
-from scrapy.exceptions import NotConfigured
 
+from sds_client.environment import access_token
 from sds_client.scrapy.cookies import CookiesMiddleware
 from sds_client.scrapy.pipeline import OutputsPipeline
 from sds_client.scrapy.sources import SourceUrls
@@ -44,9 +44,7 @@ class Addon:
 
     def update_settings(self, settings: Any) -> None:
         """Add the components; those that the project names itself keep their place."""
-        if not settings.get("SDS_URL") or not settings.get("SDS_TOKEN"):
-            log.error("nothing is stored: SDS_URL and SDS_TOKEN are not set")
-            raise NotConfigured("SDS_URL and SDS_TOKEN are not set")
+        access_token(settings.get("SDS_TOKEN"))  # without one the crawl stops here instead of storing nothing
         if settings.get("SDS_GROUP"):
             self._add(settings, "ITEM_PIPELINES", OutputsPipeline, 900)
             self._add(settings, "SPIDER_MIDDLEWARES", SourceUrls, 10)

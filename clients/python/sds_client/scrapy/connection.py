@@ -17,4 +17,4 @@ def connect(settings: Any) -> AsyncClient:
             "the service's client needs TWISTED_REACTOR = 'twisted.internet.asyncioreactor.AsyncioSelectorReactor'"
         )
     patience = settings.getfloat("SDS_PATIENCE", PATIENCE)
-    return AsyncClient(settings["SDS_URL"], settings["SDS_TOKEN"], patience=patience)
+    return AsyncClient(settings.get("SDS_URL"), settings.get("SDS_TOKEN"), patience=patience)

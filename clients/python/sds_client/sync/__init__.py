@@ -9,7 +9,7 @@ from sds_client.sync.resources import Resources
 class Client(Outputs, Resources):
     """What `AsyncClient` does, without `await`: from any thread, also where a loop runs already (Jupyter).
 
-    >>> client = Client(url, token)
+    >>> client = Client(url, token)  # Client() takes both from SDS_URL and SDS_TOKEN
     >>> def lamp(number, title, job="monday"):
     ...     page = f"https://shop.example/{number}"
     ...     return {"source_url": page, "root_job_id": job, "key_hash": str(number), "data": {"title": title}}

@@ -21,8 +21,8 @@ each = iter
 class Base:
     def __init__(
         self,
-        url: str,
-        token: str,
+        url: str | None = None,
+        token: str | None = None,
         *,
         timeout: float = 60.0,
         patience: float = PATIENCE,

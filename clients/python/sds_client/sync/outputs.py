@@ -158,8 +158,9 @@ class Outputs(Base):
     ) -> Iterator[tuple[list[Output | Deletion], dict[str, Any]]]:
         """Yield pages of what is new, changed or deleted, to the present end, each with the position after it.
 
-        For a consumer that keeps the position itself, as JSON: given as `position`, reading continues there. The last
-        page is empty: its position is after the items that the filters left out.
+        For a consumer that keeps the position itself, as JSON: given as `position`, reading continues there. A
+        position belongs to its group and filters: with others, ValueError is raised. The last page is empty: its
+        position is after the items that the filters left out.
         """
         start = position or {"cursor": 0}
         follower = Follower(self._transport, group, position=start, page_size=page_size, options=options)
