@@ -5,6 +5,7 @@ from typing import Any
 from marshmallow import ValidationError, fields
 
 from schemas.base import Base, Choice, Digits, ListOf, Text, WholeNumber, optional, problem
+from schemas.errors import Problem
 from schemas.paths import DataPaths
 from schemas.reviews import Review
 from schemas.rules import Rule
@@ -48,6 +49,14 @@ class GroupWithSettings(Group):
     history_days = fields.Integer(required=True)
     ignore = fields.List(fields.String(), required=True)
     rules = fields.List(fields.Nested(Rule), required=True)
+
+
+class GroupSet(GroupWithSettings):
+    warnings = fields.List(
+        fields.Nested(Problem),
+        required=True,
+        metadata={"description": "Paths of the request that none of the newest 1000 items has, with the nearest"},
+    )
 
 
 _MAX_RULES_BYTES = 16 * 1024

@@ -11,10 +11,11 @@ from typing import Any
 from aiohttp import web
 
 from schemas.base import PageQuery
-from schemas.groups import FieldsQuery, GroupFields, GroupSettings, GroupWithSettings, Job
+from schemas.groups import FieldsQuery, GroupFields, GroupSet, GroupSettings, GroupWithSettings, Job
 from schemas.groups import Group as GroupCounts
 from schemas.outputs import OutputsDeleted
 from service.http.endpoint import endpoint
+from service.http.errors import Problem, unknown_path
 from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_group
 from service.http.keys import ORGANIZATION, STORE
@@ -24,13 +25,15 @@ from service.http.offload import off_loop
 from service.http.output.field_statistics import FieldStatistics
 from service.http.output.paging import decode_cursor, list_response
 from service.http.output.responses import STREAM_BYTES, json_array, json_response, stream_response
-from service.store import Group, Groups, Query, Store, now
+from service.store import Group, Groups, Query, Store, StoreUnavailable, now, time_budget
 
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(PageQuery())
 _FIELDS = QueryLoader(FieldsQuery())
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
+# How long the newest items are searched for the paths that settings name.
+_WARNING_SECONDS = 2.0
 # Items may be a megabyte each, and behind a million deletion records.
 _FIELDS_SECONDS = 10.0
 
@@ -63,13 +66,13 @@ async def one(request: web.Request) -> web.StreamResponse:
     return await json_response(request, await _group(request, path_group(request)))
 
 
-@endpoint("Set up a group", GroupWithSettings(), body=GroupSettings())
+@endpoint("Set up a group", GroupSet(), body=GroupSettings())
 async def put(request: web.Request) -> web.StreamResponse:
     """Change settings of a group, also before its first item; those left out stay unchanged.
 
     `retention_days` lets the service delete items that were not scraped for that long; it needs the scope `delete`.
     `history_days` keeps earlier versions; to lower it needs `delete` too. `ignore` names paths that are not content.
-    `rules` judge finished jobs.
+    `rules` judge finished jobs. `warnings` lists the paths of this request that none of the newest 1000 items has.
     """
     group = path_group(request)
     settings = await read_object(request, _SETTINGS)
@@ -78,7 +81,32 @@ async def put(request: web.Request) -> web.StreamResponse:
     if "retention_days" in settings or await _lowers_history(groups, group, settings):
         require_scope(request, "delete")
     await groups.set(group, settings)
-    return await json_response(request, await _group(request, group))
+    warnings = await _warnings(request.app[STORE], group, settings)
+    return await json_response(request, {**await _group(request, group), "warnings": warnings})
+
+
+async def _warnings(store: Store, group: Group, settings: dict[str, Any]) -> list[Problem]:
+    """Return a warning for each path that none of the newest items has; none if the database takes too long."""
+    ignore = settings.get("ignore", [])
+    rules = {place: rule["path"] for place, rule in enumerate(settings.get("rules", [])) if "path" in rule}
+    try:
+        with time_budget(_WARNING_SECONDS):
+            ignored = await store.paths.unknown(group, ignore, into_arrays=True)
+            ruled = await store.paths.unknown(group, rules.values())
+    except StoreUnavailable:
+        return []
+    return [
+        *(
+            unknown_path(path, ignored[path], "body", "ignore", str(at))
+            for at, path in enumerate(ignore)
+            if path in ignored
+        ),
+        *(
+            unknown_path(path, ruled[path], "body", "rules", str(at), "path")
+            for at, path in rules.items()
+            if path in ruled
+        ),
+    ]
 
 
 async def _lowers_history(groups: Groups, group: Group, settings: dict[str, Any]) -> bool:

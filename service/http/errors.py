@@ -70,6 +70,12 @@ def _flatten(messages: Any, loc: list[str]) -> Iterable[Problem]:
         yield problem("value_error", str(messages), *loc)
 
 
+def unknown_path(path: str, nearest: str | None, *loc: str) -> Problem:
+    """Return the problem, or warning, that none of the newest items of a group has a path."""
+    hint = f": did you mean {nearest}?" if nearest else ""
+    return problem("unknown_path", f"None of the newest 1000 items has {path}{hint}", *loc)
+
+
 def error_body(problems: list[Problem]) -> bytes:
     """Return `{"detail": [{"loc": ["query", "limit"], "msg": "Must be …", "type": "int_type"}]}`.
 

@@ -36,6 +36,7 @@ from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.encode import ItemTooLarge
 from service.store.outputs.live import Behind, Form, Part
+from service.store.outputs.paths import Paths
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
 from service.store.outputs.query import is_search
 from service.store.readiness import Readiness
@@ -140,6 +141,7 @@ class Store:
         comparing = ComparingCache(database)
         self.groups = Groups(database, self.jobs, comparing, self.indexes)
         self.outputs = Outputs(database, self.jobs, comparing, self.indexes, self.watch, settings)
+        self.paths = Paths(database, self.indexes)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)

@@ -103,3 +103,65 @@ async def test_a_path_may_have_as_many_names_as_an_item_may_be_deep(admin: Api) 
     path = ".".join("a" * 60)
     assert await matched(admin, f"missing={path}") == [1]
     assert await matched(admin, f"missing={path}.a.a.a.a.a") == [0, 1]
+
+
+# -- paths that no item has -----------------------------------------------------------------------
+
+
+async def settings(api: Api, **settings: Any) -> list[tuple[list[str], str]]:
+    """Set up the group; return the warnings, each with its location."""
+    response = await api.put("/v1/groups/shop", settings)
+    assert response.status == 200, response.body
+    assert all(warning["type"] == "unknown_path" for warning in response.json["warnings"])
+    return [(warning["loc"][1:], warning["msg"]) for warning in response.json["warnings"]]
+
+
+async def test_settings_that_name_a_path_that_no_item_has_answer_with_the_nearest(admin: Api) -> None:
+    await write(admin, {"price": {"amount": 5, "currency": None}, "title": "Lamp"})
+    rules = [
+        {"path": "title", "type": "string"},
+        {"path": "prise.amount", "min": 1},
+        {"min_items": 1},
+        {"path": "data.price.amuont", "max": 1},
+    ]
+    ignore = ["price.currency", "data.tittle", "etag"]
+    nothing = "None of the newest 1000 items has"
+    assert await settings(admin, ignore=ignore, rules=rules) == [
+        (["ignore", "1"], f"{nothing} data.tittle: did you mean data.title?"),
+        (["ignore", "2"], f"{nothing} etag"),
+        (["rules", "1", "path"], f"{nothing} prise.amount: did you mean price.amount?"),
+        (["rules", "3", "path"], f"{nothing} data.price.amuont: did you mean data.price.amount?"),
+    ]
+    group = await admin.ok("/v1/groups/shop")
+    assert (group["ignore"], group["rules"]) == (ignore, rules), "they are set all the same"
+    assert await settings(admin, history_days=1) == [], "only what the request names is looked for"
+
+
+async def test_a_path_that_any_of_the_newest_items_has_is_no_warning(admin: Api) -> None:
+    await write(admin, {"price": None}, *({"title": f"Lamp {number}"} for number in range(20)))
+    rules = [{"path": "price", "min_fill": 0.1}, {"path": "title", "min_fill": 0.9}]
+    assert await settings(admin, rules=rules, ignore=["data.price"]) == []
+
+
+async def test_a_group_without_items_takes_settings_without_a_warning(admin: Api) -> None:
+    assert await settings(admin, rules=[{"path": "price", "min_fill": 0.1}], ignore=["scraped_at"]) == []
+
+
+async def test_a_deleted_item_has_no_path(admin: Api) -> None:
+    await write(admin, {"prise": 5}, {"price": 5})
+    await admin.delete("/v1/outputs/shop?where=prise:5")
+    (warning,) = await settings(admin, ignore=["prise"])
+    assert warning[1].endswith("did you mean price?")
+
+
+async def test_an_ignored_path_leads_into_arrays_and_a_rule_does_not(admin: Api) -> None:
+    await write(admin, {"offers": [{"at": 1}, {"price": 2}]})
+    rules = [{"path": "offers.at", "min_fill": 0.5}]
+    assert [loc for loc, _ in await settings(admin, ignore=["offers.at"], rules=rules)] == [["rules", "0", "path"]]
+    assert [loc for loc, _ in await settings(admin, ignore=["offers.etag"])] == [["ignore", "0"]]
+
+
+async def test_hostile_names_are_never_proposed(admin: Api) -> None:
+    await write(admin, {"pri.ce": 1, "$price": 2, "p" * 1000: 3, "": 4, "pricey": [{"price": 1}]})
+    (warning,) = await settings(admin, ignore=["price"])
+    assert warning[1].endswith("did you mean pricey?")

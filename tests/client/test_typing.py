@@ -74,6 +74,7 @@ def test_filters_and_items_are_typed(tmp_path: Path) -> None:
         (types.Group, groups.Group),
         (types.Day, groups.Day),
         (types.GroupWithSettings, groups.GroupWithSettings),
+        (types.GroupSet, groups.GroupSet),
         (types.Rule, rules.Rule),
         (types.BrokenRule, groups.BrokenRule),
         (types.FillRate, groups.FillRate),

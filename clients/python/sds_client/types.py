@@ -241,6 +241,20 @@ class GroupWithSettings(Group):
     rules: list[Rule]
 
 
+class Warning(TypedDict):
+    """A path, at its place in a request, that none of the newest 1000 items of the group has."""
+
+    loc: list[str]
+    msg: str
+    type: str
+
+
+class GroupSet(GroupWithSettings):
+    """The counts and settings of a group after a change, and what may be a typo in them."""
+
+    warnings: list[Warning]
+
+
 class BrokenRule(TypedDict):
     """A rule that a job has broken."""
 

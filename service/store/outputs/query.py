@@ -25,7 +25,7 @@ INDEXED = {
 }
 HINTS = {field: name for name, field in INDEXED.values()}
 LIVE = {"deleted": {"$exists": False}}
-_NO_TOMBSTONE = {"tombstone": {"$exists": False}}
+NO_TOMBSTONE = {"tombstone": {"$exists": False}}
 
 
 class Query(NamedTuple):
@@ -98,7 +98,7 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
     residual: dict[str, Any] = {}
     passed_over = {} if query.deleted else dict(LIVE)
     if not indexed:
-        passed_over |= _NO_TOMBSTONE
+        passed_over |= NO_TOMBSTONE
         hint = "id"
     else:
         hint = HINTS[next(iter(indexed))]

@@ -16,6 +16,7 @@ from sds_client.types import (
     Delivery,
     Group,
     GroupFields,
+    GroupSet,
     GroupWithSettings,
     Item,
     Job,
@@ -119,11 +120,11 @@ class Resources(Base):
         history_days: int | None = None,
         ignore: Sequence[str] | None = None,
         rules: Sequence[Rule] | None = None,
-    ) -> GroupWithSettings:
+    ) -> GroupSet:
         """Change settings of a group; those left out stay. `set_retention` sets how long items are kept."""
         settings = {"history_days": history_days, "ignore": ignore, "rules": rules}
         value = {name: given for name, given in settings.items() if given is not None}
-        return cast(GroupWithSettings, (self._wait(self._transport.call("PUT", group_path(group), value=value))).json)
+        return cast(GroupSet, (self._wait(self._transport.call("PUT", group_path(group), value=value))).json)
 
     def jobs(self, group: str) -> list[Job]:
         """Return the jobs of a group with their counts and latest reviews, newest first."""
