@@ -133,11 +133,19 @@ class Date(fields.DateTime):
         "invalid": problem("datetime_invalid", "Must be ISO 8601, such as 2026-01-31 or 2026-01-31T12:00:00Z"),
     }
 
-    def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> datetime:
-        if type(value) is not str:
+    json_types: Any = str  # what `moment` takes
+
+    def moment(self, value: Any) -> datetime | None:
+        """Return the moment that a JSON value of `json_types` names. Raises ValueError."""
+        return parse_date(value)
+
+    def _deserialize(  # type: ignore[override]
+        self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
+    ) -> datetime | None:
+        if type(value) is bool or not isinstance(value, self.json_types):
             raise self.make_error("type")
         try:
-            return parse_date(value)
+            return self.moment(value)
         except ValueError:
             raise self.make_error("invalid") from None
 

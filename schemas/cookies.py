@@ -1,8 +1,37 @@
 """Cookies: what scrapers set and what they get."""
 
+from datetime import UTC, datetime
+from typing import Any
+
 from marshmallow import fields
 
-from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text, optional
+from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text, messages, optional, parse_date, problem
+
+YEAR_10000 = 253402300800  # Unix seconds; milliseconds of any date since 1978 are above
+_SESSION = -1
+
+
+class Expiry(Date):
+    """A date, or whole Unix seconds as a cookie is read; -1 for a session cookie."""
+
+    default_error_messages = {
+        **messages("datetime_type", "Must be a date"),
+        "type": problem("datetime_type", "Must be an ISO 8601 date, whole Unix seconds, or -1"),
+        "invalid": problem(
+            "datetime_invalid",
+            "Must be ISO 8601, such as 2026-01-31T12:00:00Z, whole Unix seconds (not milliseconds), or -1",
+        ),
+    }
+    json_types = str | int
+
+    def moment(self, value: Any) -> datetime | None:
+        if type(value) is str:
+            return parse_date(value)
+        if value == _SESSION:
+            return None
+        if not 0 <= value < YEAR_10000:
+            raise ValueError("not Unix seconds")
+        return datetime.fromtimestamp(value, UTC)
 
 
 class CookieInput(Base):
@@ -17,7 +46,11 @@ class CookieInput(Base):
     value = Text(required=True, max_length=65536)
     secure = Flag(load_default=False)
     http_only = Flag(load_default=False)
-    expires = Date(load_default=None, allow_none=True, metadata={"description": "null: a session cookie"})
+    expires = Expiry(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "A date, or what GET returns: whole Unix seconds, -1 or null for a session cookie"},
+    )
     path = Text(load_default="", max_length=4096)
 
 

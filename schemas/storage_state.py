@@ -9,9 +9,7 @@ from urllib.parse import urlsplit
 from marshmallow import INCLUDE, ValidationError, fields, post_load
 
 from schemas.base import Base, Flag, ListOf, Text, messages, optional, problem
-from schemas.cookies import Counted
-
-_YEAR_10000 = 253402300800  # Unix seconds; milliseconds of any date since 1978 are above
+from schemas.cookies import YEAR_10000, Counted
 
 
 class UnixSeconds(fields.Float):
@@ -25,7 +23,7 @@ class UnixSeconds(fields.Float):
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> float:
         if type(value) not in (int, float):
             raise self.make_error("invalid")
-        if value >= _YEAR_10000:
+        if value >= YEAR_10000:
             text = "Must be seconds since 1970; this looks like milliseconds or microseconds"
             raise ValidationError([problem("value_error", text)])
         if value < 0 and value != -1:
@@ -47,7 +45,7 @@ class BrowserCookie(Open):
     path = Text(load_default="/", max_length=4096)
     expires = UnixSeconds(
         load_default=-1.0,
-        metadata={"anyOf": [{"enum": [-1]}, {"minimum": 0, "maximum": _YEAR_10000, "exclusiveMaximum": True}]},
+        metadata={"anyOf": [{"enum": [-1]}, {"minimum": 0, "maximum": YEAR_10000, "exclusiveMaximum": True}]},
     )
     httpOnly = Flag(load_default=False)
     secure = Flag(load_default=False)

@@ -14,6 +14,7 @@ from marshmallow import Schema, fields
 
 import service
 from schemas.base import PageQuery
+from schemas.cookies import Expiry
 from schemas.errors import Error
 from schemas.examples import EXAMPLES
 from service.http.output.parquet import PARQUET
@@ -107,6 +108,7 @@ def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> d
     assert plugin.converter is not None
     plugin.converter.add_attribute_function(_record_or_null)  # type: ignore[no-untyped-call]
     plugin.converter.add_attribute_function(_whole_number)  # type: ignore[no-untyped-call]
+    plugin.converter.add_attribute_function(_date_or_seconds)  # type: ignore[no-untyped-call]
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
     for name, description in _TAGS.items():
         spec.tag({"name": name, "description": description})
@@ -171,6 +173,14 @@ def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) ->
     if not (isinstance(field, fields.Nested) and field.allow_none and "anyOf" in ret):
         return {}
     return {"anyOf": [*(one for one in ret["anyOf"] if "$ref" in one), _NULL]}
+
+
+def _date_or_seconds(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
+    """Describe a date that may also be a number."""
+    if not isinstance(field, Expiry):
+        return {}
+    text = {name: ret.pop(name) for name in ("type", "format")}
+    return {"anyOf": [text, {"type": "integer", "format": "int64", "minimum": -1}]}
 
 
 def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str, Any]:

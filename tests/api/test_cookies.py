@@ -80,7 +80,11 @@ FAULTY: list[tuple[str, Any, str]] = [
     ("secure", "true", "bool_type"),
     ("secure", 1, "bool_type"),
     ("http_only", None, "bool_type"),
-    ("expires", 1896091200, "datetime_type"),
+    ("expires", 1896091200.5, "datetime_type"),
+    ("expires", True, "datetime_type"),
+    ("expires", -2, "datetime_invalid"),
+    ("expires", 1896091200000, "datetime_invalid"),
+    ("expires", 2**62, "datetime_invalid"),
     ("expires", "tomorrow", "datetime_invalid"),
     ("expires", "2030-02-30", "datetime_invalid"),
     ("path", False, "string_type"),
@@ -130,7 +134,18 @@ EXPIRES = [
     ("1970-01-01", 0),
     ("1969-12-31T23:59:59Z", 0),  # long expired, and not taken for a session cookie
     (None, -1),
+    (1896091200, 1896091200),
+    (0, 0),
+    (-1, -1),
 ]
+
+
+async def test_cookies_can_be_written_back_as_they_were_read(api: Api) -> None:
+    await api.ok(PATH, [make_cookie(), make_cookie(name="seen", expires=None)])
+    cookies = await api.ok(PATH)
+    written = [{name: value for name, value in cookie.items() if name != "url"} for cookie in cookies]
+    assert await api.ok(PATH, written) == {"created": 0, "updated": 2}
+    assert await api.ok(PATH) == cookies
 
 
 async def test_expires_comes_out_in_whole_unix_seconds(api: Api) -> None:

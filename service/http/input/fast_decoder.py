@@ -15,7 +15,7 @@ import msgspec
 from marshmallow import Schema, missing
 from marshmallow.fields import Field
 
-from schemas.base import Date, Flag, JsonObject, ListOf, Text, WholeNumber, parse_date
+from schemas.base import Date, Flag, JsonObject, ListOf, Text, WholeNumber
 
 Convert = Callable[[Any], dict[str, Any]]
 
@@ -122,7 +122,7 @@ def _without_escapes(text: memoryview) -> Iterator[bytes]:
 def _derive(schema: Schema) -> tuple[type[msgspec.Struct], Convert]:
     """Return a struct with the schema's fields, and a function that turns one into the loaded dict."""
     members: list[Any] = []
-    dates: list[str] = []
+    dates: list[tuple[str, Date]] = []
     optional: list[str] = []
     nested: list[tuple[str, Convert]] = []
     long_texts: list[tuple[str, int]] = []
@@ -131,7 +131,7 @@ def _derive(schema: Schema) -> tuple[type[msgspec.Struct], Convert]:
         if convert is not None:
             nested.append((name, convert))
         if isinstance(field, Date):
-            dates.append(name)
+            dates.append((name, field))
         if isinstance(field, Text) and field.max_bytes is not None:
             long_texts.append((name, field.max_bytes // 4))  # a character has at most 4 bytes
         if field.required:
@@ -152,9 +152,9 @@ def _derive(schema: Schema) -> tuple[type[msgspec.Struct], Convert]:
         for name in optional:
             if loaded[name] is msgspec.UNSET:
                 del loaded[name]
-        for name in dates:
+        for name, date in dates:
             if loaded.get(name) is not None:
-                loaded[name] = parse_date(loaded[name])
+                loaded[name] = date.moment(loaded[name])
         for name, most in long_texts:
             if len(loaded[name]) > most:
                 raise FastPathRejected
@@ -176,7 +176,7 @@ def _kind(field: Field[Any]) -> tuple[Any, Convert | None]:
             bounds = msgspec.Meta(min_length=field.min_length or None, max_length=field.max_length)
             return Annotated[str, bounds], None
         case Date():
-            return str | None if field.allow_none else str, None
+            return field.json_types | None if field.allow_none else field.json_types, None
         case WholeNumber():
             whole = Annotated[int, msgspec.Meta(ge=field.minimum, le=field.maximum)]
             return whole | None if field.allow_none else whole, None
