@@ -53,6 +53,16 @@ _LISTED = {
     "last_result": _RESULT,
 }
 
+_LISTED_TOKEN = {
+    "token_id": "3f1c9a7be210",
+    "label": "nightly crawl",
+    "scopes": ["read", "write"],
+    "create_date": "2026-10-01T08:00:00.000Z",
+    "last_used": "2026-11-15T06:02:10.000Z",
+    "expires": None,
+    "revoked": None,
+}
+
 EXAMPLES: dict[str, Any] = {
     "CookieInput": {**_COOKIE, "secure": True, "http_only": True, "expires": "2027-01-31T12:00:00Z"},
     "Cookie": {
@@ -183,5 +193,8 @@ EXAMPLES: dict[str, Any] = {
         "create_date": "2026-10-01T08:00:00.000Z",
         "expires": None,
     },
+    "TokenInput": {"label": "nightly crawl", "scopes": ["read", "write"], "expires": "2027-01-31T12:00:00Z"},
+    "OrganizationToken": _LISTED_TOKEN,
+    "TokenCreated": {**_LISTED_TOKEN, "token": "sds_…"},
     "Problem": {"loc": ["query", "limit"], "msg": "Must be at most 1000", "type": "less_than_equal"},
 }

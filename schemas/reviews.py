@@ -2,7 +2,7 @@
 
 from marshmallow import fields
 
-from schemas.base import Base, Date, Text
+from schemas.base import Base, Date, PageQuery, QueryFlag, Text
 
 
 class ReviewInput(Base):
@@ -18,6 +18,15 @@ class Review(Base):
     review_date = fields.DateTime(required=True)
     status = fields.String(required=True)
     comment = fields.String(required=True)
+    author = fields.String(
+        metadata={"description": "The label of the token that wrote it. With history=true, and in the jobs of a group"}
+    )
+
+
+class ReviewsQuery(PageQuery):
+    history = QueryFlag(
+        load_default=False, allow_none=True, metadata={"description": "true: every review, newest first"}
+    )
 
 
 class ReviewsWritten(Base):

@@ -8,7 +8,7 @@ from schemas.base import Base
 class Token(Base):
     id = fields.String(required=True, metadata={"description": "As `token list` shows it; not the token itself"})
     organization_id = fields.Integer(required=True)
-    scopes = fields.List(fields.String(metadata={"enum": ["read", "write", "delete", "state"]}), required=True)
+    scopes = fields.List(fields.String(metadata={"enum": ["read", "write", "delete", "state", "admin"]}), required=True)
     label = fields.String(required=True)
     create_date = fields.DateTime(required=True)
     expires = fields.DateTime(required=True, allow_none=True, metadata={"description": "Null: never"})

@@ -15,11 +15,13 @@ from service.handlers import (
     reviews,
     storage_state,
     token,
+    tokens,
     webhooks,
 )
 from service.http.routing import Route
 
-# Scopes: "read", "write", "delete", with "state" for browser state; "public" for a route that needs no token.
+# Scopes: "read", "write", "delete", with "state" for browser state; "admin" for tokens; "public" for a route that needs
+# no token.
 ROUTES = [
     Route("POST", "/v1/cookies", "write state", cookies.post),
     Route("GET", "/v1/cookies", "read state", cookies.get),
@@ -55,6 +57,9 @@ ROUTES = [
     Route("POST", "/v1/webhooks/{webhook_id}/test", "write", webhooks.test),
     Route("GET", "/v1/webhooks/{webhook_id}/deliveries", "write", webhooks.deliveries),
     Route("GET", "/v1/token", "read", token.get),
+    Route("GET", "/v1/tokens", "admin", tokens.get),
+    Route("POST", "/v1/tokens", "admin", tokens.post),
+    Route("DELETE", "/v1/tokens/{token_id}", "admin", tokens.delete),
     Route("GET", "/healthz", "public", health.healthz),
     Route("GET", "/readyz", "public", health.readyz),
     Route("GET", "/metrics", "public", metrics.metrics),

@@ -21,7 +21,8 @@ def add(commands: Commands) -> None:
         action="append",
         choices=SCOPES,
         help="read: GET; write: POST, PUT and PATCH; delete: DELETE, and setting a group's retention; state: with "
-        f"these, cookies, local storage and storage state. Repeat it for several; default: {', '.join(DEFAULT_SCOPES)}",
+        f"these, cookies, local storage and storage state; admin: list, make and revoke the organization's tokens over "
+        f"HTTP, given only here. Repeat it for several; default: {', '.join(DEFAULT_SCOPES)}",
     )
     create_.add_argument("--label", default="", help="who uses it, for `token list`")
     create_.add_argument("--expires", type=future_date, help="ISO 8601 date in the future; default: never")

@@ -33,6 +33,7 @@ _IN_PATHS = {
     "output_id": "The output_id of the item",
     "job_id": "The root_job_id of the items of the crawl",
     "webhook_id": "The webhook_id of the webhook",
+    "token_id": "The token_id of the token",
 }
 # Members of a handler's documentation that are read here instead of being copied.
 _OURS = ("schemas", "produces", "gives", "takes", "headers", "not_found", "response_headers")
@@ -58,6 +59,7 @@ _TAGS = {
     "storage_state": "Cookies and local storage in one file, as Playwright saves and loads them.",
     "webhooks": "URLs that get a message when a crawl finishes or a group changes; signed as Standard Webhooks says.",
     "token": "The access token itself: whose it is and what it may do.",
+    "tokens": "The tokens of the organization: listed, made and revoked with the scope admin.",
     "health": "For load balancers and orchestration; needs no token.",
     "metrics": "For Prometheus; needs no token.",
 }

@@ -43,7 +43,19 @@ from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords
 from service.store.time_budget import in_time, response_has_begun, time_budget
-from service.store.tokens import DEFAULT_SCOPES, SCOPES, TOKEN_PREFIX, Token, Tokens, hash_token, is_token, new_secret
+from service.store.tokens import (
+    DEFAULT_SCOPES,
+    GRANTABLE,
+    MAX_TOKENS,
+    SCOPES,
+    TOKEN_PREFIX,
+    Token,
+    Tokens,
+    TooManyTokens,
+    hash_token,
+    is_token,
+    new_secret,
+)
 from service.store.upkeep import Upkeep
 from service.store.vault import Vault
 from service.store.watch import Watch
@@ -51,7 +63,9 @@ from service.store.webhooks import MAX_WEBHOOKS, SECRET_PREFIX, TooManyWebhooks,
 
 __all__ = [
     "DEFAULT_SCOPES",
+    "GRANTABLE",
     "MAX_JOBS",
+    "MAX_TOKENS",
     "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
     "SCOPES",
@@ -90,6 +104,7 @@ __all__ = [
     "StoreUnavailable",
     "Token",
     "Tokens",
+    "TooManyTokens",
     "TooManyWebhooks",
     "Vault",
     "Webhook",

@@ -67,7 +67,11 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("untold", "finish_date", partialFilterExpression={"untold": True}),
     ],
     "days": [_index("day", *_GROUP, "date", unique=True)],
-    "reviews": [_index("latest", *_GROUP, "job_id", "-review_date", "-order")],
+    "reviews": [
+        _index("latest", *_GROUP, "job_id", "-review_date", "-order"),
+        _index("history", *_GROUP, "-review_date", "-order"),
+    ],
+    "tokens": [_index("organization", "organization_id", "create_date")],
     "cookies": [_index("identity", "organization_id", "domain", "path_key", "name", unique=True)],
     "local_storage": [_index("identity", "organization_id", "domain", "path", "key", unique=True)],
     "origins": [

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+from pymongo import DESCENDING
+
 from service.store.browser_state import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database, opened
 from service.store.contract import stored, streamed
@@ -15,10 +17,11 @@ from service.store.counters import Counters
 from service.store.errors import CursorInvalid
 from service.store.group import Group
 from service.store.indexes import Indexes
-from service.store.listing import CHUNK_BYTES, Chunk, Key, Listing, Record, after
+from service.store.listing import CHUNK_BYTES, Chunk, Key, Listing, Record, after, by_bytes
 
 _ORDER = ("review_date", "order")
-_INDEX = "latest"
+_INDEX, _HISTORY = "latest", "history"
+_NEWEST = [(name, DESCENDING) for name in _ORDER]
 # Keys read at once, and reviews in the first read: 20 of the largest are 5 MB.
 _READ, _FIRST = 1000, 20
 # Reviews made before other tasks run: 1000 take 8 ms, and up to 23 beside other work.
@@ -38,8 +41,8 @@ class Reviews:
         self._counters, self._indexes = counters, indexes
 
     @stored
-    async def add(self, group: Group, reviews: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Store the reviews and return them as they are served."""
+    async def add(self, group: Group, reviews: list[dict[str, Any]], author: str = "") -> list[dict[str, Any]]:
+        """Store the reviews with the label of their author's token, and return them as they are served."""
         self._indexes.require("reviews")
         if not reviews:
             return []
@@ -61,7 +64,7 @@ class Reviews:
                 await asyncio.sleep(0)
         owner = group.owner
         await self._reviews.insert_many(
-            {**owner, **review, "order": first + offset} for offset, review in enumerate(served)
+            {**owner, **review, "author": author, "order": first + offset} for offset, review in enumerate(served)
         )
         return served
 
@@ -85,13 +88,45 @@ class Reviews:
         return Listing(self._chunks(owner, page), (last[0].isoformat(), last[1]))
 
     @stored
+    async def history(self, group: Group, limit: int | None, cursor: Key | None) -> Listing:
+        """Return every review of a group with its author, newest first: `limit` of them after a cursor."""
+        self._indexes.require("reviews")
+        begin = None if cursor is None else _key(cursor)
+        if limit is None:
+            return Listing(self._every(group.owner, begin, None))
+        found = self._reviews.find(_before(group.owner, begin), dict.fromkeys(_ORDER, 1), hint=_HISTORY)
+        ends = await found.sort(_NEWEST).skip(limit - 1).limit(2).to_list(2)
+        if len(ends) < 2:
+            return Listing(self._every(group.owner, begin, None))
+        date, order = _position(ends[0])
+        return Listing(self._every(group.owner, begin, (date, order)), (date.isoformat(), order))
+
+    @streamed
+    async def _every(self, owner: Record, begin: Key | None, end: Key | None) -> AsyncIterator[Chunk]:
+        """Yield the reviews between two positions of the history, some at a time."""
+
+        async def read(key: Key | None, count: int) -> list[Record]:
+            where = _before(owner, key)
+            if end is not None:
+                where = {"$and": [where, {"$nor": [after(_ORDER, end, "$lt")]}]}
+            # A negative limit is one reply of the server, which ends at 16 MB.
+            found = self._reviews.find(where, hint=_HISTORY, limit=-count, batch_size=count).sort(_NEWEST)
+            reviews: list[Record] = await found.to_list(count)
+            return reviews
+
+        async for size, reviews in by_bytes(read, _position, _size, begin):
+            yield Chunk(size, [{**_served(review), "author": review.get("author", "")} for review in reviews].copy)
+            del reviews
+
+    @stored
     async def latest_of(self, group: Group, jobs: list[str]) -> dict[str, Record]:
-        """Return the latest review of each of some jobs, its comment cut to MAX_SHOWN characters."""
+        """Return the latest review of each of some jobs, with its author and a comment cut to MAX_SHOWN."""
         self._indexes.require("reviews")
         owner = group.owner
         latest = _latest({**owner, "job_id": {"$in": jobs}})
         keys = await (await opened(self._reviews.aggregate(latest, hint=_INDEX))).to_list(None)
-        shown = {**_SERVED, "comment": {"$substrCP": ["$comment", 0, MAX_SHOWN]}}
+        comment = {"$substrCP": ["$comment", 0, MAX_SHOWN]}
+        shown = {**_SERVED, "comment": comment, "author": {"$ifNull": ["$author", ""]}}
         return {review["job_id"]: review for review in await self._read(owner, keys, shown)}
 
     @stored
@@ -121,6 +156,19 @@ class Reviews:
         found = await self._reviews.find(where, {**fields, "order": 1}).hint(_INDEX).to_list(None)
         by_order = {review.pop("order"): review for review in found}
         return [by_order[order] for order in orders if order in by_order]
+
+
+def _before(owner: Record, key: Key | None) -> Record:
+    """Return the filter for the reviews of a group that are older than a position of its history."""
+    return dict(owner) if key is None else {**owner, **after(_ORDER, key, "$lt")}
+
+
+def _position(review: Record) -> Key:
+    return tuple(review[name] for name in _ORDER)
+
+
+def _served(review: Record) -> Record:
+    return {name: review[name] for name in _SERVED if name != "_id"}
 
 
 def _size(review: Record) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import MakeApi
 from tests.support.api import Api, make_review
 from tests.support.contract import HeldApi
 
@@ -29,6 +30,35 @@ async def test_a_review_comes_out_with_exactly_the_fields_of_the_contract(api: A
         "status": "approved",
         "comment": "Looks good.",
     }
+
+
+async def test_the_history_has_every_review_newest_first_with_its_author(make_api: MakeApi, stranger: Api) -> None:
+    ada = await make_api(label="ada")
+    unnamed = await make_api(ada.organization_id)
+    for writer, status in ((ada, "rejected"), (unnamed, "open"), (ada, "approved")):
+        await writer.ok(PATH, [make_review(status=status, review_date="2026-01-31")])
+    await ada.ok(PATH, [make_review(job_id="job-0", review_date="2026-01-30")])
+    caller = HeldApi(ada.client, ada.token, ada.organization_id)
+    history = await caller.ok(f"{PATH}?history=true")
+    assert [(review["job_id"], review["status"], review["author"]) for review in history] == [
+        ("job-1", "approved", "ada"),
+        ("job-1", "open", ""),
+        ("job-1", "rejected", "ada"),
+        ("job-0", "approved", "ada"),
+    ]
+    assert [review["status"] for review in await caller.ok(PATH)] == ["approved", "approved"]
+    assert await stranger.ok(f"{PATH}?history=true") == []
+
+
+async def test_the_history_comes_in_pages(api: Api) -> None:
+    await api.ok(PATH, [make_review(comment=str(number)) for number in range(7)])
+    comments, url = [], f"{PATH}?history=true&limit=3"
+    while url:
+        response = await api.get(url)
+        comments.append([review["comment"] for review in response.json])
+        link = response.headers.get("Link")
+        url = "/" + link.partition(">")[0].split("/", 3)[3] if link else ""
+    assert comments == [["6", "5", "4"], ["3", "2", "1"], ["0"]]
 
 
 async def test_the_response_to_a_post_has_each_review_in_the_order_sent(api: Api) -> None:

@@ -20,6 +20,8 @@ def needed(method: str, path: str) -> str:
     """Return the scopes that the decisions ask for."""
     if path in STATE:
         return f"{_of_method(method)} state"
+    if path.startswith("/v1/tokens"):
+        return "admin"
     if path.startswith("/v1/webhooks"):
         return "write"
     return _of_method(method)
@@ -41,7 +43,9 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
     output_id = written["items"][0]["output_id"]
     callers: dict[tuple[str, ...], Api] = {}
     for route in GUARDED:
-        path = route.path.format(group_id="shop", output_id=output_id, webhook_id="nothing", job_id="nothing")
+        path = route.path.format(
+            group_id="shop", output_id=output_id, webhook_id="nothing", job_id="nothing", token_id="0123456789ab"
+        )
         before = (await owner.get("/v1/outputs/shop")).body, (await owner.get("/v1/groups/shop/stats")).body
         words = route.scope.split()
         others = [scope for scope in SCOPES if scope not in words]
@@ -69,7 +73,9 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
 async def test_the_scope_alone_is_enough(make_api: MakeApi) -> None:
     for route in GUARDED:
         caller = await make_api(scopes=route.scope.split())
-        path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing")
+        path = route.path.format(
+            group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing", token_id="0123456789ab"
+        )
         bodies: dict[str, Any] = {"POST": [], "PATCH": [], "PUT": {}}
         options = {"json": bodies[route.method]} if route.method in bodies else {}
         response = await caller.request(route.method, path, **options)
@@ -79,7 +85,9 @@ async def test_the_scope_alone_is_enough(make_api: MakeApi) -> None:
 async def test_without_a_token_a_route_is_401(make_api: MakeApi) -> None:
     client = (await make_api()).client
     for route in GUARDED:
-        path = route.path.format(group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing")
+        path = route.path.format(
+            group_id="shop", output_id="nothing", webhook_id="nothing", job_id="nothing", token_id="0123456789ab"
+        )
         async with client.request(route.method, path) as response:
             assert response.status == 401, route
             assert response.headers["WWW-Authenticate"] == "Bearer", route

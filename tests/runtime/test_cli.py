@@ -135,7 +135,7 @@ def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
         (["dance"], "dance"),
         (["token"], "ACTION"),
         (["token", "create"], "--organization"),
-        (["token", "create", "--organization", "1", "--scope", "admin"], "admin"),
+        (["token", "create", "--organization", "1", "--scope", "root"], "root"),
         (["token", "create", "--organization", "one", "--scope", "read"], "whole number"),
         (["token", "create", "--organization", str(2**63), "--scope", "read"], "63 bits"),
         (["token", "create", "--organization", "1", "--scope", "read", "--expires", "soon"], "ISO 8601"),

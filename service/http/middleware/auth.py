@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime
 
 from aiohttp import web
@@ -54,6 +54,7 @@ class Authenticator:
         self._cache: Bounded[str, tuple[float, Token]] = Bounded(_MAX_CACHED)
         self._looking: dict[str, asyncio.Task[Token | None]] = {}
         self._unknown = 0
+        self._noting: set[asyncio.Task[None]] = set()
         # Digest -> the open `while_valid` blocks of its requests.
         self._lasting: dict[str, set[asyncio.Timeout]] = {}
 
@@ -146,7 +147,18 @@ class Authenticator:
             self._cache.pop(digest, None)
             return None
         self._cache[digest] = (asked + self._cache_seconds, token)
+        if token.valid_at(datetime.now(UTC)):
+            noting = asyncio.create_task(self._note_use(token))
+            self._noting.add(noting)
+            noting.add_done_callback(self._noting.discard)
         return token
+
+    async def _note_use(self, token: Token) -> None:
+        """Store when a token is used, beside the request: a database that is busy must not delay it."""
+        with suppress(StoreError):
+            if await self._tokens.note_use(token):
+                details = {"token_id": token.id, "label": token.label, "organization_id": token.organization_id}
+                log.info("token used for the first time", extra=details)
 
 
 AUTHENTICATOR = web.AppKey("authenticator", Authenticator)
