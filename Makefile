@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -16,19 +16,21 @@ run: $(INSTALLED) ## Set everything up and serve on http://127.0.0.1:8080
 	@$(BIN)/python -m service serve --demo
 
 # Bytecode is written even where the environment says not to: tests start Python many times.
-test test-all test-e2e: export PYTHONDONTWRITEBYTECODE :=
+test test-slow test-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 # Three at once on two cores: a third of their time is waiting.
-test: $(DEV) ## Run the tests on a real MongoDB that they start themselves
-	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone"
+test: $(DEV) ## Run the tests on a real MongoDB that they start themselves (PYTEST=--cov: hold the coverage against its floor)
+	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone" $(PYTEST)
 
-test-all: $(DEV) ## Run the slow tests, then the others again to hold the coverage against its floor
+test-slow: $(DEV) ## Run the tests that start processes, take long, or measure
 	@$(BIN)/pytest -n 2 --dist loadgroup -m "slow and not alone"
 	@$(BIN)/pytest -m alone
-	@$(BIN)/pytest -n 3 --dist loadgroup -m "not slow and not alone" --hypothesis-profile=thorough --cov
 
-test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, …
-	@$(E2E)/bin/pytest tests/e2e
+test-all: test-slow ## Run the slow tests and the others, these with the coverage
+	@$(MAKE) --no-print-directory test PYTEST="--cov --hypothesis-profile=thorough"
+
+test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, … (E2E_TESTS: some of them)
+	@$(E2E)/bin/pytest -n 2 --dist loadfile $(or $(E2E_TESTS),tests/e2e)
 
 bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (BENCH=--quick: less data, shorter runs)
 	@$(BIN)/python -m scripts.bench $(BENCH)
