@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from marshmallow import RAISE, Schema, ValidationError, fields
 
@@ -25,6 +26,8 @@ _DATE = re.compile(
 )
 _DIGITS = re.compile(r"-?\d{1,19}", re.ASCII)
 _MAX_KEYS = 100
+# Unknown fields of a record for which the nearest name is looked for, and the characters of them that count.
+_MAX_HINTS, _MAX_NAME = 5, 64
 
 
 def problem(kind: str, message: str) -> dict[str, str]:
@@ -223,6 +226,9 @@ def optional(field: type[F], *args: Any, description: str, **kwargs: Any) -> F:
     return field(*args, load_default=None, allow_none=True, metadata={"description": description}, **kwargs)
 
 
+_UNKNOWN = problem("unknown_field", "Unknown field")
+
+
 class Base(Schema):
     """A schema that rejects unknown fields: a typo must not lose a flag silently."""
 
@@ -230,9 +236,35 @@ class Base(Schema):
         unknown = RAISE
 
     error_messages = {
-        "unknown": problem("unknown_field", "Unknown field"),  # type: ignore[dict-item]
+        "unknown": _UNKNOWN,  # type: ignore[dict-item]
         "type": problem("dict_type", "Must be an object"),  # type: ignore[dict-item]
     }
+    # What other APIs call a field.
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    def handle_error(self, error: ValidationError, data: Any, *, many: bool, **kwargs: Any) -> None:
+        """Say with the first unknown fields which ones were meant."""
+        if not isinstance(error.messages, dict):
+            return
+        records = error.messages.items() if many else [(None, error.messages)]
+        unknown = [
+            (record, name, data if place is None else data[place])
+            for place, record in records
+            if isinstance(record, dict)
+            for name, found in record.items()
+            if found == [_UNKNOWN]
+        ]
+        for record, name, sent in unknown[:_MAX_HINTS]:
+            if hint := self.hint(str(name)[:_MAX_NAME], sent):
+                record[name] = [problem("unknown_field", f"Unknown field: {hint}")]
+
+    def hint(self, name: str, data: Mapping[str, Any]) -> str:
+        """Return what a user who sent an unknown field should do instead; nothing where no field is similar."""
+        known = {field.data_key or attribute for attribute, field in self.fields.items()} - data.keys()
+        near = (
+            [self.aliases[name]] if self.aliases.get(name) in known else get_close_matches(name.lower(), known, 1, 0.7)
+        )
+        return f"did you mean {near[0]}?" if near else ""
 
     def _deserialize(self, data: Any, *, many: bool = False, **kwargs: Any) -> Any:
         # Each unknown key is one problem: a million of them would take 15 seconds to report.

@@ -63,6 +63,18 @@ class OutputInput(Base):
     files = ListOf(FileInput, load_default=list, max_length=1000)
     last_scraped_date = Date(metadata={"description": "Default: now"})
 
+    aliases = {"url": "source_url", "job_id": "root_job_id", "key": "key_hash", "scraped_at": "last_scraped_date"}
+
+    def hint(self, name: str, data: Mapping[str, Any]) -> str:
+        """Return where a field of the caller's own belongs, or which field was meant."""
+        if name in _SERVED:
+            return "the service gives it; leave it out"
+        return super().hint(name, data) or f'put it into data, as in "data": {{"{name}": …}}'
+
+
+# Fields that a reader gets, and a writer may not send.
+_SERVED = {"id", "output_id", "create_date", "update_date", "deleted"}
+
 
 class File(Base):
     id = fields.String(required=True)

@@ -60,6 +60,6 @@ async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any
     store = request.app[STORE]
     job = await store.crawls.one(group, job_id)
     if job is None:  # or no longer: its group was deleted meanwhile
-        raise not_found("job", "job_id")
+        raise not_found("job", "job_id", await store.groups.similar(group))
     reviews = await store.reviews.latest_of(group, [job_id])
     return {**job, "review": reviews.get(job_id)}

@@ -63,7 +63,7 @@ async def get(request: web.Request) -> web.StreamResponse:
     async with admission.beginning():  # an item of 1 MiB can be 6 MB in the database
         page = await request.app[STORE].outputs.one(group, output_id)
         if page is None:
-            raise not_found("output", "output_id")
+            raise not_found("output", "output_id", await request.app[STORE].groups.similar(group))
         headers = {"ETag": f'"{page.version}"', **CACHING}
         if is_known(request, headers["ETag"]):
             return web.Response(status=304, headers=headers)

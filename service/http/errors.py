@@ -47,9 +47,10 @@ def invalid(kind: str, message: str, *loc: str) -> ApiError:
     return ApiError(422, [problem(kind, message, *loc)])
 
 
-def not_found(what: str, name: str) -> ApiError:
-    """Return the response to an id in the path that nothing has."""
-    return ApiError(404, [problem("not_found", f"There is no such {what}", "path", name)])
+def not_found(what: str, name: str, similar_group: str | None = None) -> ApiError:
+    """Return the response to an id in the path that nothing has, with the group that may have been meant."""
+    hint = "" if similar_group is None else f": its group does not exist, did you mean {similar_group}?"
+    return ApiError(404, [problem("not_found", f"There is no such {what}{hint}", "path", name)])
 
 
 def invalid_fields(messages: Any, *loc: str) -> ApiError:

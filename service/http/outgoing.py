@@ -31,6 +31,7 @@ _READ = 1024
 _PARSED = 32 * 1024
 # IPv6 addresses that contain an IPv4 address: mapped, NAT64, 6to4.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_PRIVATE = "the service's setting WEBHOOK_PRIVATE=true allows http and addresses inside its network"
 
 Lookup = Callable[..., list[Any]]
 
@@ -65,12 +66,18 @@ def url_problem(text: str, private: bool) -> str | None:
     except ValueError:
         return "Must be a URL such as https://hooks.example/scraping"
     if len(text) > _MAX_URL or url.scheme not in schemes or not host or not port:
-        return f"Must be a URL of at most {_MAX_URL} characters that begins with {' or '.join(schemes)}://"
+        hint = f"; {_PRIVATE}" if url.scheme == "http" and not private else ""
+        return f"Must be a URL of at most {_MAX_URL} characters that begins with {' or '.join(schemes)}://{hint}"
     if url.user or url.password or url.fragment:
         return "Must not have a user name, a password or a fragment"
-    if not private and _is_address(host) and not is_public(host):
-        return "Must be a public address"
+    if not private and (_is_local(host) or (_is_address(host) and not is_public(host))):
+        return f"Must be a public address; {_PRIVATE}"
     return None
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a name always means this machine (RFC 6761)."""
+    return host.lower().rstrip(".").rpartition(".")[2] == "localhost"
 
 
 def _is_address(host: str) -> bool:
@@ -194,7 +201,7 @@ def _reason(error: BaseException) -> str:
     """Return why a request failed, without internal details."""
     # Also for an UnsafeAddress: another text would tell which internal names exist.
     if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "The host was not found at a public address"
+        return f"The host was not found at a public address; {_PRIVATE}"
     if isinstance(error, aiohttp.ClientSSLError):
         return "The certificate or the TLS handshake is not valid"
     if isinstance(error, aiohttp.ClientConnectorError):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections.abc import AsyncIterator, Iterable
 from datetime import UTC, datetime
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from pymongo import DESCENDING
@@ -25,6 +27,8 @@ _BATCH = 500
 _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
 _GATHERED_AT_ONCE = 16
+# The groups whose names are compared, the most likely of them, and the characters of such a name.
+_COMPARED, _LIKELY, _COMPARED_LENGTH = 100, 10, 48
 _COLLECTIONS = ("groups", "jobs", "days")
 # The fields of a group that are served as they are stored, with their defaults.
 _SERVED = {"items": 0, "jobs": 0, "approved": 0, "last_id": 0, "last_change": None, "retention_days": None}
@@ -101,6 +105,16 @@ class Groups:
         return _served(found, days.get(group.group_id, []))
 
     @stored
+    async def similar(self, group: Group) -> str | None:
+        """Return the group of the same organization with the most similar name, if this one does not exist."""
+        self._indexes.require(*_COLLECTIONS)
+        found = await self._groups.find_one(group.owner, ["last_change"]) or {}
+        if "last_change" in found:
+            return None
+        newest = await self._found(group.organization_id, ["group_id"], None).limit(_COMPARED).to_list(_COMPARED)
+        return _most_similar(group.group_id, [one["group_id"] for one in newest])
+
+    @stored
     async def settings(self, group: Group) -> dict[str, Any]:
         """Return the settings of a group, with defaults."""
         self._indexes.require(*_COLLECTIONS)
@@ -157,6 +171,20 @@ class Groups:
             await self._jobs.gather(group)
             now = await self._groups.find_one(group.owner, ["jobs"]) or {}
             found["jobs"] = now.get("jobs", 0)
+
+
+def _most_similar(name: str, names: list[str]) -> str | None:
+    """Return the name that is most similar to another, if one is; within a few milliseconds."""
+    if len(name) > _COMPARED_LENGTH:
+        return None
+    matcher = SequenceMatcher(b=name)
+
+    def bound(other: str) -> float:
+        matcher.set_seq1(other)
+        return matcher.quick_ratio()  # an upper bound of the similarity, for a fiftieth of its time
+
+    likely = heapq.nlargest(_LIKELY, (other for other in names if len(other) <= _COMPARED_LENGTH), bound)
+    return next(iter(get_close_matches(name, likely, 1)), None)
 
 
 def _key(cursor: Key) -> Key:

@@ -75,6 +75,22 @@ def test_an_option_is_not_abbreviated(main: Main, command: list[str], capsys: py
 
 
 @pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (["outputs", "export", "lamps", "--ot", "lamps.csv"], "--ot lamps.csv; did you mean --out?"),
+        (["follow", "lamps", "--cursr=5"], "--cursr=5; did you mean --cursor?"),
+        (["groups", "list", "--xyz"], "--xyz (--help explains)"),
+    ],
+)
+def test_a_misspelled_option_is_told_the_nearest_one(
+    command: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        client(command)
+    assert f"error: unrecognized arguments: {hint}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("main", "command", "message"),
     [
         (client, ["--url", "http://x", "groups", "list"], "options come after the command, as in `sds groups list"),

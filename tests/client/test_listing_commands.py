@@ -57,6 +57,15 @@ def test_a_list_is_a_table_for_people_and_json_for_programs(
     assert len(found["fields"] if isinstance(found, dict) else found) >= 1
 
 
+@pytest.mark.usefixtures("shop")
+@pytest.mark.parametrize("arguments", [["jobs", "list"], ["fields"], ["reviews", "list"]])
+def test_a_group_that_does_not_exist_is_told_the_similar_one(capsys: Any, arguments: list[str]) -> None:
+    assert printed(capsys, *arguments, "shpo") == "there is no group 'shpo'; did you mean 'shop'?\n"
+    assert json.loads(printed(capsys, *arguments, "shpo", "--json")) in ([], {"items": 0, "fields": []})
+    assert main(["follow", "shpo", "--once"]) == 0
+    assert capsys.readouterr().err == "there is no group 'shpo' yet; did you mean 'shop'?\n"
+
+
 def test_the_token_tells_whose_it_is(client: Client, organization: int, capsys: Any) -> None:
     assert f"of organization {organization}: " in printed(capsys, "token")
     assert json.loads(printed(capsys, "token", "--json"))["organization_id"] == organization

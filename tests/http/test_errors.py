@@ -232,6 +232,47 @@ async def test_unknown_fields_with_the_names_of_a_problem_are_reported_each(api:
     assert all(type(entry["msg"]) is str for entry in response.json["detail"])
 
 
+UNKNOWN_FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
+    ("/v1/outputs/g", {"title": "Oak"}, "title", 'put it into data, as in "data": {"title": …}'),
+    ("/v1/outputs/g", {"is_aproved": True}, "is_aproved", "did you mean is_approved?"),
+    ("/v1/outputs/g", {"output_id": "x"}, "output_id", "the service gives it; leave it out"),
+    ("/v1/outputs/g", {"files": [{"file_rul": "x"}]}, "file_rul", "did you mean file_url?"),
+    ("/v1/cookies", {"httponly": True}, "httponly", "did you mean http_only?"),
+]
+
+
+async def test_an_unknown_field_is_told_where_it_belongs(api: Api) -> None:
+    cookie = {"domain": "a.example", "name": "x", "value": "1"}
+    for path, wrong, name, hint in UNKNOWN_FIELDS:
+        valid = make_output() if "outputs" in path else cookie
+        response = await api.post(path, [valid | wrong])
+        assert [(entry["loc"][-1], entry["msg"]) for entry in response.json["detail"]] == [
+            (name, f"Unknown field: {hint}")
+        ], name
+    output = {name: value for name, value in make_output().items() if name != "source_url"}
+    response = await api.post("/v1/outputs/g", [output | {"url": "https://a.example"}])
+    assert "Unknown field: did you mean source_url?" in [entry["msg"] for entry in response.json["detail"]]
+    nothing_alike = await api.put("/v1/groups/g", {"xyz": 1})
+    assert nothing_alike.json["detail"][0]["msg"] == "Unknown field"
+
+
+async def test_a_job_or_output_of_a_misspelled_group_names_the_similar_one_of_the_same_organization(
+    api: Api, make_api: MakeApi
+) -> None:
+    stranger = await make_api()
+    await api.ok("/v1/outputs/lamps", [make_output()])
+    for path in ("/v1/groups/lamsp/jobs/job-1", "/v1/outputs/lamsp/00000000-0000-0000-0000-000000000000"):
+        what = "job" if "jobs" in path else "output"
+        response = await api.get(path)
+        hint = ": its group does not exist, did you mean lamps?"
+        assert (response.status, response.json["detail"][0]["msg"]) == (404, f"There is no such {what}{hint}")
+        assert (await api.get(path.replace("lamsp", "xyz"))).json["detail"][0]["msg"] == f"There is no such {what}"
+        missing = path.replace("lamsp", "lamps").replace("job-1", "job-2")
+        assert (await api.get(missing)).json["detail"][0]["msg"] == f"There is no such {what}"
+        assert (await stranger.get(path)).json["detail"][0]["msg"] == f"There is no such {what}"
+    assert (await api.ok("/v1/outputs/lamsp"))["items"] == []
+
+
 async def test_a_token_without_the_scope_has_the_one_shape(make_api: MakeApi) -> None:
     reader = await make_api(scopes=["read"])
     response = await reader.post("/v1/cookies", [])

@@ -146,7 +146,7 @@ async def test_a_name_that_leads_inside_the_network_is_not_connected_to(
 ) -> None:
     sender = make_sender(private=False, lookup=leads_to(*addresses))
     outcome = await sender.post(f"https://hooks.example:{receiver.url.split(':')[2]}", b"", {})
-    assert outcome.error == "The host was not found at a public address"
+    assert "WEBHOOK_PRIVATE" in (outcome.error or "")
     assert receiver.received == []
 
 
@@ -244,7 +244,7 @@ async def test_a_name_that_does_not_exist_has_the_same_error_as_an_internal_one(
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 
     outcome = await make_sender(lookup=lookup).post("http://nobody.invalid/", b"", {})
-    assert outcome.error == "The host was not found at a public address"
+    assert "WEBHOOK_PRIVATE" in (outcome.error or "")
 
 
 async def test_only_the_beginning_of_a_response_is_read_and_nothing_is_inflated(

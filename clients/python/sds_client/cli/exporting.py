@@ -15,6 +15,7 @@ from typing import Any
 from sds_client.cli import printing, tables
 from sds_client.cli.errors import NothingFoundError, UsageError
 from sds_client.cli.progress import Progress
+from sds_client.errors import ClientError
 from sds_client.paths import read_query
 from sds_client.sync import Client
 
@@ -116,6 +117,18 @@ def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
         listed = ", ".join(f"{name}={value}" for name, value in filters.items())
         return f"no output in group {group!r} matches {listed}"
     return f"group {group!r} has no outputs"
+
+
+def missing_group(client: Client, group: str) -> str:
+    """Return how the message about a group that does not exist ends; nothing if it has items or jobs."""
+    try:
+        if client.group(group)["last_change"] is not None or client.jobs(group):
+            return ""
+        return did_you_mean(group, [known["group_id"] for known in client.groups()]) or "; `sds groups list` names all"
+    except ClientError as error:
+        if error.status != 403:
+            raise
+        return ""  # a token that may not read
 
 
 def did_you_mean(group: str, names: Iterable[str]) -> str:

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from sds_client.cli.exporting import did_you_mean
+from sds_client.cli.exporting import missing_group
 from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, count, table, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import VERDICT_FAILED, command, storing_command
-from sds_client.errors import ClientError
 from sds_client.sync import Client
 from sds_client.types import Job
 
@@ -111,7 +110,7 @@ def groups_list(client: Client) -> Result:
 
 @storing_command
 def groups_retention(client: Client, group: str, days: int | None) -> Result:
-    if hint := _not_there(client, group):
+    if hint := missing_group(client, group):
         tell(f"warning: there is no group {group!r} yet: this setting is for its later items{hint}\n")
     client.set_retention(group, days)
     kept = "for ever"
@@ -144,7 +143,7 @@ def jobs_list(client: Client, group: str) -> Result:
         "last_write": "LAST WRITE",
         "review.status": "REVIEW",
     }
-    return Result(jobs, table(jobs, columns, f"no jobs in group {group!r}"))
+    return Result(jobs, table(jobs, columns, _none("jobs", group, client) if not jobs else ""))
 
 
 @command
@@ -157,21 +156,15 @@ def jobs_finish(
     client: Client, group: str, job_id: str, failed: bool, series: str | None, delete_missing: bool
 ) -> Result:
     state: Literal["finished", "failed"] = "failed" if failed else "finished"
-    if hint := _not_there(client, group):
+    if hint := missing_group(client, group):
         raise ValueError(f"there is no group {group!r} yet: nothing was stored{hint}")
     return _judged(client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing))
 
 
-def _not_there(client: Client, group: str) -> str:
-    """Return how the message about a group without items and jobs ends; nothing if it has some."""
-    try:
-        if client.group(group)["last_change"] is not None or client.jobs(group):
-            return ""
-        return did_you_mean(group, [known["group_id"] for known in client.groups()]) or "; `sds groups list` names all"
-    except ClientError as error:
-        if error.status != 403:
-            raise
-        return ""  # a token that may not read
+def _none(what: str, group: str, client: Client) -> str:
+    """Return the text in place of an empty table."""
+    hint = missing_group(client, group)
+    return f"there is no group {group!r}{hint}" if hint else f"no {what} in group {group!r}"
 
 
 def _judged(job: Job) -> Result:
@@ -206,7 +199,7 @@ def rules_set(client: Client, group: str, file: str) -> Result:
 def reviews_list(client: Client, group: str) -> Result:
     reviews = client.reviews(group)
     columns = {"job_id": "JOB", "status": "STATUS", "review_date": "DATE", "comment": "COMMENT"}
-    return Result(reviews, table(reviews, columns, f"no reviews in group {group!r}"))
+    return Result(reviews, table(reviews, columns, _none("reviews", group, client) if not reviews else ""))
 
 
 @storing_command
@@ -220,7 +213,7 @@ def fields_show(client: Client, group: str, job_id: str | None) -> Result:
     found = client.fields(group, job_id)
     columns = {"path": "FIELD", "fill_rate": "FILLED", "types": "TYPES", "examples": "EXAMPLES"}
     shown: list[Mapping[str, Any]] = [{**field, "examples": field["examples"][:3]} for field in found["fields"]]
-    text = table(shown, columns, f"no items in group {group!r}")
+    text = table(shown, columns, _none("items", group, client) if not shown else "")
     return Result(found, f"{text}\nover {count(found['items'], 'item')}" if shown else text)
 
 

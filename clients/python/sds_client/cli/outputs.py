@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sds_client.cli import exporting, importing
 from sds_client.cli.errors import UsageError
-from sds_client.cli.printing import Result, discard, print_json
+from sds_client.cli.printing import Result, discard, print_json, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.following import replace_file
@@ -264,6 +264,8 @@ def follow_group(
         raise UsageError(f"{cursor_file} already has a position: leave out --cursor, or name another file")
     options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
     options["cursor"] = cursor or 0
+    if hint := exporting.missing_group(client, group):
+        tell(f"there is no group {group!r} yet{hint}\n")
     following = cast(Generator[Output | Deletion], client.follow(group, **options))
     try:
         with closing(following):

@@ -39,4 +39,27 @@ def parse(parser: Parser, arguments: Sequence[str] | None) -> dict[str, Any] | N
         return None
     if arguments[0].startswith("-") and arguments[0] not in _FIRST:
         parser.error(f"options come after the command, as in `sds groups list --url …`, not {arguments[0]} first")
+    _check_options(parser, arguments)
     return vars(parser.parse_args(arguments))
+
+
+def _check_options(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> None:
+    """Refuse unknown options before anything else, with the nearest known one: argparse would name what is missing."""
+    for place, argument in enumerate(arguments):
+        option = argument.partition("=")[0]
+        if argument == "--":
+            return
+        if commands := _commands(parser):
+            parser = commands.get(argument, parser)
+        elif option.startswith("--") and option not in parser._option_string_actions:
+            similar = difflib.get_close_matches(option, parser._option_string_actions, 1)
+            hint = f"; did you mean {similar[0]}?" if similar else ""
+            parser.error(f"unrecognized arguments: {' '.join(arguments[place:])}{hint}")
+
+
+def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the commands that may follow."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
