@@ -189,7 +189,8 @@ class Choice(Text):
 
     def __init__(self, *words: str, **kwargs: Any) -> None:
         self.words = words
-        super().__init__(metadata={"enum": list(words), **kwargs.pop("metadata", {})}, **kwargs)
+        choices = [*words, None] if kwargs.get("allow_none") else list(words)
+        super().__init__(metadata={"enum": choices, **kwargs.pop("metadata", {})}, **kwargs)
 
     def _deserialize(self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any) -> str:
         if value not in self.words:

@@ -45,7 +45,7 @@ class BrowserCookie(Open):
     path = Text(load_default="/", max_length=4096)
     expires = UnixSeconds(
         load_default=-1.0,
-        metadata={"anyOf": [{"enum": [-1]}, {"minimum": 0, "maximum": YEAR_10000, "exclusiveMaximum": True}]},
+        metadata={"anyOf": [{"enum": [-1]}, {"minimum": 0, "exclusiveMaximum": YEAR_10000}]},
     )
     httpOnly = Flag(load_default=False)
     secure = Flag(load_default=False)

@@ -24,7 +24,6 @@ DOCUMENT = web.AppKey("openapi", bytes)
 
 _LINES = {"type": "string"}
 _BINARY = {"type": "string", "format": "binary"}
-_NULL = {"type": "object", "nullable": True, "enum": [None]}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
 # What the variables of paths mean.
@@ -38,6 +37,8 @@ _IN_PATHS = {
 # Members of a handler's documentation that are read here instead of being copied.
 _OURS = ("schemas", "produces", "gives", "takes", "headers", "not_found", "response_headers")
 
+_LICENSE = {"name": "Apache License 2.0", "identifier": "Apache-2.0"}
+_CONTACT = {"name": "The operator of this service"}
 _ABOUT = (
     "Cookies, local storage, reviews and outputs of scrapers. Every call except health and "
     "metrics needs `Authorization: Bearer <token>`; everything belongs to the token's organization. "
@@ -102,13 +103,12 @@ def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> d
     spec = APISpec(
         title="Scraping Data Service",
         version=service.__version__,
-        openapi_version="3.0.3",
-        info={"description": _ABOUT},
+        openapi_version="3.1.0",
+        info={"description": _ABOUT, "license": _LICENSE, "contact": _CONTACT},
+        servers=[{"url": base_url.rstrip("/") or "/"}],
         plugins=[plugin],
-        **({"servers": [{"url": base_url.rstrip("/")}]} if base_url else {}),
     )
     assert plugin.converter is not None
-    plugin.converter.add_attribute_function(_record_or_null)  # type: ignore[no-untyped-call]
     plugin.converter.add_attribute_function(_whole_number)  # type: ignore[no-untyped-call]
     plugin.converter.add_attribute_function(_date_or_seconds)  # type: ignore[no-untyped-call]
     spec.components.security_scheme("bearer", {"type": "http", "scheme": "bearer"})
@@ -121,7 +121,7 @@ def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> d
     document: dict[str, Any] = spec.to_dict()
     for name, schema in document["components"]["schemas"].items():
         if name in EXAMPLES:
-            schema["example"] = EXAMPLES[name]
+            schema["examples"] = [EXAMPLES[name]]
     taken = _input_schemas(document)
     for name, schema in document["components"]["schemas"].items():
         if name in taken:
@@ -130,12 +130,20 @@ def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> d
             del schema["additionalProperties"]
     for method, operation in (operation for path in document["paths"].values() for operation in path.items()):
         for parameter in operation["parameters"]:
-            schema = parameter["schema"]
-            if method == "delete":  # where an empty value is refused: it would delete more
-                parameter["schema"] = {key: schema[key] for key in schema if key not in ("nullable", "default")}
-            elif schema.get("nullable"):
+            if method == "delete":  # an empty value is refused there: it would delete more
+                _refuse_null(parameter["schema"])
+            elif "null" in parameter["schema"]["type"]:
                 parameter["allowEmptyValue"] = True  # an empty value means none
     return document
+
+
+def _refuse_null(schema: dict[str, Any]) -> None:
+    """Take null, and the default, out of the schema of a parameter."""
+    schema.pop("default", None)
+    if isinstance(schema["type"], list):
+        (schema["type"],) = (name for name in schema["type"] if name != "null")
+    if "enum" in schema:
+        schema["enum"] = [choice for choice in schema["enum"] if choice is not None]
 
 
 def _input_schemas(document: dict[str, Any]) -> set[str]:
@@ -167,14 +175,7 @@ def _tell_defaults(schema: dict[str, Any]) -> None:
 
 def _whole_number(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
     """Say that whole numbers need 64 bits: many generators take 32."""
-    return {"format": "int64"} if ret.get("type") == "integer" else {}
-
-
-def _record_or_null(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:
-    """Describe a nested record that may be null, which apispec describes as any object."""
-    if not (isinstance(field, fields.Nested) and field.allow_none and "anyOf" in ret):
-        return {}
-    return {"anyOf": [*(one for one in ret["anyOf"] if "$ref" in one), _NULL]}
+    return {"format": "int64"} if "integer" in ret.get("type", "") else {}
 
 
 def _date_or_seconds(self: Any, field: fields.Field[Any], ret: dict[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -115,6 +116,14 @@ def service(mongo_url: str) -> Iterator[ServiceProcess]:
     """The service as a process."""
     with ServiceProcess(mongo_url) as process:
         yield process.wait_until_ready()
+
+
+@pytest.fixture
+def document(service: ServiceProcess, tmp_path: Path) -> Path:
+    """The OpenAPI document as it is served."""
+    with urllib.request.urlopen(f"{service.url}/openapi.json", timeout=30) as response:
+        (tmp_path / "openapi.json").write_bytes(response.read())
+    return tmp_path / "openapi.json"
 
 
 @pytest.fixture

@@ -1,26 +1,17 @@
-"""Clients that others generate from the served OpenAPI document: they compile, and they read.
-
-The npm packages go to a cache folder that is named after them, once.
-"""
+"""Clients that others generate from the served OpenAPI document: they compile, and they read."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import Caller
+from tests.e2e.node import node_modules, run
 from tests.support.api import make_output
-from tests.support.processes import ServiceProcess
-
-PACKAGES = ["openapi-typescript@7.13.0", "openapi-fetch@0.17.0", "typescript@5.9.3"]
 
 TYPESCRIPT = r"""
 import createClient from "openapi-fetch";
@@ -127,7 +118,7 @@ console.log(
 );
 """
 
-TSCONFIG = {
+TSCONFIG: dict[str, Any] = {
     "compilerOptions": {
         "strict": True,
         "target": "es2022",
@@ -166,36 +157,6 @@ print(json.dumps({
 """
 
 
-def run(*command: str | Path, cwd: Path) -> str:
-    """Run a command to its end and return what it prints; what it prints when it fails is the failure."""
-    done = subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, f"{command[0]}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
-    return done.stdout
-
-
-@pytest.fixture(scope="session")
-def node_modules() -> Path:
-    """The folder of the npm packages, installed on first use."""
-    assert shutil.which("npm"), "There is no npm: install Node.js 20 or newer (Debian: apt-get install nodejs npm)."
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scraping-data-service"
-    folder = cache / "+".join(package.replace("@", "-") for package in PACKAGES)
-    if not (folder / "node_modules").is_dir():
-        making = folder.with_name(f"{folder.name}.{os.getpid()}")
-        making.mkdir(parents=True)
-        flags = ["--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error"]
-        run("npm", "install", "--prefix", making, *flags, *PACKAGES, cwd=making)
-        making.rename(folder)
-    return folder / "node_modules"
-
-
-@pytest.fixture
-def document(service: ServiceProcess, tmp_path: Path) -> Path:
-    """The document as it is served."""
-    with urllib.request.urlopen(f"{service.url}/openapi.json", timeout=30) as response:
-        (tmp_path / "openapi.json").write_bytes(response.read())
-    return tmp_path / "openapi.json"
-
-
 @pytest.fixture
 def shop(caller: Caller) -> Caller:
     """A caller whose group `shop` has three outputs of Germany and one of France."""
@@ -205,10 +166,8 @@ def shop(caller: Caller) -> Caller:
     return caller
 
 
-def test_a_typescript_client_type_checks_reads_writes_and_follows(
-    shop: Caller, document: Path, node_modules: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "node_modules").symlink_to(node_modules)
+def test_a_typescript_client_type_checks_reads_writes_and_follows(shop: Caller, document: Path, tmp_path: Path) -> None:
+    (tmp_path / "node_modules").symlink_to(node_modules())
     files = {
         "package.json": json.dumps({"type": "module"}),
         "tsconfig.json": json.dumps(TSCONFIG),
@@ -217,7 +176,7 @@ def test_a_typescript_client_type_checks_reads_writes_and_follows(
     }
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    binaries = node_modules / ".bin"
+    binaries = node_modules() / ".bin"
     run(binaries / "openapi-typescript", document, "--output", tmp_path / "schema.d.ts", cwd=tmp_path)
     run(binaries / "tsc", "--project", tmp_path, cwd=tmp_path)
     found: dict[str, Any] = json.loads(run("node", "out/read.js", shop.address, shop.token, cwd=tmp_path))
@@ -232,6 +191,15 @@ def test_a_typescript_client_type_checks_reads_writes_and_follows(
         "wrong": "unknown_parameter",
         "url": None,
     }
+
+
+def test_openapi_generator_makes_a_typescript_client_that_compiles(document: Path, tmp_path: Path) -> None:
+    generator = Path(sys.executable).with_name("openapi-generator-cli")
+    run(generator, "generate", "-i", document, "-g", "typescript-fetch", "-o", tmp_path / "client", cwd=tmp_path)
+    options = {**TSCONFIG["compilerOptions"], "module": "esnext", "moduleResolution": "bundler"}
+    config = {"compilerOptions": options, "files": ["client/index.ts"]}
+    (tmp_path / "tsconfig.json").write_text(json.dumps(config))
+    run(node_modules() / ".bin/tsc", "--project", tmp_path, cwd=tmp_path)
 
 
 def test_a_python_client_is_generated_without_a_warning_and_reads(shop: Caller, document: Path, tmp_path: Path) -> None:

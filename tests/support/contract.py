@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from marshmallow import Schema
-from openapi_schema_validator import OAS30ReadValidator
+from openapi_schema_validator import OAS31Validator
 
 from schemas.errors import Error
 from service.http.openapi import describe
@@ -91,9 +91,9 @@ def schema_of(method: str, template: str) -> Schema:
 
 
 @cache
-def validator(method: str, template: str, status: int) -> OAS30ReadValidator:
+def validator(method: str, template: str, status: int) -> OAS31Validator:
     """Return a validator of a body by the OpenAPI document."""
     responses = document()["paths"][template][method.lower()]["responses"]
     assert str(status) in responses, f"{method} {template} does not document {status}"
     schema = responses[str(status)]["content"]["application/json"]["schema"]
-    return OAS30ReadValidator({**schema, "components": document()["components"]})
+    return OAS31Validator({**schema, "components": document()["components"]})
