@@ -55,7 +55,7 @@ lock: $(DEV) ## Choose the newest allowed versions and write them with their has
 	@$(BIN)/pip $(PIP) uv==0.13.7
 	@for name in '' -dev -e2e; do \
 		case "$$name" in -dev) extras="--extra dev";; -e2e) extras="--extra dev --extra e2e";; *) extras="";; esac; \
-		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra local $$extras --upgrade \
+		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra local --extra parquet $$extras --upgrade \
 			--quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --no-strip-extras \
 			--custom-compile-command "make lock" --output-file constraints$$name.txt \
 			$$(test -z "$$name" || echo --constraints constraints.txt) || exit 1; \
