@@ -136,6 +136,7 @@ class OutputFilters(Base):
 
     job_id = optional(Text, max_length=256, description="Only outputs of this root scraping job; else of all jobs")
     url = optional(Text, max_length=8192, description="Only outputs of exactly this source URL, with protocol and path")
+    key_hash = optional(Text, max_length=256, description="Only the output with this key")
     country = optional(
         Text, max_length=1024, description="Only outputs of this country: its name, exactly as in tags.country"
     )
@@ -156,7 +157,6 @@ class OutputFilters(Base):
 class OutputSelection(OutputFilters):
     """Which outputs are read, and which of their fields."""
 
-    key_hash = optional(Text, max_length=256, description="Only the output with this key")
     created_after = optional(
         Date,
         description="Only outputs created or updated on or after this moment: 2026-01-31 or 2026-01-31T12:00:00Z",

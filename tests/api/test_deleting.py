@@ -44,6 +44,8 @@ async def left(api: Api, group: str = "shop") -> list[int]:
         ({"url": "https://shop.example/p/3"}, [0, 1, 2, 4, 5, 6]),
         ({"country": "France"}, [0, 1, 2, 3]),
         ({"region": "R-6"}, [0, 1, 2, 3, 4, 5, 7]),
+        ({"key_hash": "key-6"}, [0, 1, 2, 3, 4, 5, 7]),
+        ({"key_hash": "key-6", "country": "Germany"}, list(range(8))),
         ({"is_approved": "true"}, [1, 2, 3, 4, 6, 7]),
         ({"is_approved": "false"}, [0, 5]),
         ({"scraped_before": "2026-01-03T12:00:00Z"}, [2, 3, 4, 5, 6, 7]),

@@ -21,7 +21,7 @@ def test_without_arguments_the_help_is_shown(main: Main, capsys: pytest.CaptureF
     text = capsys.readouterr().out
     assert "usage: " in text
     assert ("serve the HTTP interface" in text) == (main is server)
-    assert ("outputs of a group from and to files" in text) == (main is client)
+    assert ("list, get, approve, delete, export and import outputs" in text) == (main is client)
 
 
 @both
@@ -98,7 +98,7 @@ def test_a_misspelled_option_is_told_the_nearest_one(
         (
             client,
             ["groups", "--url", "http://x", "list"],
-            "no command http://x; known are list, retention, delete; opt",
+            "no command http://x; known are list, show, set, retention, delete; opt",
         ),
         (server, ["--port", "80", "serve"], "options come after the command, as in `python -m service serve"),
     ],

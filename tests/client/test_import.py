@@ -247,7 +247,7 @@ def test_a_faulty_table_stores_nothing_and_says_where(
 def test_what_the_service_rejects_is_named_by_its_line(client: Client, tmp_path: Path, capsys: Any) -> None:
     text = 'source_url,root_job_id,title\nu,j,"two\nlines"\nu,,Ash\n'
     assert load(tmp_path / "x.csv", text) == 1
-    assert "error: 422: line 4.root_job_id: Field required" in capsys.readouterr().err
+    assert "error: 422: line 4: names no job in root_job_id: give one with --job-id" in capsys.readouterr().err
 
 
 def test_an_item_without_its_key_is_named_by_its_line(client: Client, tmp_path: Path, capsys: Any) -> None:

@@ -66,6 +66,40 @@ def test_a_group_that_does_not_exist_is_told_the_similar_one(capsys: Any, argume
     assert capsys.readouterr().err == "there is no group 'shpo' yet; did you mean 'shop'?\n"
 
 
+def test_the_newest_items_are_listed_and_one_is_got_by_its_key_or_id(shop: Client, capsys: Any) -> None:
+    lines = printed(capsys, "outputs", "list", "shop", "--limit", "2").splitlines()
+    assert lines[0].split() == ["KEY", "JOB", "CHANGED", "PAGE"]
+    assert [line.split()[0] for line in lines[1:]] == ["key-2", "key-1"]
+    assert (
+        printed(capsys, "outputs", "list", "shop", "--fields", "data.title", "--limit", "1") == "data.title\nLamp 2\n"
+    )
+    [found] = json.loads(printed(capsys, "outputs", "list", "shop", "--key-hash", "key-0", "--json"))
+    for name in ([found["output_id"]], ["--key-hash", "key-0"]):
+        assert json.loads(printed(capsys, "outputs", "get", "shop", *name))["data"] == {"title": "Lamp 0"}
+    assert printed(capsys, "outputs", "list", "shpo") == "there is no group 'shpo'; did you mean 'shop'?\n"
+    assert main(["outputs", "get", "shop", "--key-hash", "key-9"]) == 3
+    assert capsys.readouterr().err == "error: no output in group 'shop' matches key_hash=key-9\n"
+    assert main(["outputs", "get", "shop"]) == 2
+    assert main(["outputs", "delete", "shop", "--key-hash", "key-1", "--yes"]) == 0
+    assert [item["key_hash"] for item in shop.outputs("shop")] == ["key-0", "key-2"]
+
+
+def test_a_group_is_shown_and_set_up(shop: Client, capsys: Any) -> None:
+    text = printed(
+        capsys, "groups", "set", "shop", "--history-days", "7", "--ignore", "title,x", "--retention-days", "90"
+    )
+    assert text == "history_days 7, retention_days 90, ignore title, x\n"
+    shown = printed(capsys, "groups", "show", "shop")
+    for line in ("items           3", "retention_days  90", "history_days    7", "ignore          title, x"):
+        assert line in shown
+    printed(capsys, "groups", "set", "shop", "--retention-days", "never", "--ignore", "")
+    group = shop.group("shop")
+    assert (group["retention_days"], group["history_days"], group["ignore"]) == (None, 7, [])
+    assert main(["groups", "set", "shop"]) == 2
+    assert main(["groups", "show", "shpo"]) == 1
+    assert "did you mean 'shop'?" in capsys.readouterr().err
+
+
 def test_the_token_tells_whose_it_is(client: Client, organization: int, capsys: Any) -> None:
     assert f"of organization {organization}: " in printed(capsys, "token")
     assert json.loads(printed(capsys, "token", "--json"))["organization_id"] == organization

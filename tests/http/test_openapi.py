@@ -379,7 +379,7 @@ def test_descriptions_are_text_without_indentation() -> None:
         (
             "DELETE",
             "/v1/outputs/{group_id}",
-            "job_id url country region is_approved change missing where rejected scraped_before max_id all",
+            "job_id url country region is_approved key_hash change missing where rejected scraped_before max_id all",
         ),
         ("GET", "/v1/groups/{group_id}/fields", "job_id limit"),
     ],

@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from sds_client import Client
+from sds_client.__main__ import main as sds
 from service.settings import Settings
 from tests.support.api import make_cookie, make_output
 from tests.support.processes import SECONDS, ServiceProcess, make_token, run_command, wait_until
@@ -111,6 +113,10 @@ def test_tls_is_served_directly(
         page = call(service, "/v1/outputs/tls?limit=1", token, context=context)
         assert page["metadata"]["next_url"].startswith(f"{service.url}/v1/outputs/tls?")
         assert service.url.startswith("https://")
+        with Client(service.url, token, cacert=cert) as client:
+            assert len(list(client.outputs("tls"))) == 2
+        assert sds(["outputs", "list", "tls", "--url", service.url, "--token", token, "--cacert", str(cert)]) == 0
+        assert sds(["outputs", "list", "tls", "--url", service.url, "--token", token]) == 1
         # Plain HTTP gets nowhere.
         plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
         with pytest.raises((http.client.HTTPException, OSError)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from pathlib import Path
 
 from sds_client.errors import AccessError
@@ -34,3 +35,14 @@ def access_token(token: str | None) -> str:
     if not value:
         raise AccessError(_HOW_TO_GET_ONE)
     return value
+
+
+def tls_context(cacert: str | os.PathLike[str] | None) -> ssl.SSLContext | bool:
+    """Return what verifies the service: the certificates of a file, else of SDS_CACERT, else those of the system."""
+    path = cacert or os.environ.get("SDS_CACERT")
+    if not path:
+        return True
+    try:
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ssl.SSLError):
+        raise ValueError(f"{os.fspath(path)} holds no certificates in PEM format") from None

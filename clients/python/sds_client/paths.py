@@ -31,7 +31,7 @@ def reviews_path(group: str) -> str:
 
 _FILTERS = ("job_id", "url", "country", "region", "is_approved", "change", "missing", "where", "rejected")
 _READ = (*_FILTERS, "created_after", "key_hash", "fields")
-_DELETE = (*_FILTERS, "scraped_before", "max_id", "all")
+_DELETE = (*_FILTERS, "key_hash", "scraped_before", "max_id", "all")
 
 
 def read_query(options: Mapping[str, Any]) -> dict[str, str]:

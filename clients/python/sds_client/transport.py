@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -67,6 +68,7 @@ class Transport:
         self,
         url: str | None,
         token: str | None,
+        cacert: str | os.PathLike[str] | None,
         timeout: float,
         patience: float,
         on_wait: Callable[[Waiting], None] | None = None,
@@ -76,6 +78,7 @@ class Transport:
             raise ValueError("the address of the service must start with http:// or https://")
         self.url = url.rstrip("/").removesuffix("/v1")
         self._token, self._timeout, self._patience = environment.access_token(token), timeout, patience
+        self._tls = environment.tls_context(cacert)
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None  # the one of the session
         self._on_wait, self._has_responded = on_wait, False
@@ -172,7 +175,9 @@ class Transport:
         loop, session = asyncio.get_running_loop(), self._session
         if session is None or self._loop is not loop:
             old, old_loop = session, self._loop
-            session = aiohttp.ClientSession(headers={"Authorization": f"Bearer {self._token}"})
+            session = aiohttp.ClientSession(
+                headers={"Authorization": f"Bearer {self._token}"}, connector=aiohttp.TCPConnector(ssl=self._tls)
+            )
             self._session, self._loop = session, loop
             await _close(old, old_loop)
         return session

@@ -137,6 +137,7 @@ class DeleteFilters(TypedDict, total=False):
     country: str
     region: str
     is_approved: bool
+    key_hash: str
     change: Change
     missing: str
     where: str
@@ -231,6 +232,15 @@ class Rule(TypedDict, total=False):
     min_items: int
     max_missing: float
     max_changed: float
+
+
+class GroupSettings(TypedDict, total=False):
+    """The settings of a group that can be changed; None switches the retention off."""
+
+    history_days: int | None
+    ignore: Sequence[str] | None
+    retention_days: int | None
+    rules: Sequence[Rule] | None
 
 
 class GroupWithSettings(Group):

@@ -9,6 +9,8 @@ from sds_client.aio.resources import Resources
 class AsyncClient(Outputs, Resources):
     """The service at `url`, for the organization of `token`; without them, what SDS_URL and SDS_TOKEN say.
 
+    `cacert`, else SDS_CACERT, names a file with the certificates that alone are trusted.
+
     Every request that may be sent twice without harm is sent again when the service is busy (408, 429, 502, 503, 504)
     or the connection is lost, for up to `patience` seconds after the first failure, with growing pauses and after the
     wait that the service asks for. `add_reviews`, `add_webhook` and patches with `if_id` are sent again only when they

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -16,11 +17,12 @@ class Base:
         url: str | None = None,
         token: str | None = None,
         *,
+        cacert: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
         patience: float = PATIENCE,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
-        self._transport = Transport(url, token, timeout, patience, on_wait)
+        self._transport = Transport(url, token, cacert, timeout, patience, on_wait)
         self.url = self._transport.url
 
     async def __aenter__(self) -> Self:

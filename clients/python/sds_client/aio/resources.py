@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from sds_client.aio.base import Base
 from sds_client.deleting import delete_all
@@ -16,12 +16,12 @@ from sds_client.types import (
     Group,
     GroupFields,
     GroupSet,
+    GroupSettings,
     GroupWithSettings,
     Item,
     Job,
     LocalStorageEntry,
     Review,
-    Rule,
     Token,
     Webhook,
     WebhookCreated,
@@ -30,6 +30,8 @@ from sds_client.writing import counted_from
 
 T = TypeVar("T")
 
+# The settings of a group that None switches off.
+_SWITCHED_OFF = ("retention_days",)
 # The default of the service's MAX_RECORDS.
 _REVIEWS = 1000
 
@@ -112,17 +114,9 @@ class Resources(Base):
         """Return the counts of one group, by day too, and its settings."""
         return await self._get(GroupWithSettings, group_path(group))
 
-    async def set_group(
-        self,
-        group: str,
-        *,
-        history_days: int | None = None,
-        ignore: Sequence[str] | None = None,
-        rules: Sequence[Rule] | None = None,
-    ) -> GroupSet:
-        """Change settings of a group; those left out stay. `set_retention` sets how long items are kept."""
-        settings = {"history_days": history_days, "ignore": ignore, "rules": rules}
-        value = {name: given for name, given in settings.items() if given is not None}
+    async def set_group(self, group: str, **settings: Unpack[GroupSettings]) -> GroupSet:
+        """Change settings of a group; those left out stay."""
+        value = {name: given for name, given in settings.items() if given is not None or name in _SWITCHED_OFF}
         return cast(GroupSet, (await self._transport.call("PUT", group_path(group), value=value)).json)
 
     async def jobs(self, group: str) -> list[Job]:

@@ -40,7 +40,7 @@ def export(client: Client, group: str, out: Path, options: Mapping[str, Any], *,
         try:
             count, progress = _gather(client, group, part, about, options, deleted)
             if not count:
-                raise NothingFoundError(_nothing(client, group, options))
+                raise NothingFoundError(nothing(client, group, options))
             _finish(part, out, safe)
         except BaseException:
             # An empty part is useless; a part with lines makes the next export shorter.
@@ -104,12 +104,13 @@ def export_to_standard_output(client: Client, group: str, options: Mapping[str, 
         is_empty = False
     sys.stdout.buffer.flush()
     if is_empty:
-        raise NothingFoundError(_nothing(client, group, options))
+        raise NothingFoundError(nothing(client, group, options))
 
 
-def _nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
-    """Return why an export is empty."""
-    filters = {name: value for name, value in read_query(options).items() if name != "fields"}
+def nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
+    """Return why no item comes."""
+    selection = {name: value for name, value in options.items() if name not in ("order", "page_size", "fields")}
+    filters = read_query(selection)
     names = [known["group_id"] for known in client.groups()]
     if group not in names:
         return f"there is no group {group!r}{did_you_mean(group, names)}"

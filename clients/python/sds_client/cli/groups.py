@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from sds_client.cli.errors import UsageError
 from sds_client.cli.exporting import missing_group
 from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, count, table, tell
@@ -20,10 +21,23 @@ from sds_client.types import Job
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
     """Add the commands to a command line."""
-    groups = commands.add_parser("groups", help="list and delete groups, set how long they keep items")
+    groups = commands.add_parser("groups", help="list, show, set up and delete groups")
     actions = groups.add_subparsers(required=True, metavar="ACTION")
     listed = actions.add_parser("list", parents=[common], help="the groups with their counts, newest change first")
     listed.set_defaults(command=groups_list)
+    shown = actions.add_parser("show", parents=[common], help="one group with its counts and settings")
+    shown.add_argument("group")
+    shown.set_defaults(command=groups_show)
+    set_up = actions.add_parser(
+        "set", parents=[common], help="change settings of a group; `rules set` changes its rules"
+    )
+    set_up.add_argument("group")
+    set_up.add_argument("--history-days", type=int, help="how long earlier versions of items are kept; 0: not at all")
+    set_up.add_argument(
+        "--retention-days", type=_days_or_never, help="delete items not scraped for these days; or `never`"
+    )
+    set_up.add_argument("--ignore", metavar="PATHS", help="fields that are not content: scraped_at,rank; '' for none")
+    set_up.set_defaults(command=groups_set)
     retention = actions.add_parser("retention", parents=[common], help="delete items not scraped for some days")
     retention.add_argument("group")
     retention.add_argument("days", type=_days, help="a number of days, or `never`")
@@ -93,12 +107,18 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     token.set_defaults(command=token_show)
 
 
-def _days(text: str) -> int | None:
-    if text == "never":
-        return None
-    if not text.isdecimal():
+_NEVER = "never"
+
+
+def _days_or_never(text: str) -> int | str:
+    if text != _NEVER and not text.isdecimal():
         raise argparse.ArgumentTypeError("must be a number of days, or `never`")
-    return int(text)
+    return text if text == _NEVER else int(text)
+
+
+def _days(text: str) -> int | None:
+    days = _days_or_never(text)
+    return None if isinstance(days, str) else days
 
 
 @command
@@ -106,6 +126,42 @@ def groups_list(client: Client) -> Result:
     groups = client.groups()
     columns = {"group_id": "GROUP", "items": "ITEMS", "approved": "APPROVED", "jobs": "JOBS", "last_change": "CHANGED"}
     return Result(groups, table(groups, columns, "no groups"))
+
+
+@command
+def groups_show(client: Client, group: str) -> Result:
+    if hint := missing_group(client, group):
+        raise ValueError(f"there is no group {group!r}{hint}")
+    found = client.group(group)
+    return Result(found, "\n".join(f"{name:16}{_shown(found[name])}" for name in _SHOWN))  # type: ignore[literal-required]
+
+
+# In the order in which they are shown; `groups show --json` has the days too.
+_SHOWN = (
+    *("group_id", "items", "approved", "jobs", "last_id", "last_change", "verdict", "retention_days", "history_days"),
+    *("ignore", "rules"),
+)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(one if isinstance(one, str) else json.dumps(one) for one in value) or "none"
+    return "none" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@storing_command
+def groups_set(client: Client, group: str, ignore: str | None, **given: Any) -> Result:
+    settings = {name: value for name, value in given.items() if value is not None}
+    if ignore is not None:
+        settings["ignore"] = [path.strip() for path in ignore.split(",") if path.strip()]
+    if not settings:
+        raise UsageError("name what to set: --history-days, --retention-days or --ignore")
+    if hint := missing_group(client, group):
+        tell(f"warning: there is no group {group!r} yet: these settings are for its later items{hint}\n")
+    stored = client.set_group(group, **{name: None if value == _NEVER else value for name, value in settings.items()})
+    for warning in stored["warnings"]:
+        tell(f"warning: {warning['msg']}\n")
+    return Result(stored, ", ".join(f"{name} {_shown(value)}" for name, value in settings.items()))
 
 
 @storing_command

@@ -128,6 +128,8 @@ class _Source:
         loc = list(problem.get("loc", []))
         if len(loc) > 1 and loc[0] == "body" and str(loc[1]).isdecimal():
             loc[:2] = [f"line {self._lines.get(int(loc[1]), '?')}"]
+            if loc[1:] == ["root_job_id"] and problem.get("type") == "missing":
+                return {**problem, "loc": loc[:1], "msg": "names no job in root_job_id: give one with --job-id"}
         return {**problem, "loc": loc}
 
     def _numbered(self) -> Iterator[tuple[int, dict[str, Any]]]:

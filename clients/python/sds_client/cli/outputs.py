@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
 from sds_client.cli import exporting, importing
-from sds_client.cli.errors import UsageError
-from sds_client.cli.printing import Result, discard, print_json, tell
+from sds_client.cli.errors import NothingFoundError, UsageError
+from sds_client.cli.printing import Result, discard, print_json, table, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.following import replace_file
@@ -24,13 +26,28 @@ from sds_client.types import Deletion, Output
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
     """Add the commands to a command line."""
-    outputs = commands.add_parser("outputs", help="outputs of a group from and to files")
+    outputs = commands.add_parser("outputs", help="list, get, approve, delete, export and import outputs")
     actions = outputs.add_subparsers(required=True, metavar="ACTION")
+    _add_list(actions, common)
     _add_export(actions, common)
     _add_import(actions, common)
     _add_approve(actions, common)
     _add_delete(actions, common)
     _add_follow(commands, common)
+
+
+def _add_list(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
+    listed = actions.add_parser("list", parents=[common], help="the newest items of a group")
+    listed.add_argument("group")
+    listed.add_argument("--limit", type=_positive, default=10, help="how many; default: 10")
+    _add_filters(listed)
+    _add_selection(listed)
+    listed.set_defaults(command=outputs_list)
+    get = actions.add_parser("get", parents=[common], help="one item of a group, by its key or its output id")
+    get.add_argument("group")
+    get.add_argument("output_id", nargs="?")
+    get.add_argument("--key-hash", help="the key of the item")
+    get.set_defaults(command=outputs_get)
 
 
 def _add_export(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
@@ -98,6 +115,7 @@ def _add_delete(actions: argparse._SubParsersAction[Any], common: argparse.Argum
     )
     delete.add_argument("group")
     _add_filters(delete)
+    delete.add_argument("--key-hash", help="only the item with this key")
     delete.add_argument("--scraped-before", help="only items last scraped before this ISO 8601 date")
     delete.add_argument("--max-id", type=int, help="only items with an id up to this: what comes later stays")
     delete.add_argument("--all", action="store_true", help="every item of the group")
@@ -154,8 +172,36 @@ def _cursor(text: str) -> int:
     return int(text)
 
 
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise argparse.ArgumentTypeError("must be a whole number from 1 on")
+    return int(text)
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@command
+def outputs_list(client: Client, group: str, limit: int, source_url: str | None, **filters: Any) -> Result:
+    options: dict[str, Any] = {"order": "desc", "page_size": min(limit, 1000), "url": source_url, **filters}
+    found: list[Any] = list(islice(client.outputs(group, **options), limit))
+    columns = {"key_hash": "KEY", "root_job_id": "JOB", "update_date": "CHANGED", "source_url": "PAGE"}
+    if filters["fields"]:
+        columns = {path: path for path in filters["fields"].split(",")}
+    return Result(found, table(found, columns, "" if found else exporting.nothing(client, group, options)))
+
+
+@command
+def outputs_get(client: Client, group: str, output_id: str | None, key_hash: str | None) -> Result:
+    if (output_id is None) == (key_hash is None):
+        raise UsageError("name the item by its output id or with --key-hash")
+    item = (
+        client.get(group, output_id) if output_id is not None else next(client.outputs(group, key_hash=key_hash), None)
+    )
+    if item is None:
+        raise NothingFoundError(exporting.nothing(client, group, {"key_hash": key_hash or output_id}))
+    return Result(item, json.dumps(item, ensure_ascii=False, indent=2))
 
 
 @command

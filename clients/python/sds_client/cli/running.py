@@ -28,6 +28,7 @@ def options() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     common.add_argument("--url", help=f"address of the service; else SDS_URL, else {DEFAULT_URL}")
     common.add_argument("--token", help="access token; better in SDS_TOKEN, where other users do not see it")
+    common.add_argument("--cacert", metavar="FILE", help="certificates to trust, in PEM format; else SDS_CACERT")
     common.add_argument("--json", dest="as_json", action="store_true", help="print the result as JSON")
     return common
 
@@ -44,12 +45,18 @@ def storing_command(work: Callable[..., Result | None]) -> Callable[..., int]:
 
 def _command(work: Callable[..., Result | None], stores: bool) -> Callable[..., int]:
     @functools.wraps(work)
-    def run(url: str | None = None, token: str | None = None, as_json: bool = False, **given: Any) -> int:
+    def run(
+        url: str | None = None,
+        token: str | None = None,
+        cacert: str | None = None,
+        as_json: bool = False,
+        **given: Any,
+    ) -> int:
         umask = os.umask(0o077)  # files for the owner only: cookies are as good as passwords
         try:
             if "source_url" in given and not token:
                 settings.check_host(url)
-            with Client(url, token, on_wait=_report_wait) as client:
+            with Client(url, token, cacert=cacert, on_wait=_report_wait) as client:
                 result = work(client, **given)
             if result is not None:
                 printing.show(result, as_json)

@@ -24,11 +24,12 @@ class Base:
         url: str | None = None,
         token: str | None = None,
         *,
+        cacert: str | os.PathLike[str] | None = None,
         timeout: float = 60.0,
         patience: float = PATIENCE,
         on_wait: Callable[[Waiting], None] | None = None,
     ) -> None:
-        self._transport = Transport(url, token, timeout, patience, on_wait)
+        self._transport = Transport(url, token, cacert, timeout, patience, on_wait)
         self.url = self._transport.url
         self._process, self._lock, self._is_closed = os.getpid(), threading.Lock(), False
         self._loop = asyncio.new_event_loop()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, TypeVar, Unpack, cast
 
 from sds_client.deleting import delete_all
 from sds_client.errors import ClientError
@@ -17,12 +17,12 @@ from sds_client.types import (
     Group,
     GroupFields,
     GroupSet,
+    GroupSettings,
     GroupWithSettings,
     Item,
     Job,
     LocalStorageEntry,
     Review,
-    Rule,
     Token,
     Webhook,
     WebhookCreated,
@@ -31,6 +31,8 @@ from sds_client.writing import counted_from
 
 T = TypeVar("T")
 
+# The settings of a group that None switches off.
+_SWITCHED_OFF = ("retention_days",)
 # The default of the service's MAX_RECORDS.
 _REVIEWS = 1000
 
@@ -113,17 +115,9 @@ class Resources(Base):
         """Return the counts of one group, by day too, and its settings."""
         return self._get(GroupWithSettings, group_path(group))
 
-    def set_group(
-        self,
-        group: str,
-        *,
-        history_days: int | None = None,
-        ignore: Sequence[str] | None = None,
-        rules: Sequence[Rule] | None = None,
-    ) -> GroupSet:
-        """Change settings of a group; those left out stay. `set_retention` sets how long items are kept."""
-        settings = {"history_days": history_days, "ignore": ignore, "rules": rules}
-        value = {name: given for name, given in settings.items() if given is not None}
+    def set_group(self, group: str, **settings: Unpack[GroupSettings]) -> GroupSet:
+        """Change settings of a group; those left out stay."""
+        value = {name: given for name, given in settings.items() if given is not None or name in _SWITCHED_OFF}
         return cast(GroupSet, (self._wait(self._transport.call("PUT", group_path(group), value=value))).json)
 
     def jobs(self, group: str) -> list[Job]:
