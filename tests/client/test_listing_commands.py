@@ -233,7 +233,7 @@ def test_bash_completes_commands_actions_and_options(capsys: Any, tmp_path: Path
         return subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
     assert completed("gr") == ["groups"]
-    assert completed("outputs", "") == ["--help", "approve", "delete", "export", "import"]
+    assert completed("outputs", "") == ["--help", "approve", "delete", "export", "get", "import", "list"]
     assert completed("outputs", "export", "lamps", "--fi") == ["--fields"]
     assert completed("completion", "") == ["--help", "bash", "zsh"]
 
