@@ -14,7 +14,6 @@ from service.cli import build_parser as server_parser
 from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
 from service.settings import Settings
-from service.store.backup import COLLECTIONS
 from service.store.errors import _FIXES
 from tests.support.documentation import PAGES, ROOT
 from tests.support.processes import run_command
@@ -138,12 +137,6 @@ def test_every_event_of_the_log_is_documented() -> None:
     named = re.findall(r"`([^`]+)`", section)
     beginnings = tuple(name.removesuffix("…").rstrip() for name in named if name.endswith("…"))
     assert [one for one in events_in_the_code() if one not in named and not one.startswith(beginnings)] == []
-
-
-def test_an_organization_is_removed_from_every_collection_that_has_its_records() -> None:
-    text = EVERYTHING[OPERATIONS].partition("\n### Removing an organization\n")[2].partition("\n## ")[0]
-    block = text.partition("```js\n")[2].partition("```")[0]
-    assert {*re.findall(r'"([a-z_]+)"', block), "sequences"} - {"scraping"} == set(COLLECTIONS)
 
 
 def commands_in(page: Path, program: str) -> list[list[str]]:

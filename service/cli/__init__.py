@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from service import __version__
-from service.cli import analysts, backups, secrets, serving, tokens
+from service.cli import analysts, backups, organizations, secrets, serving, tokens
 from service.runtime.local_mongo import LocalMongoError
 from service.settings import Settings, SettingsError
 from service.store import Misconfigured, StoreError, StoreUnavailable
@@ -19,7 +19,7 @@ from service.store import Misconfigured, StoreError, StoreUnavailable
 COMMAND = "scraping-data-service"
 # The options that need no command.
 _FIRST = ("-h", "--help", "--version")
-_SUBJECTS = (serving, tokens, analysts, secrets, backups)
+_SUBJECTS = (serving, tokens, organizations, analysts, secrets, backups)
 
 
 def main(arguments: list[str] | None = None) -> int:

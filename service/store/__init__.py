@@ -12,7 +12,7 @@ import random
 from typing import Any, NamedTuple
 
 from service.settings import Settings
-from service.store.analysts import Analysts
+from service.store.analysts import AnalystError, Analysts
 from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Selection, now
 from service.store.connection import Client, PoolUse, close, connect, opened
@@ -29,6 +29,7 @@ from service.store.jobs import Jobs
 from service.store.layout import Layout
 from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
+from service.store.organizations import Organizations
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query, Searching
 from service.store.outputs.comparing import ComparingCache
@@ -72,6 +73,7 @@ __all__ = [
     "SECRET_PREFIX",
     "TEST",
     "TOKEN_PREFIX",
+    "AnalystError",
     "Behind",
     "BrowserState",
     "Chunk",
@@ -163,6 +165,7 @@ class Store:
         self.reviews = Reviews(database, counters, self.indexes)
         self.webhooks = Webhooks(database, vault, self.indexes)
         self.tokens = Tokens(database)
+        self.organizations = Organizations(database)
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
         self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes)
