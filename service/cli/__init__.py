@@ -70,9 +70,9 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Refuse an unknown command with the known ones; argparse would list hidden ones too."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            known = [choice.dest for choice in action._choices_actions]
-            similar = difflib.get_close_matches(value, known, 1)
-            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(known)}; options come last"
+            commands = [choice.dest for choice in action._choices_actions]
+            similar = difflib.get_close_matches(value, commands, 1)
+            hint = f"did you mean {similar[0]}?" if similar else f"known are {', '.join(commands)}; options come last"
             raise argparse.ArgumentError(None, f"there is no command {value}; {hint}")
         super()._check_value(action, value)
 

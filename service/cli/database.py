@@ -50,5 +50,5 @@ def with_store(settings: Settings, work: Callable[[Store], Awaitable[T]]) -> T:
         finally:
             await store.close()
 
-    with database(settings) as (known, url):
-        return asyncio.run(run(known, url))
+    with database(settings) as (settings, url):
+        return asyncio.run(run(settings, url))

@@ -37,7 +37,7 @@ def serve(settings: Settings, demo: bool) -> int:
     from service.runtime import demo as demo_data
     from service.runtime.process import serve as run
 
-    with database(settings, create=True) as (known, url):
+    with database(settings, create=True) as (settings, url):
         # For people at a terminal; the log has the address too.
         welcome: Callable[[str], None] = lambda address: (
             print(f"listening on {address}", flush=True) if sys.stdout.isatty() else None
@@ -45,9 +45,9 @@ def serve(settings: Settings, demo: bool) -> int:
         if demo and settings.mongo_url:
             print("--demo is for a database on this machine: MONGO_URL gets no demo data.")
         elif demo:
-            access = asyncio.run(demo_data.fill(known, url))
+            access = asyncio.run(demo_data.fill(settings, url))
             welcome = lambda address: print(demo_data.welcome(address, access), flush=True)
-        return run(known, url, welcome)
+        return run(settings, url, welcome)
 
 
 def worker(settings: Settings, listeners: list[int]) -> int:

@@ -54,9 +54,9 @@ class Cells:
     def place(self, family: str, labels: Labels = (), width: int = 1) -> int:
         """Return where the cells of a series begin."""
         key = (family, labels)
-        found = self._index.get(key)
-        if found is not None:
-            return found
+        start = self._index.get(key)
+        if start is not None:
+            return start
         with self._lock:  # the driver's threads count too, and the lines must have the order of the cells
             if key in self._index:
                 return self._index[key]
@@ -68,8 +68,8 @@ class Cells:
 
     def rows(self) -> list[Row]:
         """Return every series with its values."""
-        found = zip(self._index.items(), self._widths, strict=True)
-        return [Row(*key, list(self.values[start : start + width])) for (key, start), width in found]
+        positions = zip(self._index.items(), self._widths, strict=True)
+        return [Row(*key, list(self.values[start : start + width])) for (key, start), width in positions]
 
     def _add(self, key: tuple[str, Labels], width: int) -> int:
         start, self._used = self._used, self._used + width
@@ -80,15 +80,15 @@ class Cells:
 
 def read_rows(folder: Path) -> dict[str, list[Row]]:
     """Return the series of every process by its name."""
-    found: dict[str, list[Row]] = {}
+    rows_by_name: dict[str, list[Row]] = {}
     for path in sorted(folder.glob("*.series")):
         values = array("d", path.with_suffix(".values").read_bytes())
         start, rows = 0, []
         for family, labels, width in _series(path):
             rows.append(Row(family, labels, values[start : start + width].tolist()))
             start += width
-        found[path.stem] = rows
-    return found
+        rows_by_name[path.stem] = rows
+    return rows_by_name
 
 
 def _series(path: Path) -> list[tuple[str, Labels, int]]:

@@ -64,20 +64,20 @@ async def fill(settings: Settings, url: str) -> Access:
 
 
 async def _token(store: Store, settings: Settings) -> str:
-    kept = settings.data_path / "demo-token"
-    token = kept.read_text() if kept.exists() else ""
-    found = await store.tokens.find(hash_token(token))
-    return token if found is not None and found.valid_at(now()) else ""
+    path = settings.data_path / "demo-token"
+    token = path.read_text() if path.exists() else ""
+    record = await store.tokens.find(hash_token(token))
+    return token if record is not None and record.valid_at(now()) else ""
 
 
 async def _analyst(store: Store, settings: Settings) -> str:
     """Return the address of the demo analyst, made once; if it was removed, it is not made again."""
-    kept = settings.data_path / "demo-analyst"
-    known = ANALYST in {analyst.name for analyst in await store.analysts.list()}
-    if not known and not kept.exists():
-        write_private(kept, await store.analysts.create(ANALYST))
-        known = True
-    return await store.analysts.address(ANALYST, kept.read_text()) if known and kept.exists() else ""
+    path = settings.data_path / "demo-analyst"
+    has_user = ANALYST in {analyst.name for analyst in await store.analysts.list()}
+    if not has_user and not path.exists():
+        write_private(path, await store.analysts.create(ANALYST))
+        has_user = True
+    return await store.analysts.address(ANALYST, path.read_text()) if has_user and path.exists() else ""
 
 
 async def _write(store: Store) -> None:
@@ -157,15 +157,15 @@ async def _write_offers(store: Store, dice: random.Random, today: datetime) -> N
 
 
 async def _crawl(
-    store: Store, group: Group, date: datetime, job: str, found: list[dict[str, Any]], series: str | None = None
+    store: Store, group: Group, date: datetime, job: str, items: list[dict[str, Any]], series: str | None = None
 ) -> None:
     """Write the items of a crawl, and finish it."""
     store.outputs.ids.clock = date
-    items = [copy.deepcopy(one) | {"root_job_id": job, "last_scraped_date": date} for one in found]
+    scraped = [copy.deepcopy(item) | {"root_job_id": job, "last_scraped_date": date} for item in items]
     encode = await store.outputs.door(group)
-    await store.outputs.write(group, list(map(encode, items)))
+    await store.outputs.write(group, list(map(encode, scraped)))
     statistics = FieldStatistics()
-    statistics.add(found)
+    statistics.add(items)
     await store.crawls.declare(group, job, {"state": "finished", "series": series})
 
     async def describe(_: object) -> list[Any]:

@@ -25,13 +25,13 @@ def _event(record: logging.LogRecord) -> dict[str, Any]:
     Only the class of an exception: messages of drivers and codecs hold documents and values.
     """
     if record.name.partition(".")[0] == "service":
-        said = {"event": record.getMessage()} | {k: v for k, v in vars(record).items() if k not in _STANDARD}
+        fields = {"event": record.getMessage()} | {k: v for k, v in vars(record).items() if k not in _STANDARD}
     else:
         # A library's message may quote data; its template does not.
-        said = {"event": str(record.msg) if record.args else "", "logger": record.name}
+        fields = {"event": str(record.msg) if record.args else "", "logger": record.name}
     if record.exc_info and record.exc_info[0] is not None:
-        said["exception"] = record.exc_info[0].__name__
-    return said
+        fields["exception"] = record.exc_info[0].__name__
+    return fields
 
 
 class JsonFormatter(logging.Formatter):
@@ -89,13 +89,13 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        said = _event(record)
-        event = said.pop("event")
-        status = said.get("status", 0) if event == "request" else 0
+        fields = _event(record)
+        event = fields.pop("event")
+        status = fields.get("status", 0) if event == "request" else 0
         if event == "request":
-            parts = [said["method"], said["route"], str(status), f"{said['ms']:.0f} ms"]
+            parts = [fields["method"], fields["route"], str(status), f"{fields['ms']:.0f} ms"]
         else:
-            parts = [event, *(f"{name}={value}" for name, value in said.items() if name not in ("pid", "request_id"))]
+            parts = [event, *(f"{name}={value}" for name, value in fields.items() if name not in ("pid", "request_id"))]
             if record.levelno != logging.INFO:
                 parts.insert(0, record.levelname)
         # Local time, for the person at this terminal.

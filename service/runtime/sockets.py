@@ -24,8 +24,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
     """
     sockets: list[socket.socket] = []
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in found):
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for family, address in dict.fromkeys((family, address[:2]) for family, _, _, _, address in addresses):
             sockets.append(bound := socket.socket(family, socket.SOCK_STREAM))
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # its connections inherit it

@@ -113,11 +113,11 @@ class Analysts:
     async def remove(self, name: str) -> bool:
         """Remove an analyst, never another user; return whether there was one."""
         async with self._explained():
-            found = await self._find(name)
-            if not found:
+            analysts = await self._find(name)
+            if not analysts:
                 return False
             await self._command("dropUser", name)
-            organization_id = found[0].organization_id
+            organization_id = analysts[0].organization_id
             if organization_id is not None and organization_id not in {
                 one.organization_id for one in await self._find(1)
             }:
@@ -129,8 +129,8 @@ class Analysts:
     async def _find(self, name: str | int) -> tuple[Analyst, ...]:
         """Return the analyst of this name, if any; 1 instead of a name returns all."""
         users = (await self._database.command("usersInfo", name))["users"]
-        found = ((user["user"], _ONE_ROLE.fullmatch(user["roles"][0]["role"])) for user in users if self._has_one(user))
-        return tuple(Analyst(user, int(role[1]) if role[1] else None) for user, role in found if role)
+        roles = ((user["user"], _ONE_ROLE.fullmatch(user["roles"][0]["role"])) for user in users if self._has_one(user))
+        return tuple(Analyst(user, int(role[1]) if role[1] else None) for user, role in roles if role)
 
     @stored
     async def address(self, name: str, password: str) -> str:
@@ -170,9 +170,9 @@ class Analysts:
             # documents, whose values its errors quote. Over $redact it moves only comparisons, which cannot fail.
             {"$redact": {"$cond": [is_own, "$$KEEP", "$$PRUNE"]}},
         ]
-        known = {one["name"]: one["options"] async for one in await self._database.list_collections()}
+        views = {view["name"]: view["options"] async for view in await self._database.list_collections()}
         for view, source in zip(_readable(organization_id), READABLE, strict=True):
-            if known.get(view, {}).get("pipeline") != pipeline:
+            if views.get(view, {}).get("pipeline") != pipeline:
                 await self._database.drop_collection(view)  # of an earlier version
                 await self._database.command("create", view, viewOn=source, pipeline=pipeline, writeConcern=_DURABLE)
 

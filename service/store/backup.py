@@ -60,10 +60,10 @@ class Backup:
     @without_time_limit
     async def write(self, organization: int | None, write: Callable[[bytes], Any], progress: Progress) -> int:
         """Give each part of a backup to `write`; return how many documents there are."""
-        found = await self._layout.version()
-        if found not in (None, VERSION):
+        layout = await self._layout.version()
+        if layout not in (None, VERSION):
             raise BackupError(
-                f"the database has layout {found}, and this version restores layout {VERSION} only: make the backup "
+                f"the database has layout {layout}, and this version restores layout {VERSION} only: make the backup "
                 "with the version that wrote the database"
             )
         documents = 0
@@ -71,7 +71,7 @@ class Backup:
         def line(value: dict[str, Any]) -> None:
             write(json.dumps(value).encode() + b"\n")
 
-        line({"format": _FORMAT, "layout": found or VERSION, "organization": organization})
+        line({"format": _FORMAT, "layout": layout or VERSION, "organization": organization})
         try:
             async for collection, block in self._blocks(organization):
                 count = sum(1 for _ in _split(block))
@@ -100,11 +100,11 @@ class Backup:
             async for name in self._database[collection].find(mine, names):
                 groups[name["organization_id"], name["group_id"]] = name
         for name in groups.values():
-            async for found in self._read(name, *GROUP_COLLECTIONS):
-                yield found
+            async for document in self._read(name, *GROUP_COLLECTIONS):
+                yield document
         for collection in (*ORGANIZATION_COLLECTIONS, COUNTERS, "tokens"):
-            async for found in self._read(counters if collection == COUNTERS else mine, collection):
-                yield found
+            async for document in self._read(counters if collection == COUNTERS else mine, collection):
+                yield document
 
     async def _read(self, where: dict[str, Any], *collections: str) -> AsyncIterator[tuple[str, bytes]]:
         """Yield documents of one snapshot: a record that is deleted and made again meanwhile would be there twice."""
@@ -224,7 +224,7 @@ def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, l
         block = file.read(size)
         owner = "_id" if collection == COUNTERS else "organization_id"
         batch: list[RawBSONDocument] = []
-        bytes_in_batch = found = 0
+        bytes_in_batch = documents = 0
         for document in _split(block):
             if batch and (len(batch) >= _BATCH_DOCUMENTS or bytes_in_batch + len(document) > _BATCH_BYTES):
                 yield collection, batch
@@ -236,10 +236,10 @@ def _batches(file: IO[bytes], organization: int | None) -> Iterator[tuple[str, l
                 raise BackupError("the backup is damaged") from None
             if is_other:
                 raise BackupError(f"the backup of organization {organization} has records of others")
-            bytes_in_batch, found = bytes_in_batch + len(document), found + 1
+            bytes_in_batch, documents = bytes_in_batch + len(document), documents + 1
         if batch:
             yield collection, batch
-        if len(block) != size or found != count:
+        if len(block) != size or documents != count:
             raise BackupError("the backup is damaged: documents are missing")
-        total += found
+        total += documents
     raise BackupError("the backup is cut off: its last line is missing")

@@ -88,8 +88,8 @@ class BrowserState(SealedRecords):
             return Listing(self._chunks(organization_id, selection, begin, None))
         where = self._where(organization_id, selection, begin)
         # Keys only, from the index: the records themselves may be 5 MiB each.
-        found = self._sorted(self._records.find(where, dict.fromkeys(self.order, 1)))
-        ends = await found.skip(limit - 1).limit(2).to_list(2)
+        keys = self._sorted(self._records.find(where, dict.fromkeys(self.order, 1)))
+        ends = await keys.skip(limit - 1).limit(2).to_list(2)
         end = self._position(ends[0]) if ends else None
         next_key = self._cursor(ends[0]) if len(ends) > 1 else None
         return Listing(self._chunks(organization_id, selection, begin, end), next_key)
@@ -116,8 +116,8 @@ class BrowserState(SealedRecords):
                 return
             del records
 
-    def _sorted(self, found: Any) -> Any:
-        return found.sort([(field, ASCENDING) for field in self.order]).hint(self.order_index)
+    def _sorted(self, cursor: Any) -> Any:
+        return cursor.sort([(field, ASCENDING) for field in self.order]).hint(self.order_index)
 
     def _where(self, organization_id: int, selection: Selection, begin: Key | None = None) -> Record:
         where: Record = {"organization_id": organization_id}
@@ -155,10 +155,10 @@ class BrowserState(SealedRecords):
         if len(cursor) != 1 or not ObjectId.is_valid(cursor[0]):
             raise CursorInvalid
         where = {"_id": ObjectId(cursor[0]), "organization_id": organization_id}
-        found = await self._records.find_one(where, dict.fromkeys(self.order, 1))
-        if found is None:
+        record = await self._records.find_one(where, dict.fromkeys(self.order, 1))
+        if record is None:
             raise CursorExpired
-        return self._position(found)
+        return self._position(record)
 
     def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
         served = []
@@ -182,12 +182,12 @@ class BrowserState(SealedRecords):
         where = self._where(organization_id, selection)
         deleted = 0
         while True:
-            found = await self._records.find(where, {"_id": 1}, limit=CHUNK).to_list(CHUNK)
-            if found:
-                chosen = {"_id": {"$in": [record["_id"] for record in found]}}
+            records = await self._records.find(where, {"_id": 1}, limit=CHUNK).to_list(CHUNK)
+            if records:
+                chosen = {"_id": {"$in": [record["_id"] for record in records]}}
                 # With the filter again: a record that was set again meanwhile may no longer be expired.
                 deleted += (await self._records.delete_many({**where, **chosen})).deleted_count
-            if len(found) < CHUNK:
+            if len(records) < CHUNK:
                 return deleted
 
     # -- writing -----------------------------------------------------------------------------

@@ -111,9 +111,9 @@ def client_class(threads: int) -> Any:
     return AsyncIOMotorClient
 
 
-async def opened(made: Any) -> Any:
+async def opened(cursor: Any) -> Any:
     """Return a cursor, a change stream or a session, whether the driver gives it at once or has to be waited for."""
-    return await made if inspect.isawaitable(made) else made
+    return await cursor if inspect.isawaitable(cursor) else cursor
 
 
 async def close(client: Client) -> None:

@@ -70,11 +70,11 @@ def encoded(document: RawBSONDocument | dict[str, Any]) -> Document:
     return bytes(document.raw) if isinstance(document, RawBSONDocument) else document
 
 
-async def decoded_batches(found: AsyncIterator[Any], max_documents: int) -> AsyncIterator[list[dict[str, Any]]]:
+async def decoded_batches(documents: AsyncIterator[Any], max_documents: int) -> AsyncIterator[list[dict[str, Any]]]:
     """Yield the documents of a cursor that reads RAW, with aware dates: `max_documents` at once, or about 8 MB."""
     batch: list[dict[str, Any]] = []
     size = 0
-    async for document in found:
+    async for document in documents:
         raw = encoded(document)
         batch.append(decode(raw, AWARE))
         size += len(raw)

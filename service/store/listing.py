@@ -67,13 +67,13 @@ async def by_bytes(
 
     Every read is a query of its own: a reader that takes an hour holds no cursor open in the database.
     """
-    asked, key = _FIRST_RECORDS, begin
-    while records := await read(key, asked):
+    count_wanted, key = _FIRST_RECORDS, begin
+    while records := await read(key, count_wanted):
         key, count, total = key_of(records[-1]), len(records), 0
         for size, part in split(records, size_of):
             total += size
             yield size, part
             del part
-        if count < asked and total < _REPLY_BYTES:
+        if count < count_wanted and total < _REPLY_BYTES:
             return
-        asked = max(1, min(_MAX_RECORDS, CHUNK_BYTES * count // total))
+        count_wanted = max(1, min(_MAX_RECORDS, CHUNK_BYTES * count // total))

@@ -64,15 +64,15 @@ def find_program() -> Program:
             "Or put mongod 5.0 or newer on the PATH."
         )
     done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
-    found = re.search(r"db version v((\d+)\.(\d+)\S*)", done.stdout)
-    if done.returncode or not found:
+    version = re.search(r"db version v((\d+)\.(\d+)\S*)", done.stdout)
+    if done.returncode or not version:
         raise LocalMongoError(_system_fault(done.returncode, done.stderr) or f"{path} --version: {tail(done.stderr)}")
-    if (int(found[2]), int(found[3])) < MIN_VERSION:
+    if (int(version[2]), int(version[3])) < MIN_VERSION:
         raise LocalMongoError(
-            f"{path} is MongoDB {found[1]}, and the service needs 5.0 or newer. "
+            f"{path} is MongoDB {version[1]}, and the service needs 5.0 or newer. "
             "Upgrade it, or take it off the PATH to use the one of the extra `local`."
         )
-    return Program(path, found[1])
+    return Program(path, version[1])
 
 
 def _wheel() -> str | None:

@@ -19,9 +19,9 @@ UNAUTHORIZED, AUTHENTICATION_FAILED, ALREADY_INITIALIZED, NOT_YET_INITIALIZED = 
 
 def set_up(process: subprocess.Popen[bytes], folder: Folder, port: int) -> str:
     """Make the server the primary of a replica set of one with our user; return its address."""
-    known = _has_user(folder, port, RESPONSE_SECONDS)
+    has_user = _has_user(folder, port, RESPONSE_SECONDS)
     # Without any user, the localhost exception lets us initiate the set and make the first one.
-    login = {"username": USER, "password": folder.password} if known else {}
+    login = {"username": USER, "password": folder.password} if has_user else {}
     deadline = time.monotonic() + START_SECONDS
     with _client(port, RESPONSE_SECONDS, **login) as client:
         while not _is_primary(client, folder, port):
@@ -30,7 +30,7 @@ def set_up(process: subprocess.Popen[bytes], folder: Folder, port: int) -> str:
                     f"MongoDB does not become ready; the end of {folder.log}:\n{tail(folder.logged())}"
                 )
             time.sleep(POLL_SECONDS)
-        if not known:
+        if not has_user:
             try:
                 client.admin.command("createUser", USER, pwd=folder.password, roles=["root"])
             except OperationFailure as error:
