@@ -105,6 +105,13 @@ class Output(Base):
     tags = fields.Dict(required=True)
     files = fields.List(fields.Nested(File), required=True)
     deleted = fields.Boolean(metadata={"description": "Only in the record of a deletion: its data and files are empty"})
+    approved_by = fields.String(
+        allow_none=True,
+        metadata={
+            "description": "The label of the token that approved or rejected it; of one item, and where `fields` asks"
+        },
+    )
+    approved_date = fields.DateTime(metadata={"description": "When it was approved or rejected; see approved_by"})
 
 
 class Paths(Text):
@@ -238,6 +245,25 @@ class Pagination(Base):
 class OutputsPage(Base):
     metadata = fields.Nested(Pagination, required=True)
     items = fields.List(fields.Nested(Output), required=True)
+
+
+class Version(Output):
+    by = fields.String(
+        allow_none=True,
+        metadata={"description": "The label of the token whose change replaced this version; null: the service"},
+    )
+    replaced_date = fields.DateTime(required=True)
+
+
+class VersionsPage(Base):
+    metadata = fields.Nested(Pagination, required=True)
+    items = fields.List(fields.Nested(Version), required=True)
+
+
+class RestoreInput(Base):
+    id = WholeNumber(
+        minimum=1, metadata={"description": "Which version; default: the newest one of an item that was deleted"}
+    )
 
 
 class OutputResult(Base):

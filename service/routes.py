@@ -40,6 +40,7 @@ ROUTES = [
     Route("GET", "/v1/outputs/{group_id}/export", "read", export.get),
     Route("GET", "/v1/outputs/{group_id}/{output_id}", "read", output.get),
     Route("GET", "/v1/outputs/{group_id}/{output_id}/versions", "read", output.versions),
+    Route("POST", "/v1/outputs/{group_id}/{output_id}/restore", "write", output.restore),
     Route("PATCH", "/v1/outputs/{group_id}/{output_id}", "write", output.patch),
     Route("DELETE", "/v1/outputs/{group_id}/{output_id}", "delete", output.delete),
     Route("GET", "/v1/groups", "read", groups.get),

@@ -88,6 +88,9 @@ class Settings:
     shutdown_timeout: float = _setting(25.0, "Seconds accepted requests have to finish on stop, after DRAIN_SECONDS.")
     lease_seconds: float = _setting(15.0, "Seconds after which another process ends a write that has not finished.")
     deleted_days: int = _setting(30, "Days after which the record of a deletion is removed; at most 36500.")
+    history_days: int = _setting(
+        30, "Days for which a group keeps earlier versions of its items unless it sets its own; 0: none; at most 365."
+    )
     webhook_private: bool = _setting(
         False, "Let webhooks use http and addresses inside the network. Leave it off where tenants are strangers."
     )
@@ -142,6 +145,8 @@ class Settings:
             raise SettingsError("PORT must be at most 65535.")
         if self.deleted_days > _MAX_DAYS:
             raise SettingsError(f"DELETED_DAYS must be at most {_MAX_DAYS}.")
+        if self.history_days > _MAX_HISTORY_DAYS:
+            raise SettingsError(f"HISTORY_DAYS must be at most {_MAX_HISTORY_DAYS}.")
         if self.max_bytes_in_flight < max(4 * self.max_body_bytes, _LEAST_IN_FLIGHT):
             raise SettingsError("MAX_BYTES_IN_FLIGHT must be at least 16 MiB, and four times MAX_BODY_BYTES.")
         if self.max_depth > _MAX_DEPTH:
@@ -177,9 +182,10 @@ class Settings:
 _LEAST: dict[type, float] = {int: 1, float: 0.001}
 _MAX_DEPTH = 150
 _MAX_DAYS = 36_500
+_MAX_HISTORY_DAYS = 365
 # A token has five eighths. A stream takes 7 MiB of them; a body is there twice, as text and as its encoded items.
 _LEAST_IN_FLIGHT = 16 * 1024 * 1024
-_MAY_BE_ZERO = {"access_log", "port", "rate_limit", "drain_seconds"}
+_MAY_BE_ZERO = {"access_log", "history_days", "port", "rate_limit", "drain_seconds"}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 _LOG_FORMATS = ("auto", "json", "text")
 

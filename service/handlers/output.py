@@ -8,7 +8,16 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.outputs import Output, OutputDeleted, OutputPatch, OutputResult, OutputsPage, VersionsQuery
+from schemas.outputs import (
+    Output,
+    OutputDeleted,
+    OutputPatch,
+    OutputResult,
+    OutputsWritten,
+    RestoreInput,
+    VersionsPage,
+    VersionsQuery,
+)
 from service.handlers.outputs import CACHING, COPIES, PATCH_SIZES
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, invalid, not_found, problem
@@ -20,9 +29,10 @@ from service.http.offload import off_loop
 from service.http.output.etags import is_known, required_tags
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import bytes_response, json_response
-from service.store import Patch
+from service.store import ItemExists, Patch
 
 _PATCH = OutputPatch()
+_RESTORE = RestoreInput()
 _VERSIONS = QueryLoader(VersionsQuery())
 _ETAG = re.compile(r'"(\d{1,19})"')
 
@@ -75,12 +85,12 @@ async def get(request: web.Request) -> web.StreamResponse:
     return await bytes_response(request, body, headers)
 
 
-@endpoint("Get earlier versions of an output", OutputsPage(), query=VersionsQuery)
+@endpoint("Get earlier versions of an output", VersionsPage(), query=VersionsQuery)
 async def versions(request: web.Request) -> web.StreamResponse:
-    """Return the versions that an output had before, newest first, each as it was served.
+    """Return the versions that an output had before, newest first, each as it was served, and who replaced it when.
 
-    A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`. A page may be shorter than `limit`
-    and still have a next one.
+    A group keeps them for `history_days`, a setting of `PUT /v1/groups/{group_id}`; those of a deleted output too. A
+    page may be shorter than `limit` and still have a next one.
     """
     group, output_id = path_group(request), path_id(request, "output_id")
     query = _VERSIONS.load(request)
@@ -96,6 +106,33 @@ async def versions(request: web.Request) -> web.StreamResponse:
     del page
     admission.release(held + more)
     return await bytes_response(request, body, CACHING)
+
+
+@endpoint(
+    "Restore a version of an output",
+    OutputsWritten(),
+    body=RestoreInput(),
+    not_found=True,
+    responses={"409": {"description": "The output is not deleted and no id was given, or it changes meanwhile"}},
+)
+async def restore(request: web.Request) -> web.StreamResponse:
+    """Write the newest version of a deleted output back, or with `id` that version of any output.
+
+    It is a change like any other: the output gets a new id. Its approval is that of the version.
+    """
+    group, output_id = path_group(request), path_id(request, "output_id")
+    id = (await read_object(request, _RESTORE)).get("id") if request.can_read_body else None
+    try:
+        result = await request.app[STORE].outputs.restore(group, output_id, id)
+    except ItemExists:
+        message = "The output is not deleted: give the id of one of its versions"
+        raise ApiError(409, [problem("conflict", message, "body", "id")]) from None
+    if result is None:
+        raise not_found("version", "output_id")
+    if result["result"] == "conflict":
+        raise ApiError(409, [problem("conflict", "The output has changed meanwhile: try again", "path", "output_id")])
+    counts = {kind: int(kind == result["result"]) for kind in ("created", "updated", "unchanged")}
+    return await json_response(request, {**counts, "items": [result]})
 
 
 @endpoint(

@@ -12,6 +12,7 @@ import random
 from typing import Any, NamedTuple
 
 from service.settings import Settings
+from service.store.actor import ACTOR
 from service.store.analysts import AnalystError, Analysts
 from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Selection, now
@@ -21,7 +22,15 @@ from service.store.cookies import Cookies
 from service.store.counters import Counters
 from service.store.crawls import MAX_JOBS, Crawls
 from service.store.deliveries import TEST, Lease, Message, Outcome, new_message
-from service.store.errors import CursorExpired, CursorInvalid, LayoutError, Misconfigured, StoreError, StoreUnavailable
+from service.store.errors import (
+    CursorExpired,
+    CursorInvalid,
+    ItemExists,
+    LayoutError,
+    Misconfigured,
+    StoreError,
+    StoreUnavailable,
+)
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
@@ -63,6 +72,7 @@ from service.store.watch import Watch
 from service.store.webhooks import MAX_WEBHOOKS, SECRET_PREFIX, TooManyWebhooks, Webhook, Webhooks
 
 __all__ = [
+    "ACTOR",
     "DEFAULT_SCOPES",
     "GRANTABLE",
     "MAX_JOBS",
@@ -83,6 +93,7 @@ __all__ = [
     "Group",
     "Groups",
     "InFlight",
+    "ItemExists",
     "ItemTooLarge",
     "Key",
     "LayoutError",
@@ -155,8 +166,8 @@ class Store:
         self.layout = Layout(database, self.indexes)
         self.watch = Watch(database)
         self.jobs = Jobs(database, self.indexes)
-        comparing = ComparingCache(database)
-        self.groups = Groups(database, self.jobs, comparing, self.indexes)
+        comparing = ComparingCache(database, settings.history_days)
+        self.groups = Groups(database, self.jobs, comparing, self.indexes, settings.history_days)
         self.outputs = Outputs(database, self.jobs, comparing, self.indexes, self.watch, settings)
         self.paths = Paths(database, self.indexes)
         self.cookies = Cookies(database, vault, self.indexes)

@@ -53,6 +53,10 @@ class CursorExpired(StoreError):
     """A list cannot be continued after this cursor: its record, or deletion records after it, were removed."""
 
 
+class ItemExists(StoreError):
+    """An item is to be restored that was not deleted."""
+
+
 class CursorInvalid(StoreError):
     """A cursor that no page of this list has returned."""
 

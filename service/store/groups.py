@@ -32,8 +32,7 @@ _COMPARED, _LIKELY, _COMPARED_LENGTH = 100, 10, 48
 _COLLECTIONS = ("groups", "jobs", "days")
 # The fields of a group that are served as they are stored, with their defaults.
 _SERVED = {"items": 0, "jobs": 0, "approved": 0, "last_id": 0, "last_change": None, "retention_days": None}
-# The settings of a group, with their defaults.
-_SETTINGS: dict[str, Any] = {"history_days": 0, "ignore": [], "rules": []}
+_SETTINGS: dict[str, Any] = {"ignore": [], "rules": []}
 # Whether counts of jobs and days wait to be moved, not the counts themselves: they may be 64 KB per group.
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("group_id", *_SERVED, "verdict"), 1),
@@ -44,7 +43,11 @@ _FIELDS: dict[str, Any] = {
 class Groups:
     """The groups of an organization, with their counts."""
 
-    def __init__(self, database: Database, jobs: Jobs, comparing: ComparingCache, indexes: Indexes) -> None:
+    def __init__(
+        self, database: Database, jobs: Jobs, comparing: ComparingCache, indexes: Indexes, history_days: int
+    ) -> None:
+        # The settings of a group, with their defaults.
+        self._settings: dict[str, Any] = {"history_days": history_days, **_SETTINGS}
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE, read_concern=MAJORITY)
         self._versions: Collection = database.get_collection("versions", write_concern=COMMITTED)
         self._days: Collection = database.get_collection("days", write_concern=COMMITTED, read_concern=MAJORITY)
@@ -118,8 +121,8 @@ class Groups:
     async def settings(self, group: Group) -> dict[str, Any]:
         """Return the settings of a group, with defaults."""
         self._indexes.require(*_COLLECTIONS)
-        found = await self._groups.find_one(group.owner, list(_SETTINGS)) or {}
-        return {name: found.get(name, default) for name, default in _SETTINGS.items()}
+        found = await self._groups.find_one(group.owner, list(self._settings)) or {}
+        return {name: found.get(name, default) for name, default in self._settings.items()}
 
     @stored
     async def set(self, group: Group, settings: dict[str, Any]) -> None:
@@ -147,7 +150,7 @@ class Groups:
         again = [{"$set": {**RECOUNT, "removed_id": "$last_id"}}]
         await self._groups.update_one(written, again)
         await self._jobs.remove(group)
-        gone = dict.fromkeys(("last_change", "retention_days", *_SETTINGS), "")
+        gone = dict.fromkeys(("last_change", "retention_days", *self._settings), "")
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
         self._comparing.forget(group)

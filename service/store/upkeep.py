@@ -60,6 +60,7 @@ class Upkeep:
     ) -> None:
         self._client, self._database, self._jobs, self._expire, self._tell = client, database, jobs, expire, tell
         self.failures = 0
+        self._history_days = settings.history_days
         self._deleted_age = timedelta(days=settings.deleted_days)
         options: dict[str, Any] = {"write_concern": COMMITTED, "read_concern": MAJORITY}
         self._groups: Collection = database.get_collection("groups", **options)
@@ -169,14 +170,17 @@ class Upkeep:
 
     async def _remove_versions(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Remove versions that were replaced more than `history_days` ago; all of them if no history is kept."""
-        if "history_days" not in group:
-            return None
-        old = {**owner, "replaced_date": {"$lt": now - timedelta(days=group["history_days"])}}
+        days = group.get("history_days", self._history_days)
+        old = {**owner, "replaced_date": {"$lt": now - timedelta(days=days)}}
         found = self._versions.find(old, ["_id"], hint="replaced").sort("replaced_date", 1).limit(_REMOVED_AT_ONCE)
         ids = [version["_id"] for version in await found.to_list(None)]
         if ids:
             await self._versions.delete_many({**old, "_id": {"$in": ids}}, hint="_id_")
-        return now if len(ids) == _REMOVED_AT_ONCE else now + _DAILY
+        if len(ids) == _REMOVED_AT_ONCE:
+            return now
+        # The oldest one that is left says when there is more to do; a group that is written again is looked at anyway.
+        oldest = await self._versions.find_one(owner, ["replaced_date"], sort=[("replaced_date", 1)], hint="replaced")
+        return None if oldest is None else now + _DAILY
 
     async def _delete_expired(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Delete items that were not scraped for `retention_days`, a few at a time."""

@@ -58,9 +58,9 @@ async def keys(api: Api, query: str = "", group: str = "shop") -> list[int]:
 
 async def test_a_group_has_settings_that_are_changed_one_by_one(admin: Api) -> None:
     before = await admin.ok("/v1/groups/shop")
-    assert (before["retention_days"], before["history_days"], before["ignore"], before["rules"]) == (None, 0, [], [])
+    assert (before["retention_days"], before["history_days"], before["ignore"], before["rules"]) == (None, 30, [], [])
     for settings in (
-        {"history_days": 30},
+        {"history_days": 60},
         {"ignore": ["scraped_at", "price.checked"]},
         {"rules": [{"min_items": 1}, {"path": "title", "min_fill": 0.5}]},
         {"retention_days": 90},
@@ -98,7 +98,7 @@ async def test_wrong_settings_change_nothing(admin: Api) -> None:
         response = await admin.put("/v1/groups/shop", {"history_days": 7, **body})
         assert response.status == 422, body
         assert [problem[0] for problem in response.problems()] == [["body", *loc]], body
-        assert (await admin.ok("/v1/groups/shop"))["history_days"] == 0, body
+        assert (await admin.ok("/v1/groups/shop"))["history_days"] == 30, body
 
 
 @pytest.mark.parametrize(
@@ -136,12 +136,12 @@ async def test_a_token_without_delete_sets_rules_but_no_retention(make_api: Make
 
 async def test_a_token_without_delete_lengthens_a_history_and_does_not_shorten_it(make_api: MakeApi) -> None:
     writer = await make_api(scopes=["read", "write"])
-    for days in (7, 30, 30):
+    for days in (30, 60, 60):
         assert (await writer.put("/v1/groups/shop", {"history_days": days})).status == 200
-    for days in (29, 0):
+    for days in (59, 0):
         response = await writer.put("/v1/groups/shop", {"history_days": days})
         assert (response.status, response.problems()) == (403, [(["header", "Authorization"], "scope_missing")])
-    assert (await writer.ok("/v1/groups/shop"))["history_days"] == 30
+    assert (await writer.ok("/v1/groups/shop"))["history_days"] == 60
 
 
 # -- states ---------------------------------------------------------------------------------------

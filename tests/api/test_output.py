@@ -102,6 +102,7 @@ async def test_approving_is_a_change_with_a_new_id_and_date(admin: Api) -> None:
     response = await admin.patch(path_of(item), {"is_approved": True})
     assert response.status == 200
     now = await admin.ok(path_of(item))
+    assert (now.pop("approved_by"), now.pop("approved_date")) == ("", now["update_date"])
     assert response.json == {
         "id": now["id"],
         "output_id": item["output_id"],

@@ -62,6 +62,7 @@ MORE_ERRORS = {
     ("GET", "/v1/outputs/{group_id}/{output_id}"): {"404"},
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
+    ("POST", "/v1/outputs/{group_id}/{output_id}/restore"): {"404", "409"},
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("PUT", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("DELETE", "/v1/webhooks/{webhook_id}"): {"404"},
@@ -159,7 +160,7 @@ def test_every_parameter_says_what_it_means() -> None:
         assert meaning in found[name]["description"]
 
 
-# The tables of the interface: type -> fields, in their order. `deleted` is an extension.
+# The tables of the interface: type -> fields, in their order. What follows `files` and `comment` is an extension.
 CONTRACT: dict[str, list[tuple[str, str]]] = {
     "CookieInput": [
         ("string", "domain name value"),
@@ -189,6 +190,8 @@ CONTRACT: dict[str, list[tuple[str, str]]] = {
         ("object", "tags"),
         ("array of File", "files"),
         ("boolean", "deleted"),
+        ("string", "approved_by"),
+        ("date-time", "approved_date"),
     ],
     "File": [
         ("string", "id field url_etag_hash blob_key blob_url source_url"),

@@ -237,12 +237,15 @@ async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
         assert commands.rounds() == len(commands.sent) == expected
 
 
+@pytest.mark.parametrize("history_days", [0, 30])
 @pytest.mark.parametrize("of_tags", [False, True])
-async def test_a_patch_takes_three_round_trips_and_one_of_tags_four(
-    store: Store, group: Group, commands: Commands, of_tags: bool
+async def test_a_patch_takes_three_round_trips_one_of_tags_and_one_with_history_one_more(
+    store: Store, group: Group, commands: Commands, of_tags: bool, history_days: int
 ) -> None:
     await group.write(store, *(make_output(n) for n in range(20)))
+    await group.set(store, history_days=history_days)
     await slow_down(store, commands)
     patch: dict[str, Any] = {"tags": {"a": 1}} if of_tags else {"is_approved": True}
     await group.patch(store, *(Patch("key_hash", f"key-{n}", **patch) for n in range(20)))
-    assert commands.rounds() == 3 + of_tags  # the stored tags are measured before a round takes them
+    # The stored tags are measured before a round takes them; versions are copied before they are replaced.
+    assert commands.rounds() == 3 + of_tags + (history_days > 0)

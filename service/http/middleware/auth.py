@@ -17,7 +17,7 @@ from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
 from service.http.turns import TENANT
-from service.store import StoreError, Token, Tokens, hash_token, in_time, is_token
+from service.store import ACTOR, StoreError, Token, Tokens, hash_token, in_time, is_token
 
 log = logging.getLogger("service")
 
@@ -173,6 +173,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         request[TOKEN] = token
         request[ORGANIZATION] = token.organization_id
         TENANT.set(token.organization_id)
+        ACTOR.set(token.label)
         if not scopes <= token.scopes:
             raise _missing(*sorted(scopes - token.scopes))
         await request.app[STORE].layout.require()

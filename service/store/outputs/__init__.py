@@ -10,6 +10,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+
 from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database, server_time
@@ -19,14 +21,14 @@ from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs import documents
 from service.store.outputs.commit import MAX_BYTES
-from service.store.outputs.comparing import ComparingCache
+from service.store.outputs.comparing import Comparing, ComparingCache
 from service.store.outputs.documents import Page
-from service.store.outputs.encode import Door, Put
+from service.store.outputs.encode import Door, Put, Restored
 from service.store.outputs.ids import Ids
 from service.store.outputs.live import Form, Gate, Reader, Tails
 from service.store.outputs.pages import Reading
 from service.store.outputs.plan import Delete, Patch, Result
-from service.store.outputs.query import Query
+from service.store.outputs.query import JUDGED, Query
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.write_queue import Lanes
 from service.store.watch import Watch
@@ -119,6 +121,26 @@ class Outputs(Reading):
         async for found in self._outputs.find(where, fields, hint="_id_", batch_size=len(sizes) + 1):
             sizes[found["_id"]] = found["size"]
         return [replace(patch, stored_bytes=sizes.get(_output_id(group, patch), 0)) for patch in patches]
+
+    async def restore(self, group: Group, output_id: str, id: int | None) -> Result | None:
+        """Write an earlier version of an item as a change: the newest one of a deleted item, or that with an id.
+
+        Return the result, `conflict` where the item has changed meanwhile; None if the version is not kept. Raises
+        ItemExists for a live item without an id.
+        """
+        version, present_id = await self.version(group, output_id, id)
+        if version is None:
+            return None
+        comparing = await self._comparing.of(group)
+        put = await asyncio.to_thread(self._restored, group, version, present_id, comparing)
+        return (await self.write(group, [put]))[0]
+
+    def _restored(self, group: Group, version: dict[str, Any], present_id: int | None, comparing: Comparing) -> Put:
+        judged = {name: version[name] for name in JUDGED if name in version}
+        # It is seen now: retention must not delete it again at once.
+        item = {name: value for name, value in version.items() if name != "last_scraped_date"}
+        put = Door(group, self._max_item_bytes, comparing).encode(item)
+        return msgspec.structs.replace(put, restored=Restored(present_id, judged))
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
         """Delete one item: `updated`, `not_found` or `conflict`."""

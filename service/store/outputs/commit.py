@@ -11,6 +11,7 @@ import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from typing import Any, TypeVar
 
+from service.store.actor import ACTOR
 from service.store.connection import Database, durably, kill_cursor
 from service.store.contract import stored
 from service.store.decoding import NAIVE, RAW, decode, encoded
@@ -34,6 +35,7 @@ from service.store.outputs.plan import (
     keeps,
     measure,
 )
+from service.store.outputs.query import JUDGED
 
 T = TypeVar("T")
 
@@ -52,10 +54,10 @@ _FILES_AT_ONCE = 50
 class Write:
     """The changes of one request by output_id, the last one of each, and a future for their results."""
 
-    __slots__ = ("alone", "changes", "done", "losses", "results", "size", "tried")
+    __slots__ = ("actor", "alone", "changes", "done", "losses", "results", "size", "tried")
 
     def __init__(self, changes: dict[str, Pending]) -> None:
-        self.changes = changes
+        self.changes, self.actor = changes, ACTOR.get()
         self.size = sum(change.size for change in changes.values())
         self.results: dict[str, Result] = {}
         self.tried: dict[str, Result] = {}  # the intended results of rounds whose outcome is unknown
@@ -170,10 +172,13 @@ class Rounds:
 
     async def _keep_versions(self, plan: Plan) -> None:
         """Let the database copy the versions that this round replaces; a failed round may leave a copy behind."""
-        ids = [row.known["id"] for row in plan.rows if row.known is not None and "deleted" not in row.known]
-        if not ids:
+        replaced = [row for row in plan.rows if row.known is not None and "deleted" not in row.known]
+        if not replaced:
             return
-        version = {"_id": {"$concat": ["$_id", ":", {"$toString": "$id"}]}, "replaced_date": plan.batch.date}
+        ids = [row.known["id"] for row in replaced if row.known is not None]
+        # In the order of the ids: random keys would cost more, the more versions there are.
+        identity = {name: f"${name}" for name in ("organization_id", "group_id", "id")}
+        version = {"_id": identity, "replaced_date": plan.batch.date, "by": _actor_of(ids, replaced)}
         pipeline: list[dict[str, Any]] = [
             {"$match": {**self.group.owner, "id": {"$in": ids}}},
             {"$set": version},
@@ -186,7 +191,7 @@ class Rounds:
         plan = Plan(batch, self._max_item_bytes)
         began = time.perf_counter()
         for write in writes:
-            planned = len(plan.rows)
+            planned, plan.actor = len(plan.rows), write.actor
             for key, change in write.changes.items():
                 there = known.get(key)
                 tried = write.tried.get(key)
@@ -254,6 +259,14 @@ class Rounds:
             plan.leave(touch.known, "unchanged")
 
 
+def _actor_of(ids: list[int], rows: list[Row]) -> dict[str, Any]:
+    """Return the expression for who made the change of the row that replaces the item with `$id`."""
+    actors = [row.actor for row in rows]
+    if len(set(actors)) == 1:
+        return {"$literal": actors[0]}
+    return {"$arrayElemAt": [{"$literal": actors}, {"$indexOfArray": [ids, "$id"]}]}
+
+
 def _hash_again(reply: list[Any], stale: dict[str, Put], known: dict[str, Known], comparing: Comparing) -> None:
     """Hash the stored items of a reply with the present settings: a megabyte of numbers takes 0.1 s."""
     for raw in _emptied(reply):
@@ -262,7 +275,7 @@ def _hash_again(reply: list[Any], stale: dict[str, Put], known: dict[str, Known]
         there["content_hash"] = rehash(there["content_hash"], found["data"], comparing)
         there["is_rehashed"] = True
         if is_changed(stale[found["_id"]], there):  # perhaps only now
-            there |= {name: found[name] for name in ("files", "tags") if name in found}
+            there |= {name: found[name] for name in ("files", "tags", *JUDGED) if name in found}
 
 
 def _emptied(reply: list[T]) -> Iterator[T]:

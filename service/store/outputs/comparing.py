@@ -26,9 +26,9 @@ class Comparing(NamedTuple):
     history_days: int = 0
 
     @classmethod
-    def of(cls, document: dict[str, Any]) -> Comparing:
-        """Return the settings in a group's document."""
-        paths, days = document.get("ignore") or [], document.get("history_days") or 0
+    def of(cls, document: dict[str, Any], history_days: int) -> Comparing:
+        """Return the settings in a group's document; `history_days` where it has not set its own."""
+        paths, days = document.get("ignore") or [], document.get("history_days", history_days)
         resolved = sorted(set(map(below_data, paths)))
         mark = documents.sha256("\n".join(resolved).encode())[:8] if paths else ""
         return cls(ignored(paths), mark, days)
@@ -44,14 +44,19 @@ PLAIN = Comparing()
 class ComparingCache:
     """A cache of the settings of groups, which every turn refreshes. It holds no trees: one may take 0.6 MB."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, history_days: int) -> None:
+        self._history_days = history_days
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
         self._known: Bounded[Group, dict[str, Any]] = Bounded(_MAX_REMEMBERED)
 
     async def of(self, group: Group) -> Comparing:
         """Return the settings of a group."""
         known = self._known.get(group)
-        return Comparing.of(known) if known is not None else self.refresh(group, await self._read(group))
+        return (
+            Comparing.of(known, self._history_days)
+            if known is not None
+            else self.refresh(group, await self._read(group))
+        )
 
     @stored
     async def _read(self, group: Group) -> dict[str, Any]:
@@ -59,12 +64,12 @@ class ComparingCache:
 
     def refresh(self, group: Group, document: dict[str, Any]) -> Comparing:
         """Return the settings in a group's document, and remember them unless they are long."""
-        settings = {name: document[name] for name in FIELDS if document.get(name)}
+        settings = {name: document[name] for name in FIELDS if document.get(name) is not None}
         if sum(map(len, settings.get("ignore", ()))) <= _MAX_CHARACTERS:
             self._known[group] = settings
         else:
             self.forget(group)
-        return Comparing.of(settings)
+        return Comparing.of(settings, self._history_days)
 
     def forget(self, group: Group) -> None:
         """Read the settings of a group again when they are next needed."""

@@ -42,6 +42,13 @@ class ItemTooLarge(Exception):
     """Raised for an item that is too large."""
 
 
+class Restored(msgspec.Struct, frozen=True):
+    """What a restored version is written with: the id that its item must have now, and who judged it."""
+
+    if_id: int | None  # None: there is no record of it
+    judged: dict[str, Any]
+
+
 class Put(msgspec.Struct, frozen=True, gc=False):
     """An item to be stored under its key."""
 
@@ -55,6 +62,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     content: bytes  # BSON elements, from output_id to files: all that does not depend on the stored item
     undated: tuple[int, ...]  # the positions of files that were sent without a date
     size: int  # about how many bytes of memory it holds
+    restored: Restored | None = None
 
 
 class Door:
@@ -211,6 +219,11 @@ def keep_rejection(content: bytes, reason: Any) -> bytes:
     fields = dict(RawBSONDocument(_document(content), RAW))
     fields["tags"] = {REJECTED: reason, **fields["tags"]}
     return _elements(fields)
+
+
+def with_fields(content: bytes, fields: dict[str, Any]) -> bytes:
+    """Return an item's content with further fields."""
+    return content + _elements(fields) if fields else content
 
 
 def _document(elements: bytes) -> bytes:

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator
 from contextlib import suppress
 from itertools import accumulate
+from typing import Any
 
 from pymongo import DESCENDING
 
@@ -17,13 +18,13 @@ from service.settings import Settings
 from service.store.connection import Database, read_committed
 from service.store.contract import patient, stored
 from service.store.decoding import decode
-from service.store.errors import CursorExpired
+from service.store.errors import CursorExpired, ItemExists
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs import documents
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.query import LIVE, WHOLE, Query, select
+from service.store.outputs.query import JUDGED, LIVE, REPLACED, WHOLE, Query, select
 from service.store.outputs.ranges import Found, Ranges
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
@@ -224,7 +225,7 @@ class Reading:
         # Read the watermark first, so that this is no older than a page that was shown.
         watermark = await self._ids.watermark(group)
         where = {**group.owner, "_id": output_id, **LIVE}
-        wanted = {"find": "outputs", "filter": where, "projection": WHOLE, "hint": "_id_"}
+        wanted = {"find": "outputs", "filter": where, "projection": WHOLE | dict.fromkeys(JUDGED, 1), "hint": "_id_"}
         found = await self._ranges.find(wanted, 1, watermark.time)
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
@@ -239,12 +240,36 @@ class Reading:
         earlier = {
             "find": "versions",
             "filter": {**group.owner, "output_id": output_id, "id": {"$lt": cursor}},
-            "projection": WHOLE,
+            "projection": WHOLE | dict.fromkeys((*JUDGED, *REPLACED), 1),
             "sort": {"id": DESCENDING},
             "hint": "version",
         }
         found = _bounded(await self._ranges.find(earlier, limit, watermark.time))
         return Page(found.documents, found.size, found.next, watermark.version)
+
+    @stored
+    async def version(self, group: Group, output_id: str, id: int | None) -> tuple[dict[str, Any] | None, int | None]:
+        """Return an earlier version of an item, the newest unless an id is given, and the id of the item's record now.
+
+        Raises ItemExists for a live item without an id.
+        """
+        self._indexes.require("outputs", "groups", "versions")
+        watermark = await self._ids.watermark(group)
+        here = {"find": "outputs", "filter": {**group.owner, "_id": output_id}, "limit": 1, "singleBatch": True}
+        here |= {"projection": {"id": 1, "deleted": 1}, "hint": "_id_"}
+        present = (await read_committed(self._database, here, watermark.time))["cursor"]["firstBatch"]
+        if id is None and present and "deleted" not in present[0]:
+            raise ItemExists
+        wanted = {
+            "find": "versions",
+            "filter": {**group.owner, "output_id": output_id, **({} if id is None else {"id": id})},
+            "sort": {"id": DESCENDING},
+            "hint": "version",
+            "limit": 1,
+            "singleBatch": True,
+        }
+        found = (await read_committed(self._database, wanted, watermark.time))["cursor"]["firstBatch"]
+        return found[0] if found else None, present[0]["id"] if present else None
 
     @stored
     async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:

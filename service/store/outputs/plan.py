@@ -20,16 +20,18 @@ from service.store.outputs.encode import (
     REJECTED,
     Heads,
     Put,
+    Restored,
     file_dates,
     filter_tags,
     keep_file_dates,
     keep_rejection,
     mark_of,
     same_data,
+    with_fields,
     with_tags,
 )
 from service.store.outputs.ids import Batch
-from service.store.outputs.query import Query, still_matches
+from service.store.outputs.query import JUDGED, Query, still_matches
 
 KNOWN_FIELDS = dict.fromkeys(
     (
@@ -42,7 +44,10 @@ KNOWN_FIELDS = dict.fromkeys(
 # half as much again.
 _REASON = f"$tags.{REJECTED}"
 _IS_SHORT = {"$lte": [{"$bsonSize": {"reason": _REASON}}, MAX_REASON_BYTES]}
-KEPT_FIELDS = {"files.id": 1, "files.create_date": 1, f"tags.{REJECTED}": {"$cond": [_IS_SHORT, _REASON, "$$REMOVE"]}}
+KEPT_FIELDS = {
+    **dict.fromkeys(("files.id", "files.create_date", *JUDGED), 1),
+    f"tags.{REJECTED}": {"$cond": [_IS_SHORT, _REASON, "$$REMOVE"]},
+}
 # What the size of an item is made of.
 CONTENT = ("source_url", "data", "tags", "files")
 # The empty values of a deletion record, which has the shape of an item. Identity and filter fields stay.
@@ -106,6 +111,7 @@ class Row(msgspec.Struct, gc=False):
     is_approved: bool
     stored: RawBSONDocument | dict[str, Any]  # of a new item its document, else an update statement
     size: int
+    actor: str | None
 
     @property
     def result(self) -> Result:
@@ -144,6 +150,7 @@ class Plan:
     intended: dict[str, Result] = field(default_factory=dict)  # the results of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
+    actor: str | None = None  # whose changes are being added
 
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)
@@ -151,6 +158,8 @@ class Plan:
     def add(self, output_id: str, change: Pending, known: Known | None) -> None:
         """Decide what becomes of one change."""
         match change:
+            case Put(restored=Restored(if_id=if_id)) if if_id != (None if known is None else known["id"]):
+                self.results[output_id] = {"result": "conflict"}
             case Put():
                 if known is None or is_changed(change, known):
                     self._put(change, known)
@@ -178,8 +187,11 @@ class Plan:
         scraped = put.scraped or date
         if known is None:
             approved = bool(put.is_approved)
+            content = with_fields(content, self._judged(put, None, approved))
             document = self._heads.document(output_id, content, id, id, date, scraped, approved, "created")
-            row = Row(output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size)
+            row = Row(
+                output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size, self.actor
+            )
             self.rows.append(row)
             return
         if put.undated and "files" in known:
@@ -188,6 +200,7 @@ class Plan:
         if reason is not None and same_data(known["content_hash"], put.content_hash):
             content = keep_rejection(content, reason)
         approved = _approval(put, known)
+        content = with_fields(content, self._judged(put, known, approved))
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
@@ -196,6 +209,18 @@ class Plan:
         document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
 
+    def _judged(self, put: Put, known: Known | None, approved: bool) -> dict[str, Any]:
+        """Return who approved or rejected an item, as a write leaves it, and when."""
+        if put.restored is not None:
+            return put.restored.judged
+        same = known is not None and "deleted" not in known and same_data(known["content_hash"], put.content_hash)
+        if known is not None and same and (not approved or known["is_approved"]):
+            return {name: known[name] for name in JUDGED if name in known} if approved or _is_rejected(known) else {}
+        return self._by_actor() if approved else {}
+
+    def _by_actor(self) -> dict[str, Any]:
+        return dict(zip(JUDGED, (self.actor, self.batch.date), strict=True))
+
     def _patch(self, patch: Patch, known: Known) -> None:
         if patch.if_ids is not None and known["id"] not in patch.if_ids:
             self.leave(known, "conflict")
@@ -203,7 +228,7 @@ class Plan:
         approved = known["is_approved"] if patch.is_approved is None else patch.is_approved
         changes: dict[str, Any] = {"is_approved": approved}
         unset: dict[str, Any] = {}
-        size = 0
+        size, is_judged, is_rejected = 0, approved != known["is_approved"], False
         if patch.tags is not None:
             stored = decode(known.pop("tags", {}))
             tags = _merge_patch(stored, patch.tags)
@@ -211,6 +236,8 @@ class Plan:
             if len(text) > len(before) and len(text) + known["rest"] > self.max_item_bytes:
                 self.leave(known, "too_large")
                 return
+            is_rejected = REJECTED in tags
+            is_judged |= tags.get(REJECTED) != stored.get(REJECTED)
             if text != before:
                 copies = filter_tags(tags)
                 raw = RawBSONDocument(bson.encode(tags), RAW)  # a fifth of the memory of many small objects
@@ -219,12 +246,16 @@ class Plan:
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
         if approved == known["is_approved"] and "tags" not in changes:
             self.leave(known, "unchanged")
-        else:
-            self._set(known, "patched", changes, unset, size)
+            return
+        if is_judged and (approved or is_rejected):
+            changes |= self._by_actor()
+        elif is_judged:
+            unset |= dict.fromkeys(JUDGED, "")
+        self._set(known, "patched", changes, unset, size)
 
     def _delete(self, known: Known) -> None:
         filters = {name: known[name] for name in FILTER_TAGS if name in known}
-        self._set(known, "deleted", {**_EMPTIED, "deleted": True, "tags": filters}, {}, 0)
+        self._set(known, "deleted", {**_EMPTIED, "deleted": True, "tags": filters}, dict.fromkeys(JUDGED, ""), 0)
 
     def _set(self, known: Known, kind: str, changes: dict[str, Any], unset: dict[str, Any], size: int) -> None:
         newer = {"id": self._id, "prev_id": known["id"], "update_date": self.batch.date}
@@ -237,7 +268,8 @@ class Plan:
         """Add an update that does nothing if the item was changed or touched meanwhile."""
         seen = {name: known[name] for name in ("id", "root_job_id", "last_scraped_date")}
         statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **seen}, "u": update, "hint": "_id_"}
-        self.rows.append(Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size))
+        row = Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size, self.actor)
+        self.rows.append(row)
 
     def _touch(self, put: Put, known: Known) -> None:
         scraped = put.scraped or self.batch.date
@@ -337,6 +369,10 @@ def keeps(put: Put, known: Known) -> bool:
     there, sent = known["content_hash"], put.content_hash
     same = same_data(there, sent) or mark_of(there) != mark_of(sent)
     return is_changed(put, known) and bool(put.undated or same)
+
+
+def _is_rejected(known: Known) -> bool:
+    return REJECTED in known.get("tags", {})
 
 
 def _approval(put: Put, known: Known) -> bool:

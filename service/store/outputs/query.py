@@ -15,6 +15,9 @@ SERVED = (
     *("source_url", "data", "id", "output_id", "root_job_id", "create_date", "update_date", "last_scraped_date"),
     *("key_hash", "value_hash", "is_approved", "tags", "files"),
 )
+# Who approved or rejected an item, and when; who replaced a version, and when.
+JUDGED = ("approved_by", "approved_date")
+REPLACED = ("by", "replaced_date")
 WHOLE = {"_id": 0, **dict.fromkeys(SERVED, 1), "deleted": 1}
 # Filter -> name of its index and the field after (group), the narrowest first.
 INDEXED = {
