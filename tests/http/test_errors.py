@@ -42,6 +42,7 @@ TYPES = {
     "precondition_failed",
     "missing",
     "not_found",
+    "conflict",
     "own_token",
     "rate_limited",
     "scope_missing",
