@@ -74,6 +74,7 @@ FAMILIES = {
     "sds_event_loop_lag_seconds": Family("histogram", "Delay of the event loop."),
     "sds_items_in_total": Family("counter", "Output items written.", ("organization", "result")),
     "sds_items_out_total": Family("counter", "Output items read.", ("organization",)),
+    "sds_no_session_total": Family("counter", "Requests for a lease when no session was ready.", ("organization",)),
     "sds_upkeep_failures_total": Family("counter", "Failed passes of the upkeep."),
     "sds_webhook_deliveries_total": Family("counter", "Attempts to deliver a webhook.", ("result",)),
     "sds_worker_restarts_total": Family("counter", "Workers that died and were started again."),
@@ -161,6 +162,10 @@ class Metrics:
     def count_read(self, items: int) -> None:
         """Count the items that a request has read."""
         self.count("sds_items_out_total", self._organization(), amount=items)
+
+    def count_no_session(self) -> None:
+        """Count a request for a lease that got none."""
+        self.count("sds_no_session_total", self._organization())
 
     def _organization(self) -> str:
         """Return the label of the organization whose request this is."""

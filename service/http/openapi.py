@@ -17,6 +17,7 @@ from schemas.base import PageQuery
 from schemas.cookies import Expiry
 from schemas.errors import Error
 from schemas.examples import EXAMPLES
+from schemas.sessions import LEASE_ID, NAME_LENGTH
 from service.http.output.parquet import PARQUET
 from service.http.routing import Route
 
@@ -26,6 +27,9 @@ _LINES = {"type": "string"}
 _BINARY = {"type": "string", "format": "binary"}
 _TEXT = {"schema": {"type": "string"}}
 _PATH_ID = {"type": "string", "minLength": 1, "maxLength": 256}
+_NAME = {"type": "string", "minLength": 1, "maxLength": NAME_LENGTH}
+# The variables of paths that are not just any id.
+_NARROWER = {"pool": _NAME, "name": _NAME, "lease_id": {"type": "string", "pattern": f"^{LEASE_ID}$"}}
 # What the variables of paths mean.
 _IN_PATHS = {
     "group_id": "The ID of the scraping group",
@@ -33,6 +37,9 @@ _IN_PATHS = {
     "job_id": "The root_job_id of the items of the crawl",
     "webhook_id": "The webhook_id of the webhook",
     "token_id": "The token_id of the token",
+    "pool": "The name of the pool",
+    "name": "The name of the session in its pool; not `lease`",
+    "lease_id": "The lease_id of the lease",
 }
 # Members of a handler's documentation that are read here instead of being copied.
 _OURS = ("schemas", "produces", "gives", "takes", "headers", "not_found", "response_headers")
@@ -58,6 +65,8 @@ _TAGS = {
     "cookies": "Cookies for the scrapers' browsers, one for each domain, path and name.",
     "local_storage": "Local-storage entries for the scrapers' browsers, one for each domain, path and key.",
     "storage_state": "Cookies and local storage in one file, as Playwright saves and loads them.",
+    "sessions": "Browser identities, many on one site: in pools, leased to one worker at a time.",
+    "leases": "The time for which one worker has a session to itself.",
     "webhooks": "URLs that get a message when a crawl finishes or a group changes; signed as Standard Webhooks says.",
     "token": "The access token itself: whose it is and what it may do.",
     "tokens": "The tokens of the organization: listed, made and revoked with the scope admin.",
@@ -94,7 +103,13 @@ _HEADERS = {
     "X-Request-ID": "Names the request in the service's log",
 }
 # The headers that responses have by their status.
-_BY_STATUS = {"304": ["ETag"], "401": ["WWW-Authenticate"], "429": ["Retry-After"], "503": ["Retry-After"]}
+_BY_STATUS = {
+    "304": ["ETag"],
+    "401": ["WWW-Authenticate"],
+    "409": ["Retry-After"],
+    "429": ["Retry-After"],
+    "503": ["Retry-After"],
+}
 
 
 def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> dict[str, Any]:
@@ -190,7 +205,13 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     operation = {key: value for key, value in said.items() if key not in _OURS}
     operation["security"] = [] if route.scope == "public" else [{"bearer": []}]
     operation["parameters"] = [
-        {"in": "path", "name": name, "required": True, "description": _IN_PATHS[name], "schema": _PATH_ID}
+        {
+            "in": "path",
+            "name": name,
+            "required": True,
+            "description": _IN_PATHS[name],
+            "schema": _NARROWER.get(name, _PATH_ID),
+        }
         for name in (part[1:-1] for part in route.path.split("/") if part.startswith("{"))
     ]
     errors = _PUBLIC_ERRORS

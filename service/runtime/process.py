@@ -115,6 +115,7 @@ async def _serve_one(
     log.info("stopping", extra={"pid": os.getpid()})
     await asyncio.sleep(settings.drain_seconds)
     store.watch.stop()
+    store.sessions.queue.stop()
     app[COURIER].stop()  # a slow receiver takes its time beside the last requests, not after them
     deadline = loop.time() + settings.shutdown_timeout
     await stop_listening(runner, listeners, tls)

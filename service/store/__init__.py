@@ -52,6 +52,21 @@ from service.store.outputs.query import is_search
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords
+from service.store.sessions import KINDS as SESSION_SECRETS
+from service.store.sessions import (
+    LeaseInUse,
+    LeaseLost,
+    PoolDeleted,
+    Release,
+    SessionLease,
+    Sessions,
+    TooManySessions,
+    VersionConflict,
+    Wanted,
+    served_session,
+    wanted,
+)
+from service.store.sessions import Pool as SessionPool
 from service.store.time_budget import in_time, response_has_begun, time_budget
 from service.store.tokens import (
     DEFAULT_SCOPES,
@@ -81,6 +96,7 @@ __all__ = [
     "OUTPUT_FIELDS",
     "SCOPES",
     "SECRET_PREFIX",
+    "SESSION_SECRETS",
     "TEST",
     "TOKEN_PREFIX",
     "AnalystError",
@@ -98,6 +114,8 @@ __all__ = [
     "Key",
     "LayoutError",
     "Lease",
+    "LeaseInUse",
+    "LeaseLost",
     "Listing",
     "Message",
     "Misconfigured",
@@ -106,20 +124,28 @@ __all__ = [
     "PageText",
     "Part",
     "Patch",
+    "PoolDeleted",
     "Query",
     "Readiness",
+    "Release",
     "Rotation",
     "SealedRecords",
     "Searching",
     "Selection",
+    "SessionLease",
+    "SessionPool",
+    "Sessions",
     "Store",
     "StoreError",
     "StoreUnavailable",
     "Token",
     "Tokens",
+    "TooManySessions",
     "TooManyTokens",
     "TooManyWebhooks",
     "Vault",
+    "VersionConflict",
+    "Wanted",
     "Webhook",
     "Webhooks",
     "hash_token",
@@ -132,7 +158,9 @@ __all__ = [
     "render_json",
     "render_page",
     "response_has_begun",
+    "served_session",
     "time_budget",
+    "wanted",
 ]
 
 log = logging.getLogger("service.store")
@@ -174,6 +202,7 @@ class Store:
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)
         self.reviews = Reviews(database, counters, self.indexes)
+        self.sessions = Sessions(client, database, vault, self.indexes)
         self.webhooks = Webhooks(database, vault, self.indexes)
         self.tokens = Tokens(database)
         self.organizations = Organizations(database)
@@ -206,7 +235,7 @@ class Store:
     @property
     def sealed(self) -> tuple[SealedRecords, ...]:
         """The collections that hold secrets."""
-        return (*self.browser_state, self.webhooks)
+        return (*self.browser_state, self.sessions.secrets, self.webhooks)
 
     @stored
     async def ping(self) -> bool:
@@ -256,6 +285,7 @@ class Store:
                 with contextlib.suppress(asyncio.CancelledError, Exception):
                     await task
         await self.watch.close()
+        await self.sessions.queue.close()
         await self.outputs.lanes.close()
         await close(self.client)
 
@@ -285,6 +315,7 @@ class Store:
                     log.warning("ended batches of dead writers", extra={"batches": ended})
                 if failed is not None:
                     raise failed
+                await self.sessions.pools.purge()
                 self._look_after_groups()
             except LayoutError as error:
                 if str(error) != refused:  # once, not every second

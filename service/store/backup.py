@@ -28,13 +28,25 @@ from service.store.outputs import RESTORED_GAP
 _FORMAT = "scraping-data-service backup"
 # Collections read per group, in one snapshot; and collections read per organization. In the order of the file.
 GROUP_COLLECTIONS = ("outputs", "versions", "jobs", "days", "reviews", "groups")
-ORGANIZATION_COLLECTIONS = ("cookies", "local_storage", "origins", "deliveries", "webhooks")
+ORGANIZATION_COLLECTIONS = (
+    "cookies",
+    "local_storage",
+    "origins",
+    "session_secrets",
+    "sessions",
+    "released_leases",
+    "pools",
+    "deliveries",
+    "webhooks",
+)
+# The secrets of sessions leave the database only sealed.
+_SEALED = {"session_secrets": {"value": {"$type": "binData"}}}
 # The counters of an organization; its id is the document's own. After the documents that have taken their numbers.
 COUNTERS = "sequences"
 COLLECTIONS = (*GROUP_COLLECTIONS, *ORGANIZATION_COLLECTIONS, COUNTERS, "tokens")
 # A service that runs meanwhile acts on a group and a webhook, and clients on a token: when all that belongs to them is
 # there.
-_LAST = ("groups", "webhooks", "tokens")
+_LAST = ("groups", "pools", "webhooks", "tokens")
 
 _BATCH_DOCUMENTS = 1000
 _BATCH_BYTES = 4 * 1024 * 1024
@@ -110,7 +122,8 @@ class Backup:
         """Yield documents of one snapshot: a record that is deleted and made again meanwhile would be there twice."""
         async with await opened(self._client.start_session(snapshot=True)) as session:
             for collection in collections:
-                async for block in self._database[collection].find_raw_batches(where, session=session):
+                chosen = {**where, **_SEALED.get(collection, {})}
+                async for block in self._database[collection].find_raw_batches(chosen, session=session):
                     if block:
                         yield collection, block
 

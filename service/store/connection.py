@@ -6,10 +6,10 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pymongo import WriteConcern
 from pymongo.errors import AutoReconnect, PyMongoError
@@ -31,11 +31,16 @@ else:
 
 log = logging.getLogger("service.store")
 
+T = TypeVar("T")
+
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
 # For writes that the reaper repeats if a crash loses them.
 COMMITTED = WriteConcern(w="majority")
 MAJORITY = ReadConcern("majority")
+# For a read whose result a durable write checks again: the majority snapshot of a new primary may be older than what
+# was acknowledged.
+LOCAL = ReadConcern("local")
 
 # The driver's heartbeat notices a server that vanished without closing its connections within 3 s:
 # the pause between two heartbeats plus the time to connect. It then drops the connections. Without
@@ -156,6 +161,13 @@ async def read_committed(database: Database, command: dict[str, Any], since: Any
         return await database.command(command, **options)
     except AutoReconnect:  # once more, as the driver itself does for cursors
         return await database.command(command, **options)
+
+
+async def in_transaction(client: Client, work: Callable[[Any], Awaitable[T]]) -> T:
+    """Return what `work` returns, once all its writes are durable; it runs again after a conflict or a failover."""
+    async with await opened(client.start_session()) as session:
+        result: T = await session.with_transaction(work, write_concern=DURABLE)
+        return result
 
 
 async def kill_cursor(database: Database, collection: str, cursor: int) -> None:

@@ -23,7 +23,11 @@ log = logging.getLogger("service.store")
 # Server codes: a duplicate key, and an index of the same name with other options or keys.
 _CONFLICTS = {11000, 85, 86}
 _GROUP = ("organization_id", "group_id")
+_POOL = ("organization_id", "pool_id")
 _WEBHOOK = ("organization_id", "webhook_id")
+
+# How long a release that is repeated gets the same response.
+_RECEIPT_SECONDS = 3600
 
 
 def _index(name: str, *fields: str, **options: Any) -> IndexModel:
@@ -78,6 +82,18 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("identity", "organization_id", "origin", unique=True),
         _index("domain", "organization_id", "domain", "origin"),
     ],
+    "pools": [
+        _index("pool", "organization_id", "pool", unique=True, **_present("pool")),
+        _index("removed", "removed", **_present("removed")),
+    ],
+    "sessions": [
+        _index("name", *_POOL, "name", unique=True),
+        _index("take", *_POOL, "state", "turn"),
+        _index("due", *_POOL, "due", **_present("due")),
+        _index("lease", "organization_id", "leases.id", unique=True, **_present("leases.id")),
+    ],
+    "session_secrets": [_index("pool", *_POOL)],
+    "released_leases": [_index("date", "date", expireAfterSeconds=_RECEIPT_SECONDS)],
     "webhooks": [
         _index("identity", "organization_id", "webhook_id", unique=True),
         _index("due", "due", **_present("due")),

@@ -17,7 +17,7 @@ _SETTLE_SECONDS = 5.0
 # A crawler's last request, or the upkeep at work on a group, may write until then.
 _MAX_PASSES = 20
 # The organizations of a large collection are found by their documents here: each has a group or a record of its own.
-_SMALL = ("tokens", "groups", "cookies", "local_storage", "origins", "webhooks", "reviews")
+_SMALL = ("tokens", "groups", "cookies", "local_storage", "origins", "pools", "webhooks", "reviews")
 
 Progress = Callable[[str, int], None]
 

@@ -65,6 +65,14 @@ MORE_ERRORS = {
     ("POST", "/v1/outputs/{group_id}/{output_id}/restore"): {"404", "409"},
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("PUT", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
+    ("GET", "/v1/sessions/{pool}"): {"404"},
+    ("DELETE", "/v1/sessions/{pool}"): {"404"},
+    ("POST", "/v1/sessions/{pool}/lease"): {"404", "409"},
+    ("GET", "/v1/sessions/{pool}/{name}"): {"404"},
+    ("PUT", "/v1/sessions/{pool}/{name}"): {"412"},
+    ("DELETE", "/v1/sessions/{pool}/{name}"): {"404"},
+    ("PUT", "/v1/leases/{lease_id}"): {"409"},
+    ("POST", "/v1/leases/{lease_id}/release"): {"409"},
     ("DELETE", "/v1/webhooks/{webhook_id}"): {"404"},
     ("POST", "/v1/webhooks/{webhook_id}/test"): {"404"},
     ("GET", "/v1/webhooks/{webhook_id}/deliveries"): {"404"},
@@ -267,7 +275,7 @@ def test_headers_that_lead_on_are_told() -> None:
     assert cursor["description"].endswith("Not with order=desc")  # as tests/api/test_paging.py has it
     not_modified = operations()["GET", "/v1/outputs/{group_id}"]["responses"]["304"]["headers"]
     assert set(not_modified) == {"X-Request-ID", "ETag"}
-    linked = ("/v1/cookies", "/v1/local-storage", "/v1/reviews/{group_id}", "/v1/groups")
+    linked = ("/v1/cookies", "/v1/local-storage", "/v1/reviews/{group_id}", "/v1/groups", "/v1/sessions/{pool}")
     assert {path for (_, path), names in headers.items() if "Link" in names} == set(linked)
 
 

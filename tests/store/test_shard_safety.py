@@ -22,6 +22,7 @@ GROUP_KEY = ("organization_id", "group_id")
 SHARD_KEYS = {
     **dict.fromkeys(("outputs", "versions", "groups", "jobs", "days", "reviews"), GROUP_KEY),
     **dict.fromkeys(("cookies", "local_storage", "origins", "webhooks", "deliveries"), ("organization_id",)),
+    **dict.fromkeys(("pools", "sessions", "session_secrets", "released_leases"), ("organization_id",)),
 }
 
 
@@ -47,6 +48,8 @@ def is_excepted(command: Command, where: dict[str, Any]) -> bool:
         )
     if command.collection == "jobs":
         return command.name == "find" and "untold" in where  # the upkeep
+    if command.collection == "pools":
+        return command.name == "find" and "removed" in where  # the upkeep
     if command.collection == "webhooks":
         return command.name == "find" and "due" in where  # whoever looks for what is due
     # GET /v1/groups, which lists an organization's groups.

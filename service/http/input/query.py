@@ -86,11 +86,11 @@ def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
     return problem("unknown_parameter", f"Unknown parameter{hint}", "query", name)
 
 
-def path_id(request: web.Request, name: str) -> str:
+def path_id(request: web.Request, name: str, max_length: int = _MAX_ID) -> str:
     """Return an identifier of the path."""
     value = request.match_info[name]
-    if len(value) > _MAX_ID:
-        raise invalid("string_too_long", f"Must be at most {_MAX_ID} characters", "path", name)
+    if len(value) > max_length:
+        raise invalid("string_too_long", f"Must be at most {max_length} characters", "path", name)
     return value
 
 

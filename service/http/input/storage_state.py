@@ -71,7 +71,7 @@ def _parse(raw: bytes, settings: Settings) -> tuple[Any, int]:
     size = tree_bytes(values, settings) + wide
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
-    if _count(value) > max_records:
+    if count_records(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
     return value, size
 
@@ -95,7 +95,7 @@ def _load(value: Any, settings: Settings) -> dict[str, Any]:
     return state
 
 
-def _count(state: Any) -> int:
+def count_records(state: Any) -> int:
     """Return how many records there are to check, whatever else is wrong with them."""
     if not isinstance(state, dict):
         return 0

@@ -6,9 +6,9 @@ import asyncio
 import functools
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -16,9 +16,12 @@ from aiohttp.typedefs import Handler
 from service.bounded import Bounded
 from service.http.errors import http_error, unavailable
 from service.http.keys import HEAD_BYTES, SETTINGS, STAYING, TOKEN
+from service.http.middleware.auth import while_valid
 from service.http.turns import OTHERS_WORK, Turns, Waiting, Waking
 from service.settings import Settings
 from service.store import in_time, time_budget
+
+T = TypeVar("T")
 
 _MAX_BUCKETS = 10_000
 # A first piece takes 5 to 20 ms and up to 3 MB; a search that finds little, about a second.
@@ -309,6 +312,16 @@ async def idle(request: web.Request) -> AsyncIterator[None]:
     await admission.resume(held)
     if request.transport is None:  # the client has gone meanwhile
         raise ConnectionResetError
+
+
+async def parked(request: web.Request, work: Coroutine[Any, Any, T]) -> T:
+    """Return what `work` returns, which waits for long: without a place or bytes, while client and token stay."""
+    try:
+        async with while_valid(request), idle(request):
+            end_with_client(request)
+            return await work
+    finally:
+        work.close()
 
 
 @web.middleware

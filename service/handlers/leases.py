@@ -1,0 +1,139 @@
+"""POST /v1/sessions/{pool}/lease; PUT and POST release of /v1/leases/{lease_id}."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+from aiohttp import web
+
+from schemas.sessions import LEASE_ID, Lease, LeaseInput, LeaseRelease, LeaseRenewal, LeaseRenewed, SessionReleased
+from service.handlers.session_secrets import find_pool, with_secrets
+from service.http.endpoint import endpoint
+from service.http.errors import ApiError, not_found, problem
+from service.http.input.json_input import read_object
+from service.http.input.query import path_id
+from service.http.input.sessions import read_with_secrets
+from service.http.keys import ORGANIZATION, STORE
+from service.http.metrics import METRICS
+from service.http.middleware.limits import parked
+from service.http.output.responses import json_response
+from service.store import (
+    SESSION_SECRETS,
+    LeaseInUse,
+    LeaseLost,
+    PoolDeleted,
+    Release,
+    SessionLease,
+    SessionPool,
+    StoreUnavailable,
+    Wanted,
+    wanted,
+)
+
+_LEASE, _RENEWAL, _RELEASE = LeaseInput(), LeaseRenewal(), LeaseRelease()
+_NO_SESSION = {"409": {"description": "No session is ready; Retry-After where a lease or a rest ends some time"}}
+_LOST = {"409": {"description": "The lease has ended: nothing was saved"}}
+
+
+@endpoint("Lease a session", Lease(), body=LeaseInput(), responses=_NO_SESSION, not_found=True)
+async def post(request: web.Request) -> web.StreamResponse:
+    """Lease the ready session that was used longest ago, and return it with its secrets.
+
+    With `wait`, respond as soon as one is ready. Until the lease is released or ends, nobody else gets this session.
+    """
+    pool, body = await find_pool(request), await read_object(request, _LEASE)
+    seconds = body.pop("wait")
+    asked = wanted(**body)
+    queue, lease, is_sending = request.app[STORE].sessions.queue, None, False
+    try:
+        lease = await _take(request, pool, asked, seconds)
+        session = await with_secrets(request, pool, lease.session)
+        if request.transport is None:  # the client has left
+            raise ConnectionResetError
+        found = {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
+        is_sending = True  # from here on the client may have the lease
+        return await json_response(request, found)
+    except BaseException as error:
+        if not is_sending and (lease is not None or isinstance(error, StoreUnavailable)):
+            queue.undo(pool, asked)
+        raise
+
+
+async def _take(request: web.Request, pool: SessionPool, asked: Wanted, seconds: int) -> SessionLease:
+    """Return a lease. Raises with the reason why there is none."""
+    queue = request.app[STORE].sessions.queue
+    try:
+        lease = await queue.take(pool, asked)
+        if lease is None:
+            await _check_name(request, pool, asked)
+        if lease is None and seconds:
+            lease = await parked(request, queue.wait(pool, asked, seconds))
+    except LeaseLost:
+        raise _lost("body") from None
+    except LeaseInUse:
+        message = "Another request has a lease of this id: choose ids at random"
+        raise ApiError(409, [problem("lease_in_use", message, "body", "lease_id")]) from None
+    except PoolDeleted:
+        raise not_found("pool", "pool") from None
+    if lease is None:
+        raise await _no_session(request, pool, asked)
+    return lease
+
+
+async def _check_name(request: web.Request, pool: SessionPool, asked: Wanted) -> None:
+    if asked.name is not None and await request.app[STORE].sessions.records.find(pool, asked.name) is None:
+        raise ApiError(404, [problem("not_found", "There is no such session", "body", "name")])
+
+
+async def _no_session(request: web.Request, pool: SessionPool, asked: Wanted) -> ApiError:
+    """Return the response to a request that got no lease, with the time until another attempt makes sense."""
+    request.app[METRICS].count_no_session()
+    seconds = await request.app[STORE].sessions.pools.seconds_until_due(pool, asked.name)
+    headers = {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
+    return ApiError(409, [problem("no_session", "No session is ready", "path", "pool")], headers)
+
+
+@endpoint("Renew a lease", LeaseRenewed(), body=LeaseRenewal(), responses=_LOST)
+async def put(request: web.Request) -> web.StreamResponse:
+    """Renew a lease, and save the state of its session; a lease never ends earlier than before."""
+    lease_id, body = _path_lease(request), await read_with_secrets(request, _RENEWAL)
+    leases, secrets = request.app[STORE].sessions.leases, _secrets(body)
+    try:
+        lease, saved = await leases.renew(request[ORGANIZATION], lease_id, body.get("seconds"), secrets)
+    except LeaseLost:
+        raise _lost("path") from None
+    return await json_response(request, {"seconds": lease.seconds, "expires": lease.expires, "saved": saved})
+
+
+@endpoint("Release a lease", SessionReleased(), body=LeaseRelease(), responses=_LOST)
+async def release(request: web.Request) -> web.StreamResponse:
+    """End a lease with its outcome, and return the session without its secrets.
+
+    `good` and `bad` save what is sent. A release that is repeated word for word gets the same response again.
+    """
+    lease_id, body = _path_lease(request), await read_with_secrets(request, _RELEASE)
+    ends = Release(body["outcome"], _secrets(body), body.get("rest_seconds"), body.get("note"))
+    try:
+        session = await request.app[STORE].sessions.leases.release(request[ORGANIZATION], lease_id, ends)
+    except LeaseLost:
+        raise _lost("path") from None
+    return await json_response(request, session)
+
+
+def _path_lease(request: web.Request) -> str:
+    """Return the lease id in the path; one that cannot be any is no live one."""
+    lease_id = path_id(request, "lease_id")
+    if not re.fullmatch(LEASE_ID, lease_id):
+        raise _lost("path")
+    return lease_id
+
+
+def _secrets(body: dict[str, Any]) -> dict[str, str]:
+    return {kind: body[kind] for kind in SESSION_SECRETS if kind in body}
+
+
+def _lost(place: str) -> ApiError:
+    message = "The lease has ended, or never was: stop using its session. Nothing was saved"
+    return ApiError(409, [problem("lease_lost", message, place, "lease_id")])

@@ -1,0 +1,249 @@
+"""Pools: named sets of sessions with their settings, which are read for each lease and never cached."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+from pymongo import ReturnDocument
+from pymongo.errors import DuplicateKeyError
+
+from service.bounded import Bounded
+from service.store.browser_state import now
+from service.store.connection import DURABLE, LOCAL, Collection, Database
+from service.store.contract import stored
+from service.store.errors import StoreError
+from service.store.indexes import Indexes
+from service.store.listing import Record
+from service.store.sessions import changes
+
+DEFAULTS: dict[str, int | None] = {
+    "lease_seconds": 300,
+    "max_lease_seconds": 14_400,
+    "rest_seconds": 0,
+    "max_errors": 3,
+    "max_uses": None,
+    "max_age_days": None,
+    "blocked_rest_seconds": 3600,
+}
+STATES = ("ready", "resting", "leased", "needs_login", "blocked", "retired")
+MAX_POOLS = 1000
+
+_SETTLE_SECONDS = 1.0
+_MAX_REMEMBERED = 10_000
+# A process that waits says so again well before this time.
+_PUBLISHED_SECONDS = 6.0
+# A list settles this many pools before it counts; the others are counted as they are stored.
+_SETTLED_AT_ONCE = 100
+_DELETED_AT_ONCE = 1000
+# A request that was under way when its pool was deleted has ended after this time.
+_PURGE_AFTER = timedelta(minutes=10)
+_PURGE_EVERY_SECONDS = 60.0
+_PURGED_AT_ONCE = 20
+# Leases and rests that end together are settled by one update, but a late one may leave a rest that is over as well.
+_MAX_SETTLES = 3
+_FIELDS: dict[str, Any] = {**dict.fromkeys(("organization_id", "pool", "waiting", *DEFAULTS), 1), "now": changes.NOW}
+
+
+class TooManySessions(StoreError):
+    """The organization or the pool has the maximum number; the text says which."""
+
+
+class Waiting(NamedTuple):
+    """The waiter of some process that has waited longest for any session, or for the one of a name."""
+
+    process: str
+    name: str | None
+    seconds: float
+    exclusive: bool
+
+
+class Pool(NamedTuple):
+    """A pool: its inner id, which a deleted pool does not share with a new one of its name, and its settings."""
+
+    organization_id: int
+    id: str
+    name: str
+    settings: dict[str, Any]
+    waiting: tuple[Waiting, ...] = ()  # as of when the pool was read
+
+    @property
+    def owner(self) -> Record:
+        """The filter of the pool's sessions."""
+        return {"organization_id": self.organization_id, "pool_id": self.id}
+
+
+class Pools:
+    """The pools of all organizations."""
+
+    def __init__(self, database: Database, indexes: Indexes) -> None:
+        self._indexes = indexes
+        self._pools: Collection = database.get_collection("pools", write_concern=DURABLE, read_concern=LOCAL)
+        self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
+        self._secrets: Collection = database.get_collection("session_secrets", write_concern=DURABLE)
+        self._settled: Bounded[str, float] = Bounded(_MAX_REMEMBERED)
+        self._purged = 0.0
+
+    @stored
+    async def find(self, organization_id: int, name: str) -> Pool | None:
+        """Return a pool by its name."""
+        self._require()
+        return _pool(await self._pools.find_one({"organization_id": organization_id, "pool": name}, _FIELDS))
+
+    @stored
+    async def by_id(self, organization_id: int, id: str) -> Pool | None:
+        """Return a pool by its inner id; None if it was deleted."""
+        where = {"_id": id, "organization_id": organization_id, "pool": {"$exists": True}}
+        return _pool(await self._pools.find_one(where, _FIELDS))
+
+    @stored
+    async def set(self, organization_id: int, name: str, settings: dict[str, Any]) -> Pool:
+        """Change settings of a pool, which is created with defaults if there is none. Raises TooManySessions."""
+        self._require()
+        where = {"organization_id": organization_id, "pool": name}
+        change: Record = {"$set": settings} if settings else {"$setOnInsert": {}}
+        document = await self._pools.find_one_and_update(where, change, return_document=ReturnDocument.AFTER)
+        if document is None:
+            own = {"organization_id": organization_id, "pool": {"$exists": True}}
+            if await self._pools.count_documents(own, limit=MAX_POOLS) >= MAX_POOLS:
+                raise TooManySessions(f"An organization has at most {MAX_POOLS} pools: delete one first")
+            new = {"_id": uuid.uuid4().hex, **where, **DEFAULTS, **settings, "create_date": now()}
+            try:
+                await self._pools.insert_one(dict(new))
+                document = new
+            except DuplicateKeyError:  # another request has created it, or this one before its reply was lost
+                document = await self._pools.find_one_and_update(where, change, return_document=ReturnDocument.AFTER)
+        pool = _pool(document)
+        if pool is None:  # it was deleted meanwhile
+            return await self.set(organization_id, name, settings)
+        return pool
+
+    @stored
+    async def list(self, organization_id: int, name: str | None = None) -> list[Record]:
+        """Return the pools by name, or one of them, each with its settings and its number of sessions by state."""
+        self._require()
+        own: Record = {"organization_id": organization_id}
+        named = {**own, "pool": {"$exists": True} if name is None else name}
+        pools = [_pool(document) async for document in self._pools.find(named).sort("pool", 1).hint("pool")]
+        chosen = {pool.id: pool for pool in pools if pool is not None}
+        of_pool = own if name is None else {**own, "pool_id": {"$in": list(chosen)}}
+        due: list[Record] = [
+            {"$match": {**of_pool, **changes.DUE}},
+            {"$group": {"_id": "$pool_id"}},
+            {"$limit": _SETTLED_AT_ONCE},
+        ]
+        async for group in self._sessions.aggregate(due, hint="due"):
+            if group["_id"] in chosen:
+                await self.settle(chosen[group["_id"]])
+        counts: dict[str, dict[str, int]] = {id: dict.fromkeys(STATES, 0) for id in chosen}
+        by_state = {"$group": {"_id": {"pool_id": "$pool_id", "state": "$state"}, "count": {"$sum": 1}}}
+        async for group in self._sessions.aggregate([{"$match": of_pool}, by_state], hint="take"):
+            id, state = group["_id"]["pool_id"], group["_id"]["state"]
+            if id in counts:
+                counts[id]["leased" if state in changes.LEASED else state] += group["count"]
+        return [{"pool": pool.name, **pool.settings, "sessions": counts[id]} for id, pool in chosen.items()]
+
+    async def settle(self, pool: Pool) -> bool:
+        """End the leases, rests and blocks of a pool that are over; return whether there were any."""
+        self._settled[pool.id] = time.monotonic()
+        update, changed = changes.settle(pool.settings), False
+        for _ in range(_MAX_SETTLES):
+            done = await self._sessions.update_many({**pool.owner, **changes.DUE}, update, hint="due")
+            if not done.modified_count:
+                break
+            changed = True
+        return changed
+
+    async def publish(self, pool: Pool, process: str, waiting: Sequence[Waiting]) -> None:
+        """Let other processes know who waits in this one; what a process does not repeat expires."""
+        entries = [
+            {
+                **{"process": process, "name": changes.literal(entry.name), "exclusive": entry.exclusive},
+                "since": {"$subtract": [changes.NOW, int(entry.seconds * 1000)]},
+                "until": changes.after(changes.NOW, _PUBLISHED_SECONDS),
+            }
+            for entry in waiting
+        ]
+        is_other = {"$and": [{"$ne": ["$$this.process", process]}, {"$gt": ["$$this.until", changes.NOW]}]}
+        others = {"$filter": {"input": {"$ifNull": ["$waiting", []]}, "cond": is_other}}
+        update = [{"$set": {"waiting": {"$concatArrays": [others, entries]}}}]
+        await self._pools.update_one({"_id": pool.id, "organization_id": pool.organization_id}, update)
+
+    async def has_shared(self, pool: Pool) -> bool:
+        """Return whether a session of a pool has shared leases."""
+        return await self._sessions.find_one({**pool.owner, "state": "shared"}, ["_id"], hint="take") is not None
+
+    async def ready_of(self, pool: Pool, names: Sequence[str]) -> frozenset[str]:
+        """Return which of some names are ready to be leased."""
+        where = {**pool.owner, "name": {"$in": list(names)}, "state": "ready"}
+        return frozenset([session["name"] async for session in self._sessions.find(where, ["name"], hint="name")])
+
+    async def settle_now_and_then(self, pool: Pool) -> None:
+        """Settle a pool unless this process has done so less than a second ago."""
+        if time.monotonic() >= self._settled.get(pool.id, -_SETTLE_SECONDS) + _SETTLE_SECONDS:
+            await self.settle(pool)
+
+    @stored
+    async def delete(self, organization_id: int, name: str) -> int | None:
+        """Hide a pool at once, then delete its sessions; return their number, None if there is no such pool."""
+        self._require()
+        removed = {"$unset": {"pool": ""}, "$set": {"removed": now()}}
+        where = {"organization_id": organization_id, "pool": name}
+        pool = _pool(await self._pools.find_one_and_update(where, removed))
+        return None if pool is None else await self._delete_sessions(pool.owner)
+
+    async def _delete_sessions(self, owner: Record) -> int:
+        """Delete all sessions of a pool, then their secrets: without its session no secret is written any more."""
+        deleted = 0
+        for collection, index in ((self._sessions, "take"), (self._secrets, "pool")):
+            count = _DELETED_AT_ONCE
+            while count == _DELETED_AT_ONCE:
+                found = await collection.find(owner, ["_id"], hint=index).limit(count).to_list(count)
+                count = len(found)
+                if found:
+                    ids = {"_id": {"$in": [record["_id"] for record in found]}}
+                    done = await collection.delete_many({"organization_id": owner["organization_id"], **ids})
+                    deleted += done.deleted_count if collection is self._sessions else 0
+        return deleted
+
+    @stored
+    async def purge(self) -> None:
+        """Delete what requests that were under way have left of deleted pools; for the upkeep."""
+        if not self._indexes.have("pools", "sessions", "session_secrets"):
+            return
+        if time.monotonic() < self._purged + _PURGE_EVERY_SECONDS:
+            return
+        self._purged = time.monotonic()
+        old = {"removed": {"$lt": now() - _PURGE_AFTER}}
+        found = self._pools.find(old, ["organization_id"], hint="removed").limit(_PURGED_AT_ONCE)
+        for pool in await found.to_list(None):
+            own = {"organization_id": pool["organization_id"]}
+            await self._delete_sessions({**own, "pool_id": pool["_id"]})
+            await self._pools.delete_one({**own, "_id": pool["_id"]})
+
+    @stored
+    async def seconds_until_due(self, pool: Pool, name: str | None = None) -> float | None:
+        """Return the seconds until the first lease, rest or block of a pool, or of one session, ends; None if none."""
+        where = {**pool.owner, "due": {"$gt": changes.NEVER}} | ({} if name is None else {"name": name})
+        left = {"_id": 0, "millis": {"$subtract": ["$due", changes.NOW]}}
+        hint = "due" if name is None else "name"
+        found: dict[str, Any] | None = await self._sessions.find_one(where, left, sort=[("due", 1)], hint=hint)
+        return None if found is None else max(0.0, found["millis"] / 1000)
+
+    def _require(self) -> None:
+        self._indexes.require("pools", "sessions", "session_secrets", "released_leases")
+
+
+def _pool(document: Record | None) -> Pool | None:
+    if document is None:
+        return None
+    settings = {key: document.get(key, default) for key, default in DEFAULTS.items()}
+    waiting = tuple(
+        Waiting(entry["process"], entry["name"], (document["now"] - entry["since"]).total_seconds(), entry["exclusive"])
+        for entry in document.get("waiting", ())
+        if "now" in document and entry["until"] > document["now"]
+    )
+    return Pool(document["organization_id"], document["_id"], document["pool"], settings, waiting)

@@ -1,0 +1,492 @@
+"""Leases: one holder at a time, renewed and released with an outcome."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from service.store import Store
+from tests.conftest import MakeApi
+from tests.support.api import Api
+from tests.support.sessions import lease, make_state, put, release, session_of
+
+OWN_ID = "own-lease-id-0123456789"
+
+
+async def lapse(store: Store, api: Api, name: str | None = None, seconds: float = 3600) -> None:
+    """Let some time pass for the leases, rests and blocks of an organization's sessions."""
+    some = {"organization_id": api.organization_id} | ({} if name is None else {"name": name})
+    earlier = {"$subtract": ["$due", int(seconds * 1000)]}
+    leases = {"$map": {"input": {"$ifNull": ["$leases", []]}, "in": {"$mergeObjects": ["$$this", _earlier(seconds)]}}}
+    update = [{"$set": {"due": earlier, "leases": {"$cond": [{"$isArray": "$leases"}, leases, "$$REMOVE"]}}}]
+    await store.database["sessions"].update_many({**some, "due": {"$exists": True}}, update)
+
+
+def _earlier(seconds: float) -> dict[str, Any]:
+    return {name: {"$subtract": [f"$$this.{name}", int(seconds * 1000)]} for name in ("since", "until", "at")}
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def refused(api: Api, pool: str = "shop", **body: Any) -> Any:
+    """Return the response to a request that gets no session."""
+    response = await api.post(f"/v1/sessions/{pool}/lease", body)
+    assert (response.status, response.problems()) == (409, [(["path", "pool"], "no_session")])
+    return response
+
+
+async def lost(api: Api, lease_id: str) -> None:
+    """Check that a lease is not live: neither renewed nor released, and nothing is saved."""
+    for method, path in (("PUT", f"/v1/leases/{lease_id}"), ("POST", f"/v1/leases/{lease_id}/release")):
+        body = {"outcome": "good"} if method == "POST" else {}
+        response = await api.request(method, path, json={**body, "user_data": {"late": True}})
+        assert (response.status, response.problems()) == (409, [(["path", "lease_id"], "lease_lost")])
+
+
+async def test_a_lease_returns_the_session_with_its_secrets(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("anna"), "user_data": {"agent": "x"}})
+    taken = await lease(admin, "shop", owner="worker 7")
+    session = taken["session"]
+    assert set(taken) == {"lease_id", "seconds", "expires", "session"} and taken["seconds"] == 300
+    assert (session["storage_state"], session["user_data"]) == (make_state("anna"), {"agent": "x"})
+    assert (session["state"], session["owner"], session["uses"], session["version"]) == ("leased", "worker 7", 0, 1)
+    assert session["lease_expires"] == taken["expires"]
+    left = (moment(taken["expires"]) - datetime.now(UTC)).total_seconds()
+    assert 290 < left <= 301
+    listed = await admin.get("/v1/sessions/shop")
+    assert listed.json[0]["owner"] == "worker 7" and taken["lease_id"].encode() not in listed.body
+
+
+async def test_a_leased_session_is_given_to_nobody_else(admin: Api) -> None:
+    for name in ("anna", "ben"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    leases = [await lease(admin, "shop", seconds=10), await lease(admin, "shop", seconds=100)]
+    assert {taken["session"]["name"] for taken in leases} == {"anna", "ben"}
+    assert 1 <= int((await refused(admin)).headers["Retry-After"]) <= 10
+    assert 90 <= int((await refused(admin, name=leases[1]["session"]["name"])).headers["Retry-After"]) <= 100
+
+
+async def test_without_anything_that_ends_there_is_no_retry_after(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"state": "needs_login"})
+    assert "Retry-After" not in (await refused(admin)).headers
+
+
+async def test_many_at_once_get_different_sessions(admin: Api) -> None:
+    await asyncio.gather(*(put(admin, f"/v1/sessions/shop/{n}", {}) for n in range(10)))
+    responses = await asyncio.gather(*(admin.post("/v1/sessions/shop/lease", {}) for _ in range(15)))
+    taken = [response.json["session"]["name"] for response in responses if response.status == 200]
+    assert sorted(taken) == [str(n) for n in range(10)]
+
+
+async def test_the_session_used_longest_ago_comes_first(admin: Api) -> None:
+    for name in ("a", "b", "c"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    for name in ("c", "a", "b"):
+        await release(admin, (await lease(admin, "shop", name=name))["lease_id"])
+    await put(admin, "/v1/sessions/shop/new", {})
+    assert [(await lease(admin, "shop"))["session"]["name"] for _ in range(4)] == ["new", "c", "a", "b"]
+
+
+async def test_a_name_gets_this_session_and_no_other(admin: Api) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    assert (await lease(admin, "shop", name="b"))["session"]["name"] == "b"
+    await refused(admin, name="b")
+    response = await admin.post("/v1/sessions/shop/lease", {"name": "c"})
+    assert (response.status, response.problems()) == (404, [(["body", "name"], "not_found")])
+
+
+async def test_a_lease_request_that_is_repeated_returns_the_same_lease(admin: Api) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {"user_data": {"name": name}})
+    body = {"lease_id": OWN_ID, "owner": "w"}
+    first, second = await lease(admin, "shop", **body), await lease(admin, "shop", **body)
+    assert first["lease_id"] == second["lease_id"] == OWN_ID
+    assert first["session"] == second["session"] and first["expires"] == second["expires"]
+    copies = await asyncio.gather(*(lease(admin, "shop", **body) for _ in range(8)))
+    assert {copy["session"]["name"] for copy in copies} == {first["session"]["name"]}
+    assert (await admin.ok("/v1/sessions"))[0]["sessions"]["leased"] == 1
+
+
+async def test_copies_of_a_first_request_get_one_session(admin: Api) -> None:
+    for number in range(10):
+        await put(admin, f"/v1/sessions/shop/{number}", {})
+    copies = await asyncio.gather(*(lease(admin, "shop", lease_id=OWN_ID) for _ in range(8)))
+    assert len({copy["session"]["name"] for copy in copies}) == 1
+    assert (await admin.ok("/v1/sessions"))[0]["sessions"]["leased"] == 1
+
+
+async def test_a_late_copy_of_a_lease_request_takes_no_second_session(admin: Api) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    await lease(admin, "shop", lease_id=OWN_ID)
+    await release(admin, OWN_ID)
+    response = await admin.post("/v1/sessions/shop/lease", {"lease_id": OWN_ID})
+    assert (response.status, response.problems()) == (409, [(["body", "lease_id"], "lease_lost")])
+    assert (await admin.ok("/v1/sessions"))[0]["sessions"]["ready"] == 2
+
+
+async def test_a_lease_id_of_another_request_is_refused(admin: Api, stranger: Api) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    await put(admin, "/v1/sessions/other/a", {})
+    name = (await lease(admin, "shop", lease_id=OWN_ID))["session"]["name"]
+    for pool, body in (("other", {}), ("shop", {"name": "b" if name == "a" else "a"}), ("shop", {"shared": True})):
+        response = await admin.post(f"/v1/sessions/{pool}/lease", {"lease_id": OWN_ID, **body})
+        assert (response.status, response.problems()) == (409, [(["body", "lease_id"], "lease_in_use")])
+    await put(stranger, "/v1/sessions/shop/a", {})
+    await lease(stranger, "shop", lease_id=OWN_ID)
+
+
+async def test_a_good_release_saves_and_rests_the_session(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("old")})
+    taken = await lease(admin, "shop")
+    ended = await release(admin, taken["lease_id"], storage_state=make_state("new"), note="fine")
+    assert (ended["saved"], ended["state"], ended["uses"], ended["version"], ended["note"]) == (
+        True,
+        "resting",
+        1,
+        2,
+        "fine",
+    )
+    assert (ended["owner"], ended["lease_expires"]) == (None, None) and "storage_state" not in ended
+    assert moment(ended["rest_until"]) - moment(ended["last_used"]) == timedelta(seconds=60)
+    assert (await admin.ok("/v1/sessions/shop/anna"))["storage_state"] == make_state("new")
+    assert 1 <= int((await refused(admin)).headers["Retry-After"]) <= 60
+    await lost(admin, taken["lease_id"])
+
+
+async def test_rest_seconds_of_a_release_replace_those_of_the_pool(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"], rest_seconds=0))["state"] == "ready"
+    ended = await release(admin, (await lease(admin, "shop"))["lease_id"], rest_seconds=600)
+    assert moment(ended["rest_until"]) - moment(ended["last_used"]) == timedelta(seconds=600)
+
+
+async def test_a_rest_ends_by_itself(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    await release(admin, (await lease(admin, "shop"))["lease_id"])
+    await lapse(store, admin, seconds=61)
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["state"], found["rest_until"]) == ("ready", None)
+    await lease(admin, "shop")
+
+
+async def test_a_bad_use_adds_an_error_and_a_good_one_takes_half_off(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    errors = []
+    for outcome in ("bad", "good", "good", "good", "bad", "good", "bad"):
+        errors.append((await release(admin, (await lease(admin, "shop"))["lease_id"], outcome))["errors"])
+    assert errors == [1, 0.5, 0, 0, 1, 0.5, 1.5]
+
+
+async def test_a_session_with_too_many_errors_is_blocked_for_a_while(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_errors": 2, "blocked_rest_seconds": 600})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"], "bad"))["state"] == "ready"
+    ended = await release(admin, (await lease(admin, "shop"))["lease_id"], "bad", user_data={"saved": "too"})
+    assert (ended["state"], ended["errors"], ended["saved"]) == ("blocked", 2, True)
+    assert moment(ended["rest_until"]) - moment(ended["last_used"]) == timedelta(seconds=600)
+    await lapse(store, admin, seconds=601)
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["state"], found["errors"], found["user_data"]) == ("ready", 0, {"saved": "too"})
+
+
+@pytest.mark.parametrize(
+    ("outcome", "state", "uses"),
+    [("blocked", "blocked", 1), ("logged_out", "needs_login", 1), ("interrupted", "ready", 1), ("unused", "ready", 0)],
+)
+async def test_these_outcomes_save_nothing(admin: Api, outcome: str, state: str, uses: int) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("kept")})
+    taken = await lease(admin, "shop")
+    ended = await release(admin, taken["lease_id"], outcome, storage_state=make_state("lost"))
+    assert (ended["state"], ended["uses"], ended["errors"], ended["saved"]) == (state, uses, 0, False)
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["storage_state"], found["version"]) == (make_state("kept"), 1)
+
+
+async def test_a_logged_out_session_waits_for_a_new_state(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    await release(admin, (await lease(admin, "shop"))["lease_id"], "logged_out")
+    await refused(admin)
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("new")})
+    assert (await lease(admin, "shop"))["session"]["storage_state"] == make_state("new")
+
+
+async def test_an_unused_session_neither_rests_nor_comes_next(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    first = await lease(admin, "shop")
+    ended = await release(admin, first["lease_id"], "unused")
+    assert (ended["state"], ended["uses"], ended["last_used"]) == ("ready", 0, None)
+    second = await lease(admin, "shop")
+    assert second["session"]["name"] != first["session"]["name"]
+    assert (await lease(admin, "shop"))["session"]["name"] == first["session"]["name"]
+
+
+async def test_a_session_is_retired_after_its_uses(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_uses": 2})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"]))["state"] == "ready"
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"], "bad"))["state"] == "retired"
+    renewed = await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("new")})
+    assert (renewed["state"], renewed["uses"]) == ("ready", 0)
+
+
+async def test_a_session_is_retired_at_its_age(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_age_days": 2})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"]))["state"] == "ready"
+    begun = {"begun": datetime.now(UTC) - timedelta(days=2, seconds=1)}
+    await store.database["sessions"].update_one({"organization_id": admin.organization_id}, {"$set": begun})
+    assert (await release(admin, (await lease(admin, "shop"))["lease_id"]))["state"] == "retired"
+
+
+async def test_a_lease_that_is_not_released_ends_by_itself(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("kept")})
+    taken = await lease(admin, "shop")
+    await lapse(store, admin, seconds=301)
+    await lost(admin, taken["lease_id"])  # also before anybody has looked at the session
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["state"], found["uses"], found["errors"], found["version"]) == ("resting", 1, 1, 1)
+    assert found["storage_state"] == make_state("kept")
+    await lost(admin, taken["lease_id"])
+    await lapse(store, admin, seconds=61)
+    await lease(admin, "shop")
+
+
+async def test_a_lease_that_ended_long_ago_does_not_rest_any_more(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    await lease(admin, "shop")
+    await lapse(store, admin, seconds=3600)
+    assert (await lease(admin, "shop"))["session"]["uses"] == 1
+
+
+async def test_leases_that_end_by_themselves_block_a_session_in_the_end(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_errors": 2})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    for _ in range(2):
+        await lease(admin, "shop", seconds=10)
+        await lapse(store, admin, seconds=11)
+    assert (await session_of(admin, "shop", "anna"))["state"] == "blocked"
+
+
+async def test_the_old_holder_never_touches_the_next_ones_session(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"user_data": {"of": "first"}})
+    old = await lease(admin, "shop", seconds=10)
+    await lapse(store, admin, seconds=11)
+    new = await lease(admin, "shop")
+    await lost(admin, old["lease_id"])
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["user_data"], found["state"]) == ({"of": "first"}, "leased")
+    await release(admin, new["lease_id"], user_data={"of": "second"})
+
+
+async def test_renewing_never_shortens_and_ends_at_the_limit(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_lease_seconds": 400})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop", seconds=200)
+    shorter = await put(admin, f"/v1/leases/{taken['lease_id']}", {"seconds": 10})
+    assert shorter["expires"] == taken["expires"] and shorter["saved"] is False
+    assert 195 <= shorter["seconds"] <= 200
+    longer = await put(admin, f"/v1/leases/{taken['lease_id']}", {})
+    assert 298 <= longer["seconds"] <= 300 and longer["expires"] > taken["expires"]
+    longest = await put(admin, f"/v1/leases/{taken['lease_id']}", {"seconds": 3600})
+    assert 395 <= longest["seconds"] <= 400
+    assert (await session_of(admin, "shop", "anna"))["lease_expires"] == longest["expires"]
+    await lapse(store, admin, seconds=390)
+    last = await put(admin, f"/v1/leases/{taken['lease_id']}", {"seconds": 3600})
+    assert last["seconds"] <= 10
+
+
+async def test_a_lease_is_never_longer_than_the_pool_allows(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop", {"max_lease_seconds": 20})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    assert (await lease(admin, "shop", seconds=3600))["seconds"] == 20
+
+
+async def test_settings_count_at_once(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    for seconds in (30, 40, 50):
+        await put(admin, "/v1/sessions/shop", {"lease_seconds": seconds, "rest_seconds": 0})
+        taken = await lease(admin, "shop")
+        assert taken["seconds"] == seconds
+        await put(admin, "/v1/sessions/shop", {"rest_seconds": seconds})
+        ended = await release(admin, taken["lease_id"])
+        assert moment(ended["rest_until"]) - moment(ended["last_used"]) == timedelta(seconds=seconds)
+        await put(admin, "/v1/sessions/shop/anna", {"state": "ready"})
+
+
+async def test_saving_during_a_lease(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"user_data": {"n": 0}})
+    taken = await lease(admin, "shop")
+    for number in (1, 2):
+        saved = await put(admin, f"/v1/leases/{taken['lease_id']}", {"user_data": {"n": number}})
+        assert saved["saved"] is True
+        found = await admin.ok("/v1/sessions/shop/anna")
+        assert (found["user_data"], found["version"], found["state"]) == ({"n": number}, number + 1, "leased")
+
+
+async def test_a_release_that_is_repeated_word_for_word_gets_the_same_response(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop")
+    body = {"outcome": "good", "storage_state": make_state("mine"), "note": "done"}
+    path = f"/v1/leases/{taken['lease_id']}/release"
+    first = await admin.ok(path, body)
+    next_one = await lease(admin, "shop")
+    await admin.ok(
+        f"/v1/leases/{next_one['lease_id']}/release", {"outcome": "good", "storage_state": make_state("next")}
+    )
+    assert await admin.ok(path, body) == first
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["storage_state"], found["uses"], found["version"]) == (make_state("next"), 2, 3)
+    for other in ({**body, "note": "other"}, {"outcome": "good"}, {**body, "storage_state": make_state("other")}):
+        response = await admin.post(path, other)
+        assert (response.status, response.problems()) == (409, [(["path", "lease_id"], "lease_lost")])
+    await lost(admin, taken["lease_id"])
+
+
+async def test_a_release_sent_many_times_at_once_counts_once(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop")
+    copies = await asyncio.gather(*(release(admin, taken["lease_id"], "bad", user_data={"a": 1}) for _ in range(8)))
+    assert all(copy == copies[0] for copy in copies)
+    assert (copies[0]["uses"], copies[0]["errors"], copies[0]["version"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("given", [{"storage_state": make_state("person")}, {"user_data": {"by": "person"}}])
+async def test_what_a_person_puts_on_a_leased_session_wins(admin: Api, given: dict[str, Any]) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("old"), "user_data": {}})
+    taken = await lease(admin, "shop")
+    put_one = await put(admin, "/v1/sessions/shop/anna", given)
+    assert (put_one["state"], put_one["version"]) == ("leased", 2)
+    await refused(admin)
+    saving = {"storage_state": make_state("late"), "user_data": {"by": "worker"}}
+    assert (await put(admin, f"/v1/leases/{taken['lease_id']}", saving))["saved"] is False
+    ended = await release(admin, taken["lease_id"], "bad", **saving, note="late")
+    assert (ended["saved"], ended["state"], ended["errors"], ended["version"]) == (False, "ready", 0, 2)
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert {name: found[name] for name in given} == given and found["note"] == ""
+
+
+@pytest.mark.parametrize("mark", ["needs_login", "retired", "blocked", "ready"])
+@pytest.mark.parametrize("ends", ["released", "by itself"])
+async def test_a_mark_on_a_leased_session_wins(admin: Api, store: Store, mark: str, ends: str) -> None:
+    await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop", seconds=10)
+    assert (await put(admin, "/v1/sessions/shop/anna", {"state": mark}))["state"] == "leased"
+    if ends == "released":
+        assert (await release(admin, taken["lease_id"], "blocked"))["state"] == mark
+    await lapse(store, admin, seconds=11)
+    assert (await session_of(admin, "shop", "anna"))["state"] == mark
+
+
+async def test_a_note_alone_does_not_take_a_session_from_its_worker(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop")
+    await put(admin, "/v1/sessions/shop/anna", {"note": "look at this"})
+    ended = await release(admin, taken["lease_id"], user_data={"a": 1})
+    assert (ended["saved"], ended["note"]) == (True, "look at this")
+
+
+# -- shared leases ---------------------------------------------------------------------------
+
+
+async def test_shared_leases_stand_beside_each_other_and_save_nothing(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("anna")})
+    leases = [await lease(admin, "shop", shared=True, owner=str(n)) for n in range(3)]
+    assert len({taken["lease_id"] for taken in leases}) == 3
+    assert all(taken["session"]["storage_state"] == make_state("anna") for taken in leases)
+    await refused(admin)
+    renewed = await put(admin, f"/v1/leases/{leases[0]['lease_id']}", {"user_data": {"a": 1}})
+    assert renewed["saved"] is False
+    for left, taken in enumerate(reversed(leases)):
+        ended = await release(admin, taken["lease_id"], "bad", storage_state=make_state("lost"), note="lost")
+        assert (ended["saved"], ended["uses"], ended["errors"], ended["note"]) == (False, left + 1, 0, "")
+        assert ended["state"] == ("leased" if left < 2 else "ready")
+    found = await admin.ok("/v1/sessions/shop/anna")
+    assert (found["storage_state"], found["user_data"], found["version"]) == (make_state("anna"), None, 1)
+
+
+async def test_there_are_no_shared_leases_beside_an_exclusive_one(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop")
+    await refused(admin, shared=True)
+    await release(admin, taken["lease_id"])
+    await lease(admin, "shop", shared=True)
+    await refused(admin)
+
+
+async def test_a_shared_lease_takes_a_ready_session_first(admin: Api) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    names = [(await lease(admin, "shop", shared=True))["session"]["name"] for _ in range(3)]
+    assert set(names[:2]) == {"a", "b"}
+
+
+async def test_a_hundred_shared_leases_are_the_most(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    responses = await asyncio.gather(*(admin.post("/v1/sessions/shop/lease", {"shared": True}) for _ in range(103)))
+    taken = [response.json["lease_id"] for response in responses if response.status == 200]
+    assert len(taken) == len(set(taken)) == 100
+    await release(admin, taken[0])
+    await lease(admin, "shop", shared=True)
+
+
+async def test_shared_leases_end_by_themselves_one_by_one(admin: Api, store: Store) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    short = await lease(admin, "shop", shared=True, seconds=10)
+    long = await lease(admin, "shop", shared=True, seconds=1000)
+    await lapse(store, admin, seconds=11)
+    await lost(admin, short["lease_id"])
+    found = await session_of(admin, "shop", "anna")
+    assert (found["state"], found["uses"], found["errors"]) == ("leased", 1, 1)
+    ended = await release(admin, long["lease_id"])
+    assert (ended["state"], ended["uses"]) == ("ready", 2)
+
+
+async def test_a_repeated_shared_request_returns_its_own_lease(admin: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    await lease(admin, "shop", shared=True)
+    copies = [await lease(admin, "shop", shared=True, lease_id=OWN_ID) for _ in range(2)]
+    assert copies[0]["lease_id"] == copies[1]["lease_id"]
+    await release(admin, OWN_ID)
+    await lost(admin, OWN_ID)
+
+
+# -- others ----------------------------------------------------------------------------------
+
+
+async def test_a_lease_belongs_to_its_organization(admin: Api, stranger: Api) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop")
+    await lost(stranger, taken["lease_id"])
+    await release(admin, taken["lease_id"])
+
+
+@pytest.mark.parametrize("lease_id", ["x", "x" * 65, "ä" * 22, "x" * 22])
+async def test_a_lease_id_that_was_never_given_is_lost(admin: Api, lease_id: str) -> None:
+    await lost(admin, lease_id)
+
+
+async def test_a_repeated_lease_has_the_time_that_is_left(admin: Api, store: Store, make_api: MakeApi) -> None:
+    await put(admin, "/v1/sessions/shop/anna", {})
+    taken = await lease(admin, "shop", lease_id=OWN_ID, seconds=100)
+    await lapse(store, admin, seconds=40)
+    again = await lease(admin, "shop", lease_id=OWN_ID, seconds=100)
+    left = (moment(again["expires"]) - datetime.now(UTC)).total_seconds()
+    assert 55 <= again["seconds"] <= 60 and math.isclose(again["seconds"], left, abs_tol=2)
+    assert taken["session"]["name"] == again["session"]["name"]

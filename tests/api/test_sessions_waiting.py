@@ -1,0 +1,259 @@
+"""Waiting for a session: in order, fair, without polling, and ended by a client that leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+from pytest_aiohttp.plugin import AiohttpClient
+
+from service.app import create_app
+from service.http.middleware.limits import LIMITS
+from service.settings import Settings
+from service.store import Store
+from service.store.sessions.pools import Waiting
+from tests.api.test_sessions_leases import lapse
+from tests.conftest import MakeApi, Server
+from tests.support.api import Api
+from tests.support.sessions import lease, put, release
+
+SOON = 10.0  # seconds: on a busy machine
+
+
+def waiting(api: Api, pool: str = "shop", **body: Any) -> asyncio.Task[Any]:
+    """Ask for a lease in the background; its result is the response."""
+    return asyncio.create_task(api.post(f"/v1/sessions/{pool}/lease", {"wait": 60, **body}))
+
+
+async def until_waiting(api: Api, count: int) -> None:
+    """Return when some requests wait at the service of a caller."""
+    async with asyncio.timeout(SOON):
+        while api.client.app[LIMITS].waiting.used != count:
+            await asyncio.sleep(0.005)
+
+
+async def in_order(api: Api, *bodies: dict[str, Any]) -> list[asyncio.Task[Any]]:
+    """Let requests wait, each after the one before."""
+    tasks = []
+    for number, body in enumerate(bodies, 1):
+        tasks.append(waiting(api, **body))
+        await until_waiting(api, number)
+    return tasks
+
+
+async def soon(response: Awaitable[Any]) -> Any:
+    async with asyncio.timeout(SOON):
+        found = await response
+    assert found.status == 200, found.body
+    return found.json
+
+
+@pytest.fixture
+async def other(settings: Settings, mongo_url: str, api: Api, aiohttp_client: AiohttpClient) -> AsyncIterator[Api]:
+    """The same caller at another process of the service."""
+    store = Store.connect(settings, mongo_url)
+    await store.ensure_indexes()
+    client: TestClient[Any, Any] = await aiohttp_client(Server(create_app(settings, store)))
+    yield Api(client, api.token, api.organization_id)
+
+
+async def test_a_waiting_request_gets_the_session_as_soon_as_it_is_released(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    (waiter,) = await in_order(api, {"owner": "next"})
+    await release(api, held["lease_id"])
+    assert (await soon(waiter))["session"]["owner"] == "next"
+
+
+async def test_a_wait_without_success_ends_with_no_session(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    await lease(api, "shop", seconds=100)
+    began = time.monotonic()
+    response = await waiting(api, wait=1)
+    assert (response.status, response.problems()) == (409, [(["path", "pool"], "no_session")])
+    assert time.monotonic() - began >= 1 and 90 <= int(response.headers["Retry-After"]) <= 100
+
+
+async def test_waiting_requests_are_served_in_their_order(api: Api) -> None:
+    for name in ("a", "b"):
+        await put(api, f"/v1/sessions/shop/{name}", {})
+    held = [await lease(api, "shop") for _ in range(2)]
+    waiters = await in_order(api, *({"owner": str(n)} for n in range(6)))
+    served = []
+    for _ in range(6):
+        await release(api, held.pop(0)["lease_id"])
+        done, _ = await asyncio.wait(waiters, timeout=SOON, return_when=asyncio.FIRST_COMPLETED)
+        (first,) = done
+        waiters.remove(first)
+        held.append((await first).json)
+        served.append(held[-1]["session"]["owner"])
+    assert served == [str(n) for n in range(6)]
+
+
+async def test_who_waits_for_a_name_holds_up_only_this_name(api: Api) -> None:
+    for name in ("a", "b"):
+        await put(api, f"/v1/sessions/shop/{name}", {})
+    held = {name: await lease(api, "shop", name=name) for name in ("a", "b")}
+    first_a, second_a, anyone = await in_order(api, {"name": "a"}, {"name": "a"}, {})
+    await release(api, held["b"]["lease_id"])
+    assert (await soon(anyone))["session"]["name"] == "b"
+    await release(api, held["a"]["lease_id"])
+    taken = await soon(first_a)
+    assert not second_a.done()
+    await release(api, taken["lease_id"])
+    assert (await soon(second_a))["session"]["name"] == "a"
+
+
+async def test_a_new_request_does_not_overtake_those_who_wait(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    (waiter,) = await in_order(api, {})
+    release_, newcomer = await asyncio.gather(
+        api.post(f"/v1/leases/{held['lease_id']}/release", {"outcome": "good"}), api.post("/v1/sessions/shop/lease", {})
+    )
+    assert (release_.status, newcomer.status) == (200, 409)
+    await soon(waiter)
+
+
+async def test_who_leaves_passes_the_turn_on_and_gets_nothing(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    first, second = await in_order(api, {}, {"owner": "second"})
+    first.cancel()
+    await until_waiting(api, 1)
+    await release(api, held["lease_id"])
+    assert (await soon(second))["session"]["uses"] == 1
+
+
+async def test_a_release_in_another_process_wakes_within_a_second(api: Api, other: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    waiter = waiting(other)
+    await until_waiting(other, 1)
+    await asyncio.sleep(1)  # the change stream begins
+    await release(api, held["lease_id"])
+    released = time.monotonic()
+    await soon(waiter)
+    assert time.monotonic() - released < 1
+
+
+async def test_the_end_of_a_rest_wakes(api: Api) -> None:
+    await put(api, "/v1/sessions/shop", {"rest_seconds": 1})
+    await put(api, "/v1/sessions/shop/anna", {})
+    await release(api, (await lease(api, "shop"))["lease_id"])
+    assert (await soon(waiting(api)))["session"]["uses"] == 1
+
+
+async def test_a_lease_that_ends_by_itself_wakes(api: Api, store: Store) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    await lease(api, "shop", seconds=10)
+    (waiter,) = await in_order(api, {})
+    await lapse(store, api, seconds=11)
+    assert (await soon(waiter))["session"]["errors"] == 1
+
+
+@pytest.mark.parametrize("change", [{"storage_state": {}}, {"state": "ready"}])
+async def test_a_session_that_is_put_wakes(api: Api, change: dict[str, Any]) -> None:
+    await put(api, "/v1/sessions/shop/anna", {"state": "needs_login"})
+    (waiter,) = await in_order(api, {})
+    await put(api, "/v1/sessions/shop/anna", change)
+    await soon(waiter)
+
+
+async def test_a_deleted_pool_sends_everybody_away(api: Api) -> None:
+    await put(api, "/v1/sessions/shop", {})
+    (waiter,) = await in_order(api, {})
+    await api.delete("/v1/sessions/shop")
+    async with asyncio.timeout(SOON):
+        response = await waiter
+    assert (response.status, response.problems()) == (404, [(["path", "pool"], "not_found")])
+
+
+async def test_copies_of_a_waiting_request_get_one_session(api: Api) -> None:
+    for name in ("a", "b"):
+        await put(api, f"/v1/sessions/shop/{name}", {})
+    held = [await lease(api, "shop") for _ in range(2)]
+    waiters = await in_order(api, *[{"lease_id": "own-lease-id-0123456789"}] * 3)
+    for taken in held:
+        await release(api, taken["lease_id"])
+    names = {(await soon(waiter))["session"]["name"] for waiter in waiters}
+    assert len(names) == 1
+    assert (await api.ok("/v1/sessions"))[0]["sessions"]["leased"] == 1
+
+
+async def test_waiting_requests_hold_no_place_of_those_at_work(api: Api) -> None:
+    await put(api, "/v1/sessions/shop", {})
+    waiters = await in_order(api, *[{}] * 20)
+    limits = api.client.app[LIMITS]
+    assert limits.working.used == 0 and limits.bytes.used == 0
+    for waiter in waiters:
+        waiter.cancel()
+    await until_waiting(api, 0)
+    assert limits.requests.used == 0
+
+
+async def test_a_revoked_token_ends_its_waiting(make_api: MakeApi, store: Store) -> None:
+    worker = await make_api()
+    await put(worker, "/v1/sessions/shop", {})
+    (waiter,) = await in_order(worker, {})
+    await store.tokens.revoke(worker.token)
+    async with asyncio.timeout(SOON):
+        assert (await waiter).status == 401
+
+
+# -- shared leases ---------------------------------------------------------------------------
+
+
+async def test_no_new_shared_lease_while_somebody_waits_for_an_exclusive_one(api: Api, other: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop", shared=True)
+    (waiter,) = await in_order(api, {"owner": "exclusive"})
+    for caller in (api, other):
+        async with asyncio.timeout(SOON):
+            while (await caller.post("/v1/sessions/shop/lease", {"shared": True})).status == 200:
+                assert caller is other, "the waiter is in this process"
+    reader = waiting(api, shared=True)
+    await until_waiting(api, 2)
+    await release(api, held["lease_id"])
+    taken = await soon(waiter)
+    assert taken["session"]["owner"] == "exclusive" and not reader.done()
+    await release(api, taken["lease_id"])
+    await soon(reader)
+
+
+async def test_readers_that_wait_for_an_exclusive_lease_all_get_in_after_it(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    readers = await in_order(api, *[{"shared": True}] * 5)
+    await release(api, held["lease_id"])
+    for reader in readers:
+        assert (await soon(reader))["session"]["name"] == "anna"
+
+
+# -- fairness --------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+async def test_who_has_waited_five_seconds_longer_elsewhere_is_not_passed_over(api: Api, other: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    (first,) = await in_order(other, {"owner": "first"})
+    await asyncio.sleep(7)
+    assert (await release(api, held["lease_id"]))["uses"] == 1
+    newcomer = await api.post("/v1/sessions/shop/lease", {"owner": "newcomer"})
+    assert newcomer.status == 409
+    assert (await soon(first))["session"]["owner"] == "first"
+
+
+@pytest.mark.slow
+async def test_a_dead_process_holds_nobody_up_for_long(api: Api, store: Store) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    pool = await store.sessions.pools.find(api.organization_id, "shop")
+    assert pool
+    await store.sessions.pools.publish(pool, "dead", [Waiting("dead", None, 30.0, True)])
+    assert (await api.post("/v1/sessions/shop/lease", {})).status == 409
+    await soon(waiting(api))

@@ -1,0 +1,41 @@
+"""Sessions as tests put, lease and release them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.support.api import Api
+
+
+def make_state(value: str = "s3cret", **cookie: Any) -> dict[str, Any]:
+    """Return a storage state whose session cookie has a value."""
+    fields = {"name": "session", "value": value, "domain": ".shop.example", "path": "/", "expires": -1}
+    return {
+        "cookies": [fields | {"httpOnly": True, "secure": True, "sameSite": "Lax"} | cookie],
+        "origins": [{"origin": "https://shop.example", "localStorage": [{"name": "who", "value": value}]}],
+    }
+
+
+async def put(api: Api, path: str, value: Any) -> Any:
+    """Return the JSON of a successful PUT."""
+    response = await api.put(path, value)
+    assert response.status == 200, response.body
+    return response.json
+
+
+async def lease(api: Api, pool: str, **body: Any) -> Any:
+    """Return a lease of a session of a pool."""
+    return await api.ok(f"/v1/sessions/{pool}/lease", body)
+
+
+async def release(api: Api, lease_id: str, outcome: str = "good", **body: Any) -> Any:
+    """Return the session of a lease that ends."""
+    return await api.ok(f"/v1/leases/{lease_id}/release", {"outcome": outcome, **body})
+
+
+async def session_of(api: Api, pool: str, name: str) -> Any:
+    """Return a session as the list of its pool has it."""
+    (found,) = (
+        session for session in await api.ok(f"/v1/sessions/{pool}") if session["name"] == name.replace("%2F", "/")
+    )
+    return found
