@@ -29,8 +29,8 @@ def writing(name: str) -> Iterator[IO[bytes]]:
         return
     folder, base = os.path.split(os.path.abspath(name))
     # A name of its own, readable by its owner only: two backups to one file must not share it.
-    descriptor, name = tempfile.mkstemp(".part", f"{base}.", folder)
-    part = Path(name)
+    descriptor, part_name = tempfile.mkstemp(".part", f"{base}.", folder)
+    part = Path(part_name)
     try:
         with open(descriptor, "wb") as raw:
             with igzip.IGzipFile("", "wb", _LEVEL, raw) as file:
