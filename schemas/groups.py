@@ -147,11 +147,18 @@ class Job(Base):
         metadata={"description": "Items of its series that it had not seen when it finished"},
     )
     deleted = fields.Integer(required=True, metadata={"description": "Missing items that it has deleted"})
+    judged = fields.Integer(
+        required=True,
+        allow_none=True,
+        metadata={
+            "description": "Items whose fields were compared with the rules: all, or up to 100,000 spread evenly"
+        },
+    )
     fields_ = fields.List(
         fields.Nested(FillRate),
         required=True,
         data_key="fields",
-        metadata={"description": "Fill rates over at most 1000 of its items when it finished, the fullest first"},
+        metadata={"description": "Fill rates over at most 1000 of the items judged, spread evenly, the fullest first"},
     )
     verdict = fields.String(required=True, allow_none=True, metadata={"enum": ["passed", "failed", None]})
     problems = fields.List(fields.Nested(BrokenRule), required=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
@@ -164,29 +164,13 @@ async def fields(request: web.Request) -> web.StreamResponse:
     """
     group = path_group(request)
     loaded = _FIELDS.load(request)
-    found = await describe_fields(request, group, loaded["job_id"], loaded["limit"], (), _FIELDS_SECONDS)
-    return await json_response(request, found)
-
-
-async def describe_fields(
-    request: web.Request,
-    group: Group,
-    job_id: str | None,
-    limit: int,
-    named: Iterable[str],
-    seconds: float,
-) -> dict[str, Any]:
-    """Return the statistics of the fields of a group or of one job, over its newest `limit` items.
-
-    After some seconds the items read so far are enough.
-    """
-    query = Query(job_id=job_id, newest_first=True, fields=("data",))
-    statistics = FieldStatistics(named)
+    query = Query(job_id=loaded["job_id"], newest_first=True, fields=("data",))
+    statistics = FieldStatistics()
     request[ADMISSION].hold(STREAM_BYTES)
-    end = time.monotonic() + seconds
-    async with aclosing(request.app[STORE].outputs.pages(group, query, limit)) as pages:
+    end = time.monotonic() + _FIELDS_SECONDS
+    async with aclosing(request.app[STORE].outputs.pages(group, query, loaded["limit"])) as pages:
         async for page in pages:
             await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
             if time.monotonic() > end:
                 break
-    return statistics.result()
+    return await json_response(request, statistics.result())

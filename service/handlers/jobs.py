@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from aiohttp import web
 
 from schemas.groups import Job, JobInput, JobPut
-from service.handlers.groups import describe_fields
 from service.http.endpoint import endpoint
 from service.http.errors import not_found
 from service.http.input.json_input import read_object
@@ -19,8 +17,6 @@ from service.http.output.responses import json_response
 from service.store import Group
 
 _INPUT = JobInput()
-# Items that are read for the fill rates, and for how long: the time of the database for the whole request is limited.
-_DESCRIBED, _DESCRIBING_SECONDS = 1000, 1.5
 
 
 @endpoint("Get a job", Job(), not_found=True)
@@ -34,8 +30,9 @@ async def put(request: web.Request) -> web.StreamResponse:
     """Set the state of a job to running, finished or failed; repeating a request changes nothing.
 
     When a job is finished, `missing` counts the items of its series that it did not see, `fields` has the fill rates
-    of up to 1000 of its items, and the rules of the group give the `verdict`. `"missing": "delete"` deletes the missing
-    items unless the verdict is `failed`; if that takes long, `more` is true: repeat the request.
+    of up to 1000 of its items, and the rules of the group, compared with up to 100,000 of them, give the `verdict`.
+    `"missing": "delete"` deletes the missing items unless the verdict is `failed`; if that takes long, `more` is true:
+    repeat the request.
     """
     group, job_id = path_group(request), path_id(request, "job_id")
     said = await read_object(request, _INPUT)
@@ -44,12 +41,7 @@ async def put(request: web.Request) -> web.StreamResponse:
     crawls, more = request.app[STORE].crawls, False
     job = await crawls.declare(group, job_id, said)
     if said["state"] == "finished" and job.get("state") != "finished":
-
-        async def describe(named: Iterable[str]) -> list[Any]:
-            described = await describe_fields(request, group, job_id, _DESCRIBED, named, _DESCRIBING_SECONDS)
-            return described["fields"]  # type: ignore[no-any-return]
-
-        job = await crawls.finish(group, job_id, describe)
+        job = await crawls.finish(group, job_id)
     await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
         more = await crawls.delete_missing(group, job_id)

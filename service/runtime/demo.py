@@ -7,7 +7,6 @@ import random
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from service.http.output.field_statistics import FieldStatistics
 from service.runtime.demo_items import item, job_offer
 from service.runtime.local_mongo.folder import write_private
 from service.settings import Settings
@@ -164,14 +163,8 @@ async def _crawl(
     scraped = [copy.deepcopy(item) | {"root_job_id": job, "last_scraped_date": date} for item in items]
     encode = await store.outputs.door(group)
     await store.outputs.write(group, list(map(encode, scraped)))
-    statistics = FieldStatistics()
-    statistics.add(items)
     await store.crawls.declare(group, job, {"state": "finished", "series": series})
-
-    async def describe(_: object) -> list[Any]:
-        return statistics.result()["fields"]  # type: ignore[no-any-return]
-
-    await store.crawls.tell(group, await store.crawls.finish(group, job, describe))
+    await store.crawls.tell(group, await store.crawls.finish(group, job))
 
 
 def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dict[str, Any]:

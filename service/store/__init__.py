@@ -35,6 +35,7 @@ from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
+from service.store.judging import Judging
 from service.store.layout import Layout
 from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
@@ -45,6 +46,7 @@ from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.encode import ItemTooLarge
+from service.store.outputs.fields import is_filled
 from service.store.outputs.live import Behind, Form, Part
 from service.store.outputs.paths import Paths
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
@@ -150,6 +152,7 @@ __all__ = [
     "Webhooks",
     "hash_token",
     "in_time",
+    "is_filled",
     "is_search",
     "is_token",
     "new_message",
@@ -208,7 +211,10 @@ class Store:
         self.organizations = Organizations(database)
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
-        self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes)
+        judging = Judging(database, settings.mongo_timeout)
+        self.crawls = Crawls(
+            database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes, judging
+        )
         self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, self.crawls.tell_late, settings)
         self._closed = False
         self._failures = 0

@@ -10,12 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
 from pymongo import ReturnDocument
 
-from schemas.paths import below_data
 from service.store.browser_state import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened, server_time
 from service.store.contract import stored
@@ -24,19 +22,17 @@ from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
 from service.store.jobs import ELSEWHERE, EXISTS, Jobs, served
+from service.store.judging import Judged, Judging, kept_rates, rates_of
 from service.store.listing import Record
 from service.store.outputs.counts import KINDS, UPKEEP_DELAY
 from service.store.outputs.ids import readable
-from service.store.outputs.query import Query
-from service.store.rules import Facts, Field, dropped, judge
+from service.store.outputs.query import LIVE, Query
+from service.store.rules import Facts, dropped, judge
 from service.store.upkeep import DeleteSome
 from service.store.webhooks import Webhooks
 
 log = logging.getLogger("service.store")
 
-# Limits of the fill rates stored with a job, in number and bytes: a list has up to 1000 jobs.
-_MAX_FIELDS = 100
-_MAX_FIELD_BYTES = 8 * 1024
 # Other jobs of a series that are looked at one by one.
 MAX_JOBS = 1000
 # The deletion of missing items stops after this long; repeating the request continues it.
@@ -49,22 +45,29 @@ _DELETED_AT_ONCE = 200
 # If nobody is told of an ended job by then, the process that ended it has died.
 _LATE = timedelta(seconds=30)
 _TOLD_AT_ONCE = 100
-_OUTCOME = ("finish_date", "missing", "deleted", "fields", "dropped", "verdict", "problems", "untold")
-
-# Given the paths that must be described, however many there are.
-Describe = Callable[[Iterable[str]], Awaitable[list[Field]]]
+_OUTCOME = (
+    *("finish_date", "missing", "deleted", "judged", "fields", "exact", "dropped", "verdict", "problems"),
+    "untold",
+)
 
 
 class Crawls:
     """The states of the jobs of a group."""
 
     def __init__(
-        self, database: Database, jobs: Jobs, groups: Groups, webhooks: Webhooks, delete: DeleteSome, indexes: Indexes
+        self,
+        database: Database,
+        jobs: Jobs,
+        groups: Groups,
+        webhooks: Webhooks,
+        delete: DeleteSome,
+        indexes: Indexes,
+        judging: Judging,
     ) -> None:
         self._jobs: Collection = database.get_collection("jobs", write_concern=DURABLE, read_concern=MAJORITY)
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
         self._counts, self._settings, self._webhooks, self._delete = jobs, groups, webhooks, delete
-        self._database, self._indexes = database, indexes
+        self._database, self._indexes, self._judging = database, indexes, judging
 
     @stored
     async def declare(self, group: Group, job_id: str, requested: Record) -> Record:
@@ -118,8 +121,8 @@ class Crawls:
         return None if found is None else served(found)
 
     @stored
-    async def finish(self, group: Group, job_id: str, describe: Describe) -> Record:
-        """Count and judge a job, given how to describe its fields; return it. Only the first call changes it.
+    async def finish(self, group: Group, job_id: str) -> Record:
+        """Count and judge a job; return it. Only the first call changes it.
 
         Returns an empty record if its group is deleted meanwhile.
         """
@@ -130,16 +133,17 @@ class Crawls:
         rules = (await self._settings.settings(group))["rules"]
         missing = await self._missing(owner, job)
         before = await self._before(owner, job)
-        fill_before = {} if before is None else {field["path"]: field["fill_rate"] for field in before["fields"]}
-        named = {below_data(rule["path"]) for rule in rules if "path" in rule}
-        fields = await describe(named | fill_before.keys())
+        items = job.get("items", 0)
+        judged = Judged({**owner, "root_job_id": job_id, **LIVE}, "job", items)
+        measured = await self._judging.measure(judged, rules)
         facts = Facts(
-            items=job.get("items", 0),
+            items=items,
             seen=sum(job.get(kind, 0) for kind in KINDS),
             changed=job.get("changed", 0),
             missing=missing,
-            fields={field["path"]: field for field in fields},
-            fill_before=None if before is None else fill_before,
+            fields=measured.fields,
+            rates=measured.rates,
+            rates_before=None if before is None else rates_of(before),
         )
         verdict = judge(rules, facts)
         outcome = {
@@ -147,7 +151,8 @@ class Crawls:
             "finish_date": await server_time(self._database),
             "missing": missing,
             "deleted": 0,
-            "fields": _kept(fields, named),
+            "judged": measured.judged,
+            **kept_rates(measured),
             "dropped": dropped(facts),
             "verdict": verdict.verdict,
             "problems": verdict.problems,
@@ -240,7 +245,7 @@ class Crawls:
         """Return the last finished job of the same series that has fill rates: one without items has none."""
         where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
         where["fields.0"] = {"$exists": True}
-        return await self._jobs.find_one(where, ["fields"], sort=[("finish_date", -1)])
+        return await self._jobs.find_one(where, ["fields", "exact"], sort=[("finish_date", -1)])
 
     @stored
     async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
@@ -326,15 +331,3 @@ def _later(job: Record) -> Record:
 
 _DATES = ("start_date", "first_write")
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def _kept(fields: list[Field], named: set[str]) -> list[Record]:
-    """Return the fill rates to store with a job; first those that rules compare with the next job."""
-    kept: list[Record] = []
-    left = _MAX_FIELD_BYTES
-    for field in sorted(fields, key=lambda field: field["path"] not in named):
-        left -= len(field["path"].encode()) + 16
-        if len(kept) == _MAX_FIELDS or left < 0:
-            break
-        kept.append({"path": field["path"], "fill_rate": field["fill_rate"]})
-    return sorted(kept, key=lambda field: (-field["fill_rate"], field["path"]))

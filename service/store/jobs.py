@@ -44,6 +44,7 @@ def served(job: dict[str, Any]) -> dict[str, Any]:
         "finish_date": job.get("finish_date"),
         "missing": job.get("missing"),
         "deleted": job.get("deleted", 0),
+        "judged": job.get("judged"),
         "fields": job.get("fields", []),
         "verdict": job.get("verdict"),
         "problems": job.get("problems", []),

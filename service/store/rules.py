@@ -8,20 +8,22 @@ from typing import Any, NamedTuple
 from schemas.paths import below_data
 
 Rule = Mapping[str, Any]
-# A row of the statistics of `data`: see `field_statistics.py`.
+# What was measured of a field, as its rules need it: `fill_rate`, `lowest`, `highest`, and for each type of a rule
+# `wrong_TYPE`, the number of values of other types, and `types_TYPE`, which these are.
 Field = Mapping[str, Any]
 
 
 class Facts(NamedTuple):
-    """The facts by which a job is judged: its counts, and its fields by path."""
+    """The facts by which a job is judged; fields by their path below `data`."""
 
-    items: int  # that it holds: other jobs may have taken some, or they were deleted
-    seen: int
+    items: int  # that are judged
+    seen: int  # by the job itself
     changed: int
     missing: int
-    fields: Mapping[str, Field]
+    fields: Mapping[str, Field]  # those that rules name
+    rates: Mapping[str, float] = {}  # the fill rates of all fields, over a sample
     # The fill rates of the finished job before; None where there is none.
-    fill_before: Mapping[str, float] | None = None
+    rates_before: Mapping[str, float] | None = None
 
 
 class Verdict(NamedTuple):
@@ -51,10 +53,8 @@ _MAX_DROPPED = 5
 
 def dropped(facts: Facts) -> list[str]:
     """Return fields filled clearly less than in the job before, largest drop first; of an object, those inside it."""
-    before = facts.fill_before or {}
-    drops = {
-        path: drop for path, fill in before.items() if (drop := round(fill - _fill(f"data.{path}", facts), 4)) > _DROP
-    }
+    before = facts.rates_before or {}
+    drops = {path: drop for path, rate in before.items() if (drop := round(rate - facts.rates.get(path, 0), 4)) > _DROP}
     inner = [path for path in drops if not any(other.startswith(f"{path}.") for other in drops)]
     return sorted(inner, key=lambda path: -drops[path])[:_MAX_DROPPED]
 
@@ -63,27 +63,27 @@ def dropped(facts: Facts) -> list[str]:
 Found = tuple[Any, str] | None
 
 
-def _fill(path: str, facts: Facts) -> float:
-    field = facts.fields.get(below_data(path))
-    return float(field["fill_rate"]) if field else 0.0
+def _measured(path: str, facts: Facts) -> Field:
+    return facts.fields.get(below_data(path), {})
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.4g} %"
+    return f"{100 * share:.6g} %"
 
 
 def _min_fill(rule: Rule, facts: Facts) -> Found:
-    path, wanted, fill = rule["path"], rule["min_fill"], _fill(rule["path"], facts)
-    if fill >= round(wanted, 4):  # fill rates have four digits
+    path, wanted = rule["path"], rule["min_fill"]
+    fill = _measured(path, facts).get("fill_rate", 0.0)
+    if fill >= round(wanted, 6):  # fill rates have six digits
         return None
     return fill, f"{path} is filled in {_percent(fill)} of the items; at least {_percent(wanted)} is required"
 
 
 def _max_drop(rule: Rule, facts: Facts) -> Found:
-    if facts.fill_before is None:
+    if facts.rates_before is None:
         return None
-    path, allowed, fill = rule["path"], rule["max_drop"], _fill(rule["path"], facts)
-    before = facts.fill_before.get(below_data(path), 0.0)
+    path, allowed = rule["path"], rule["max_drop"]
+    fill, before = _measured(path, facts).get("fill_rate", 0.0), facts.rates_before.get(below_data(path), 0.0)
     drop = round(before - fill, 4)
     if drop <= allowed:
         return None
@@ -91,28 +91,29 @@ def _max_drop(rule: Rule, facts: Facts) -> Found:
     return drop, f"{path} is filled less than in the job before: {change}; a drop of {_percent(allowed)} is allowed"
 
 
+# The names of the types of BSON.
+_TYPES = {"bool": "boolean", "int": "integer", "long": "integer", "double": "number"}
+
+
 def _type(rule: Rule, facts: Facts) -> Found:
     path, wanted = rule["path"], rule["type"]
-    allowed = {"null", wanted, "integer"} if wanted == "number" else {"null", wanted}
-    types = {
-        kind: count
-        for kind, count in facts.fields.get(below_data(path), _NO_FIELD)["types"].items()
-        if kind not in allowed
-    }
-    if not types:
+    field = _measured(path, facts)
+    wrong = field.get(f"wrong_{wanted}", 0)
+    if not wrong:
         return None
-    others = ", ".join(f"{count} {kind}" for kind, count in sorted(types.items()))
-    return types, f"{path} must be of type {wanted}, but has values of other types: {others}"
+    types = sorted({_TYPES.get(kind, kind) for kind in field[f"types_{wanted}"]})
+    found = {"values": wrong, "types": types}
+    return found, f"{path} must be of type {wanted}, but {wrong} items have another type: {', '.join(types)}"
 
 
 def _bound(rule: Rule, facts: Facts, name: str) -> Found:
-    path, bound = rule["path"], rule[name]
-    value = facts.fields.get(below_data(path), _NO_FIELD)[name]
-    if value is None:
-        return None
+    path, bound, field = rule["path"], rule[name], _measured(rule["path"], facts)
+    value = field.get("lowest")
     if isinstance(value, str):
         return value, f"{path} holds text, where numbers {_BOUNDS[name]} {bound:g} are required"
-    if value >= bound if name == "min" else value <= bound:
+    if name == "max":
+        value = field.get("highest")
+    if value is None or (value >= bound if name == "min" else value <= bound):
         return None
     return value, f"{path} is {value:g} in one item; numbers {_BOUNDS[name]} {bound:g} are required"
 
@@ -121,9 +122,10 @@ _BOUNDS = {"min": "from", "max": "up to"}
 
 
 def _min_items(rule: Rule, facts: Facts) -> Found:
-    if facts.items >= rule["min_items"]:
+    items = min(facts.items, facts.seen)
+    if items >= rule["min_items"]:
         return None
-    return facts.items, f"The job has {facts.items} items; at least {rule['min_items']} are required"
+    return items, f"The job has {items} items; at least {rule['min_items']} are required"
 
 
 def _max_missing(rule: Rule, facts: Facts) -> Found:
@@ -147,7 +149,6 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-_NO_FIELD: Field = {"types": {}, "min": None, "max": None}
 _CHECKS = {
     "min_fill": _min_fill,
     "max_drop": _max_drop,

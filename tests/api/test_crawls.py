@@ -13,7 +13,7 @@ from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 
 STATES = {"job_id", "series", "state", "items", "created", "changed", "unchanged", "first_write", "last_write"}
-STOCK = {"finish_date", "missing", "deleted", "fields", "verdict", "problems"}
+STOCK = {"finish_date", "missing", "deleted", "judged", "fields", "verdict", "problems"}
 
 
 def item(number: int, job: str, **data: Any) -> dict[str, Any]:
@@ -219,17 +219,6 @@ async def test_a_finished_job_is_taken_stock_of(admin: Api) -> None:
         "price.amount": 0.6667,
     }
     assert (await job_of(admin, "a"))["items"] == 2
-
-
-async def test_a_job_whose_items_take_long_to_read_is_described_by_the_newest_of_them(
-    admin: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.handlers.jobs._DESCRIBING_SECONDS", 0.0)
-    await crawl(admin, "a", range(5))
-    await crawl(admin, "a", [5, 6], late=True)
-    job = await put(admin, "a")
-    assert (job["state"], job["items"]) == ("finished", 7)
-    assert {"path": "late", "fill_rate": 1.0} in job["fields"]
 
 
 async def test_integers_of_64_bits_are_integers(admin: Api) -> None:

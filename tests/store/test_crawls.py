@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 from service.store import Query, Store, StoreUnavailable, now
 from service.store.crawls import _others
+from service.store.judging import Judging, Measured
 from service.store.outputs.counts import Change
 from tests.support.api import make_output
 from tests.support.groups import Group, at, killed_at, look_after, open_batch, reap
@@ -45,16 +46,22 @@ class Model:
         return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
 
 
-def described(*fields: Any) -> Callable[[object], Awaitable[list[Any]]]:
-    async def describe(_: object) -> list[Any]:
-        return list(fields)
+def before_measuring(monkeypatch: pytest.MonkeyPatch, event: Callable[[], Awaitable[object]]) -> None:
+    """Let something happen once, while a job is being judged."""
+    events = [event]
+    measure = Judging.measure
 
-    return describe
+    async def measured(self: Judging, *args: Any) -> Measured:
+        while events:
+            await events.pop()()
+        return await measure(self, *args)
+
+    monkeypatch.setattr(Judging, "measure", measured)
 
 
 async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str, Any]:
     await store.crawls.declare(group.key, job, {"state": "finished", **said})
-    return await store.crawls.finish(group.key, job, described())
+    return await store.crawls.finish(group.key, job)
 
 
 async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store: Store, group: Group) -> None:
@@ -72,31 +79,31 @@ async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store
 
 
 async def test_a_job_whose_series_is_changed_while_it_is_judged_is_not_finished_with_the_old_one(
-    store: Store, group: Group
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, make_output(root_job_id="job"))
 
-    async def describe(_: object) -> list[Any]:
+    async def rename() -> None:
         await store.crawls.declare(group.key, "job", {"state": "finished", "series": "lamps"})
-        return []
 
+    before_measuring(monkeypatch, rename)
     with pytest.raises(StoreUnavailable):
-        await store.crawls.finish(group.key, "job", describe)
+        await store.crawls.finish(group.key, "job")
     assert (await finish(store, group, "job"))["series"] == "lamps"
 
 
 async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_old_counts(
-    store: Store, group: Group
+    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, make_output(root_job_id="job"))
 
-    async def describe(_: object) -> list[Any]:
+    async def end_and_open_again() -> None:
         await finish(store, group, "job")
         await store.crawls.declare(group.key, "job", {"state": "running"})
-        return []
 
+    before_measuring(monkeypatch, end_and_open_again)
     with pytest.raises(StoreUnavailable):
-        await store.crawls.finish(group.key, "job", describe)
+        await store.crawls.finish(group.key, "job")
     job = await store.crawls.one(group.key, "job")
     assert job is not None and job["state"] == "running"
 
@@ -232,13 +239,11 @@ async def test_a_finished_job_whose_process_died_is_told_by_the_upkeep_although_
 async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_that_rules_name(
     store: Store, group: Group
 ) -> None:
-    nothing: dict[str, Any] = {"fill_rate": 1.0, "types": {}, "min": None, "max": None}
-    fields: list[Mapping[str, Any]] = [{"path": f"{n}-" + "x" * 900, **nothing} for n in range(500)]
-    named = str(fields[-1]["path"])
-    await store.groups.set(group.key, {"rules": [{"path": named, "max_drop": 0.5}]})
-    await store.crawls.declare(group.key, "a", {"state": "finished"})
-    kept = (await store.crawls.finish(group.key, "a", described(*fields)))["fields"]
-    assert named in [field["path"] for field in kept]
+    names = [f"{n}-" + "x" * 900 for n in range(500)]
+    await group.write(store, make_output(root_job_id="a", data=dict.fromkeys(names, 1)))
+    await store.groups.set(group.key, {"rules": [{"path": names[-1], "max_drop": 0.5}]})
+    kept = (await finish(store, group, "a"))["fields"]
+    assert names[-1] in [field["path"] for field in kept]
     assert sum(len(field["path"]) for field in kept) <= 8 * 1024
 
 
@@ -263,12 +268,12 @@ async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died
     await group.write(other, *crawl)  # as its client sends it again
     await other.crawls.declare(group.key, "tuesday", {"state": "finished"})
     with pytest.raises(StoreUnavailable):  # the batch of the dead process is in flight, then not counted
-        await other.crawls.finish(group.key, "tuesday", described())
+        await other.crawls.finish(group.key, "tuesday")
     await reap(other, group)
     with pytest.raises(StoreUnavailable):
-        await other.crawls.finish(group.key, "tuesday", described())
+        await other.crawls.finish(group.key, "tuesday")
     await look_after(other, group)
-    job = await other.crawls.finish(group.key, "tuesday", described())
+    job = await other.crawls.finish(group.key, "tuesday")
     assert {kind: job[kind] for kind in ("items", *KINDS, "missing")} == {
         "items": 7,
         "created": 1,
@@ -284,18 +289,11 @@ async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
     monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
     batch = await open_batch(other, group, 10)  # what is written later is not readable
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(5)))
-    seen: list[int] = []
-
-    async def describe(_: object) -> list[Any]:
-        seen.append(len(await group.read(store)))
-        return []
-
     await store.crawls.declare(group.key, "a", {"state": "finished"})
     with pytest.raises(StoreUnavailable):
-        await store.crawls.finish(group.key, "a", describe)
+        await store.crawls.finish(group.key, "a")
     await other.outputs.ids.turn(group.key, (batch, Change()), 0)
-    await store.crawls.finish(group.key, "a", describe)
-    assert seen == [5]
+    assert (await store.crawls.finish(group.key, "a"))["judged"] == 5
 
 
 @pytest.mark.parametrize("query", [Query(not_of_job="b"), Query(of_jobs=("a",)), Query(job_id="a")])

@@ -149,11 +149,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     for said in ("running", "failed", "running", "finished"):
         await store.crawls.declare(owner, "job-9", {"state": said, "series": None})
     await group.write(store, make_output(60, root_job_id="job-9"))
-
-    async def no_fields(_: object) -> list[Any]:
-        return []
-
-    finished = await store.crawls.finish(owner, "job-9", no_fields)
+    finished = await store.crawls.finish(owner, "job-9")
     await store.crawls.tell(owner, finished)
     await store.crawls.unseen(owner, "job-9", named=False)
     await store.crawls.delete_missing(owner, "job-9")

@@ -295,6 +295,7 @@ class Job(TypedDict):
     finish_date: str | None
     missing: int | None
     deleted: int
+    judged: int | None
     fields: list[FillRate]
     verdict: str | None
     problems: list[BrokenRule]

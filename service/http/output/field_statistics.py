@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 from service.http.output.flattening import Room, is_open
+from service.store import is_filled
 
 # Objects may have any number of keys: limits of the paths that are described, in number and characters.
 _MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024
@@ -30,7 +29,7 @@ class _Field:
         """Add a value of an item; a key with a dot may give it another one of the same path."""
         kind = _TYPES.get(type(value)) or ("integer" if isinstance(value, int) else "other")  # BSON's 64-bit integers
         self.types["null" if value is None else kind] += 1
-        if value is None or value in ("", [], {}):
+        if not is_filled(value):
             return
         self.count += self._last != item
         self._last = item
@@ -52,13 +51,9 @@ class _Field:
 
 
 class FieldStatistics:
-    """Collects values path by path; a path goes through objects, not into arrays.
+    """Collects values path by path; a path goes through objects, not into arrays."""
 
-    Paths that are named are described however many others there are.
-    """
-
-    def __init__(self, named: Iterable[str] = ()) -> None:
-        self._named = {above for path in named for above in accumulate(path.split("."), "{}.{}".format)}
+    def __init__(self) -> None:
         self._items = 0
         self._fields: dict[str, _Field] = {}
         self._room = Room(_MAX_PATHS, _MAX_CHARACTERS)
@@ -76,7 +71,7 @@ class FieldStatistics:
             path = f"{prefix}{name}"
             found = self._fields.get(path)
             if found is None:
-                if path not in self._named and not self._room.take(path):
+                if not self._room.take(path):
                     continue
                 found = self._fields[path] = _Field()
             found.add(value, self._items)

@@ -28,6 +28,11 @@ def is_unfilled(value: Any) -> dict[str, Any]:
     return {"$in": [{"$ifNull": [value, None]}, UNFILLED]}
 
 
+def is_filled(value: Any) -> bool:
+    """Return whether a value that was read counts as filled."""
+    return value not in UNFILLED
+
+
 def is_missing(path: str) -> dict[str, Any]:
     """Return the filter for items where a field of `data` is unfilled."""
     return {"$expr": is_unfilled(value_at(path))}

@@ -12,7 +12,7 @@ from service.store.connection import MAJORITY, Collection, Database, opened
 from service.store.contract import stored
 from service.store.group import Group
 from service.store.indexes import Indexes
-from service.store.outputs.fields import value_at
+from service.store.outputs.fields import is_unfilled, value_at
 from service.store.outputs.query import LIVE, NO_TOMBSTONE
 
 # The newest items that are asked for a path.
@@ -52,17 +52,11 @@ class Paths:
 
     async def _existing(self, group: Group) -> list[str]:
         """Return the most frequent paths of the newest items."""
-        pipeline = [*_newest(group), {"$project": {"member": _members("$data", "")}}, {"$unwind": "$member"}]
-        for _ in range(_MAX_DEPTH - 1):
-            below = _members("$member.v", {"$concat": ["$member.k", "."]})
-            inner = {"$cond": [{"$eq": [{"$type": "$member.v"}, "object"]}, below, []]}
-            pipeline += [
-                {"$project": {"member": {"$concatArrays": [[{"k": "$member.k"}], inner]}}},
-                {"$unwind": "$member"},
-            ]
-        pipeline += [
+        pipeline: list[dict[str, Any]] = [
+            *_newest(group),
+            *each_path(_MAX_DEPTH),
             {"$limit": _MAX_COUNTED},
-            {"$group": {"_id": "$member.k", "count": {"$sum": 1}}},
+            {"$group": {"_id": "$path", "count": {"$sum": 1}}},
             {"$match": {"_id": {"$regex": rf"\A[^$].{{0,{_MAX_CHARACTERS - 1}}}\z"}}},
             {"$sort": {"count": -1, "_id": 1}},
             {"$limit": _MAX_PROPOSED},
@@ -86,16 +80,31 @@ def _has_through_arrays(path: str) -> dict[str, Any]:
     return {"$or": [_has(path), {"$and": [{"$isArray": values}, {"$ne": [values, []]}]}]}
 
 
+def each_path(depth: int) -> list[dict[str, Any]]:
+    """Return the stages that make a document of each path of an item, `path` and whether it is `filled`.
+
+    One more has the path null. A path goes through objects only; names with a dot are left out.
+    """
+    filled = {"$ifNull": ["$member.filled", {"$not": [is_unfilled("$member.v")]}]}
+    is_object = {"$eq": [{"$type": "$member.v"}, "object"]}
+    inner = {"$cond": [is_object, _members("$member.v", {"$concat": ["$member.k", "."]}), []]}
+    stages: list[dict[str, Any]] = [
+        {"$project": {"member": {"$concatArrays": [[{"k": None, "filled": True}], _members("$data", "")]}}},
+        {"$unwind": "$member"},
+    ]
+    for _ in range(depth - 1):
+        stages += [
+            {"$project": {"member": {"$concatArrays": [[{"k": "$member.k", "filled": filled}], inner]}}},
+            {"$unwind": "$member"},
+        ]
+    return [*stages, {"$project": {"path": "$member.k", "filled": filled}}]
+
+
 def _members(value: str, prefix: Any) -> dict[str, Any]:
-    """Return the expression for the members of an object, named by their paths; names with a dot are left out."""
+    """Return the expression for the members of an object, named by their paths."""
     without_dot = {"$eq": [{"$indexOfCP": ["$$this.k", "."]}, -1]}
-    named = {"k": {"$concat": [prefix, "$$this.k"]}, "v": "$$this.v"}
-    return {
-        "$map": {
-            "input": {"$filter": {"input": {"$objectToArray": value}, "as": "this", "cond": without_dot}},
-            "in": named,
-        }
-    }
+    plain = {"$filter": {"input": {"$objectToArray": value}, "as": "this", "cond": without_dot}}
+    return {"$map": {"input": plain, "in": {"k": {"$concat": [prefix, "$$this.k"]}, "v": "$$this.v"}}}
 
 
 def _with_nearest(unknown: list[str], existing: list[str]) -> dict[str, str | None]:
