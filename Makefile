@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs types sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -46,6 +46,11 @@ format: $(DEV) ## Format the code, and mend what the linter can mend
 
 sync-client: $(DEV) ## Generate the synchronous client from the asynchronous one
 	@$(BIN)/python -m scripts.sync_client
+
+types: $(INSTALLED) ## Generate the types of the TypeScript client from the OpenAPI document
+	@cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
+	@mkdir -p build && $(BIN)/python -m scripts.openapi > build/openapi.json
+	@cd clients/typescript && OPENAPI=../../build/openapi.json npm run --silent generate
 
 docs: $(INSTALLED) ## Write the generated parts of the documentation
 	@{ sed '/^|/,$$d' docs/settings.md; $(BIN)/python -m service settings --markdown; } > docs/settings.md.new
