@@ -16,10 +16,11 @@ from schemas.base import (
     QueryFlag,
     Text,
     WholeNumber,
+    messages,
     optional,
     problem,
 )
-from schemas.paths import Condition, DataPath, are_names
+from schemas.paths import Conditions, DataPath, are_names
 
 CHANGES = ("created", "changed", "unchanged", "missing")
 
@@ -157,8 +158,22 @@ class OutputFilters(Base):
     missing = optional(
         DataPath, description='Only outputs where this field of data is absent, null, "", [] or {}: price.amount'
     )
-    where = optional(Condition, description="Only outputs where a field of data has this value: price.currency:EUR")
+    where = Conditions(
+        metadata={
+            "description": "Only outputs where a field of data has this value (price.currency:EUR), has another one or "
+            "none (!=), is greater or less (>, >=, <, <=) or contains a text (~); give it several times and all hold"
+        }
+    )
     rejected = optional(QueryFlag, description="Only outputs that have, or have not, tags.rejected")
+
+
+class Deletions(QueryFlag):
+    """`true`, `false`, or `only`."""
+
+    default_error_messages = messages("bool_type", "Must be true, false or only")
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        return value if value == "only" else super()._deserialize(value, *args, **kwargs)
 
 
 class OutputSelection(OutputFilters):
@@ -172,8 +187,9 @@ class OutputSelection(OutputFilters):
         minimum=0, load_default=0, metadata={"description": "Only ids greater than this; with order=desc, lower"}
     )
     order = Choice("asc", "desc", load_default="asc", metadata={"description": "desc: newest change first"})
-    deleted = QueryFlag(
-        load_default=False, metadata={"description": "true: deletions are part of the change order too"}
+    deleted = Deletions(
+        load_default=False,
+        metadata={"description": "true: deletions are part of the change order too; only: nothing but deletions"},
     )
     # Not `fields`, which is Marshmallow's own name.
     kept = Paths(

@@ -4,8 +4,9 @@ A path may be written in full, `data.price.amount`, or without the first name. S
 sent; the store resolves it with `below_data` where it reads items.
 """
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from marshmallow import ValidationError, fields
 
@@ -59,17 +60,51 @@ class DataPaths(fields.List[str]):
         return list(dict.fromkeys(super()._deserialize(value, *args, **kwargs)))
 
 
-class Condition(Text):
-    """A path below `data`, a colon and the value that it must have: `price.currency:EUR`."""
+class Condition(NamedTuple):
+    """A path below `data`, as it was sent, an operator and a value."""
+
+    path: str
+    operator: str
+    value: str
+
+
+MAX_CONDITIONS = 10
+_OPERATOR = re.compile(r"!=|>=|<=|[:><~]")
+_MAX_CONTAINED = 1000  # characters of a text that is searched for
+_FORM = "Must be a path below data, one of : != > >= < <= ~ and a value, such as price.currency:EUR or price.amount>=10"
+
+
+class ConditionText(Text):
+    """A condition as it is written: `price.currency:EUR`, `price.amount>=10`, `title~lamp`."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(max_length=8192, **kwargs)
 
     def _deserialize(  # type: ignore[override]
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
-    ) -> tuple[str, str]:
-        path, colon, wanted = super()._deserialize(value, attr, data, **kwargs).partition(":")
-        if not colon or not is_path(path):
-            message = "Must be a path below data, a colon and a value, such as price.currency:EUR"
-            raise ValidationError([problem("value_error", message)])
-        return path, wanted
+    ) -> Condition:
+        text = super()._deserialize(value, attr, data, **kwargs)
+        found = _OPERATOR.search(text)  # the first one counts
+        if found is None or not is_path(path := text[: found.start()]):
+            raise ValidationError([problem("value_error", _FORM)])
+        condition = Condition(path, found[0], text[found.end() :])
+        if condition.operator == "~" and len(condition.value) > _MAX_CONTAINED:
+            raise ValidationError([problem("string_too_long", f"Must be at most {_MAX_CONTAINED} characters after ~")])
+        return condition
+
+
+class Conditions(fields.List[str]):
+    """Conditions that all hold; in a query the parameter is repeated."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        metadata = {"maxItems": MAX_CONDITIONS, **kwargs.pop("metadata", {})}
+        super().__init__(ConditionText(), load_default=(), metadata=metadata, **kwargs)
+
+    def _deserialize(self, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if len(value) > MAX_CONDITIONS:
+            raise ValidationError([problem("too_many", f"Must be given at most {MAX_CONDITIONS} times")])
+        try:
+            return tuple(super()._deserialize(value, *args, **kwargs))
+        except ValidationError as error:
+            problems: Any = error.messages
+            raise ValidationError([message for of_one in problems.values() for message in of_one]) from None

@@ -64,7 +64,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         case "parquet":
             if not parquet.is_available():
                 raise invalid("value_error", "This service has no pyarrow: ask for ndjson or csv", "query", "format")
-            pieces, content_type = parquet.rows(pages, query.fields, query.deleted), parquet.PARQUET
+            pieces, content_type = parquet.rows(pages, query.fields, bool(query.deleted)), parquet.PARQUET
         case _:
             pieces, content_type = exports.array(pages), exports.JSON
     return await stream_response(request, pieces, content_type, headers=headers)

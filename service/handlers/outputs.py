@@ -290,7 +290,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     group = path_group(request)
     loaded = _DELETE.load(request)
     everything = loaded.pop("all")
-    if not everything and all(value is None for value in loaded.values()):
+    if not everything and all(value in (None, ()) for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
     query = Query(**await select_jobs(request, group, loaded, named=True))
     searching = _searching(request, group, query)

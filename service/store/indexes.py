@@ -49,6 +49,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("updated", *_GROUP, "update_date", "id", **_present("update_date")),
         _index("approved", *_GROUP, "id", "is_approved", partialFilterExpression={"is_approved": True}),
         _index("deleted", *_GROUP, "update_date", "id", partialFilterExpression={"deleted": True}),
+        _index("removed", *_GROUP, "id", "deleted", partialFilterExpression={"deleted": True}),
         _index("tombstone", *_GROUP, "tombstone", **_present("tombstone")),
     ],
     "versions": [

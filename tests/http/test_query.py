@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from service.store import SCOPES
+from tests.conftest import MakeApi
 from tests.support.api import Api
 from tests.support.routes import API_ROUTES
 
 
-async def test_every_route_refuses_a_parameter_that_it_does_not_have(api: Api) -> None:
+async def test_every_route_refuses_a_parameter_that_it_does_not_have(make_api: MakeApi) -> None:
+    api = await make_api(scopes=list(SCOPES))
     for method, path, _, _ in API_ROUTES:
         for name in ("group_id", "output_id"):
             path = path.replace(f"{{{name}}}", "x")

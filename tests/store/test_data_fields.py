@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from schemas.paths import Condition
 from service.store import Store
-from service.store.outputs.fields import has_value, ignored, is_missing, without
+from service.store.outputs.fields import holds, ignored, is_missing, without
 
 DATA: dict[str, dict[str, Any]] = {
     "absent": {},
@@ -70,7 +71,7 @@ async def test_a_field_is_missing_where_it_is_absent_null_or_empty(store: Store,
 async def test_a_value_is_compared_as_text_number_or_boolean(
     store: Store, organization: int, text: str, names: set[str]
 ) -> None:
-    assert await found(store, organization, has_value("price.amount", text)) == names
+    assert await found(store, organization, holds(Condition("price.amount", ":", text))) == names
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from schemas.paths import Condition
 from service.store import CursorExpired, Patch, Query, Store, connection
 from service.store.outputs import query as queries
 from service.store.outputs import ranges
@@ -175,7 +176,7 @@ async def test_a_window_is_as_large_as_the_time_that_is_left_allows(
         sizes.append(size)
         return await end_of_window(within, size)
 
-    query = Query(limit=1000, where=("currency", "USD"))
+    query = Query(limit=1000, where=(Condition("currency", ":", "USD"),))
     monkeypatch.setattr(store.outputs._ranges, "_end_of_window", seen)
     await store.outputs.page(group.key, query)
     assert sizes[:2] == [4, 40]

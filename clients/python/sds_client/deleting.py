@@ -8,7 +8,10 @@ from sds_client.transport import Transport
 
 
 async def delete_all(
-    transport: Transport, path: str, query: Mapping[str, str], on_progress: Callable[[int], None] | None = None
+    transport: Transport,
+    path: str,
+    query: Mapping[str, str | list[str]],
+    on_progress: Callable[[int], None] | None = None,
 ) -> int:
     """Repeat a DELETE while the service reports that there are more; return how many records it deleted.
 

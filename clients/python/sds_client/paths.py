@@ -29,15 +29,18 @@ def reviews_path(group: str) -> str:
     return f"/v1/reviews/{quote(group, safe='')}"
 
 
+# A query: of `where`, which may be given several times, a list.
+Parameters = dict[str, str | list[str]]
+
 _FILTERS = ("job_id", "url", "country", "region", "is_approved", "change", "missing", "where", "rejected")
 _READ = (*_FILTERS, "created_after", "key_hash", "fields")
 _DELETE = (*_FILTERS, "key_hash", "scraped_before", "max_id", "all")
 
 
-def read_query(options: Mapping[str, Any]) -> dict[str, str]:
+def read_query(options: Mapping[str, Any]) -> Parameters:
     """Return the query of a read; what is None or empty is left out. Raises TypeError for an unknown filter."""
     _check_names(options, _READ)
-    return {name: _text(value) for name, value in options.items() if value not in (None, "", [], ())}
+    return {name: _parameter(name, value) for name, value in options.items() if value not in (None, "", [], ())}
 
 
 def walk_query(metadata: Mapping[str, Any]) -> dict[str, str]:
@@ -46,15 +49,15 @@ def walk_query(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {name: value for name, value in query if name == "walk"}
 
 
-def delete_query(filters: Mapping[str, Any]) -> dict[str, str]:
+def delete_query(filters: Mapping[str, Any]) -> Parameters:
     """Return the query of a deletion. Raises ValueError without a filter, or for an empty one."""
     _check_names(filters, _DELETE)
     for name, value in filters.items():
-        if value in (None, "") or (name == "all" and value is not True):  # it would select more than was meant
+        if value in (None, "", [], ()) or (name == "all" and value is not True):  # it would select more than was meant
             raise ValueError(f"{name} is {value!r}: give a value, or leave it out")
     if not filters:
         raise ValueError(f"name what to delete with at least one of {', '.join(_DELETE)}")
-    return {name: _text(value) for name, value in filters.items()}
+    return {name: _parameter(name, value) for name, value in filters.items()}
 
 
 def state_query(domain: str | None, active: bool) -> dict[str, str]:
@@ -77,6 +80,11 @@ def state_delete_query(**filters: str | bool | None) -> dict[str, str]:
 def _check_names(given: Mapping[str, Any], known: tuple[str, ...]) -> None:
     if unknown := set(given) - set(known):
         raise TypeError(f"unknown filter: {', '.join(sorted(unknown))}; known are {', '.join(known)}")
+
+
+def _parameter(name: str, value: Any) -> str | list[str]:
+    """Return the text of a parameter, or the texts of the one that may be given several times."""
+    return list(map(str, value)) if name == "where" and isinstance(value, (list, tuple)) else _text(value)
 
 
 def _text(value: Any) -> str:

@@ -119,7 +119,7 @@ class Filters(TypedDict, total=False):
     key_hash: str | None
     change: Change | None
     missing: str | None
-    where: str | None
+    where: str | Sequence[str] | None
     rejected: bool | None
 
 
@@ -140,7 +140,7 @@ class DeleteFilters(TypedDict, total=False):
     key_hash: str
     change: Change
     missing: str
-    where: str
+    where: str | Sequence[str]
     rejected: bool
     scraped_before: Moment
     max_id: int

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import HttpVersion10, HttpVersion11, web
 from aiohttp.typedefs import Handler
-from marshmallow import Schema, ValidationError
+from marshmallow import Schema, ValidationError, fields
 
 from service.http.errors import MAX_NAME, MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
 from service.http.keys import ORGANIZATION
@@ -119,14 +119,17 @@ class QueryLoader:
         loaded = dict(self._defaults)
         problems: dict[str, Any] = {}
         for name, text in query.items():
-            if len(query.getall(name)) > 1:
-                raise invalid("value_error", "Must be given only once", "query", name)
             attribute, field = self._fields[name]
+            value: Any = text
+            if isinstance(field, fields.List):
+                value = [one for one in query.getall(name) if one or self._refuse_empty]
+            elif len(query.getall(name)) > 1:
+                raise invalid("value_error", "Must be given only once", "query", name)
             if not text and self._refuse_empty:
                 problems[name] = [_EMPTY]
             elif text or not field.allow_none:
                 try:
-                    loaded[attribute] = field.deserialize(text, name, query)
+                    loaded[attribute] = field.deserialize(value, name, query)
                 except ValidationError as error:
                     problems[name] = error.messages
         if problems:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from schemas.paths import below_data
+from schemas.paths import Condition, below_data
 
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
 _INT64 = 2**63
@@ -38,21 +38,43 @@ def is_missing(path: str) -> dict[str, Any]:
     return {"$expr": is_unfilled(value_at(path))}
 
 
-def has_value(path: str, text: str) -> dict[str, Any]:
-    """Return the filter for items where a field of `data`, or one value of an array in it, equals a text.
+def holds(condition: Condition) -> dict[str, Any]:
+    """Return the filter for items for which a condition holds; of an array, for one of its values.
 
-    `12` also finds the number, and `true` the boolean.
+    A number compares with numbers only, any other value as text by code point. `12` equals the number too, and `true`
+    the boolean. `!=` also finds items without the field.
     """
-    wanted: list[Any] = [text]
+    path, operator, text = condition
+    if operator == "~":
+        test: dict[str, Any] = {"$regex": re.escape(text), "$options": "i"}
+    elif operator in _EQUALITY:
+        test = {_EQUALITY[operator]: _equal_to(text)}
+    else:
+        number = _number(text)
+        test = {_ORDER[operator]: text if number is None else number}
+    return {f"data.{below_data(path)}": test}
+
+
+_EQUALITY = {":": "$in", "!=": "$nin"}
+_ORDER = {">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
+
+
+def _equal_to(text: str) -> list[Any]:
+    """Return the values that a text stands for."""
     if text in ("true", "false"):
-        wanted.append(text == "true")
-    elif len(text) <= 400 and _NUMBER.fullmatch(text):
-        number: int | float = int(text) if text.lstrip("-").isdigit() else float(text)
-        if isinstance(number, int) and not -_INT64 <= number < _INT64:
-            number = float(text)
-        if math.isfinite(number):
-            wanted.append(number)
-    return {f"data.{below_data(path)}": {"$in": wanted}}
+        return [text, text == "true"]
+    number = _number(text)
+    return [text] if number is None else [text, number]
+
+
+def _number(text: str) -> int | float | None:
+    """Return the number that a text stands for, if it is one."""
+    if len(text) > 400 or not _NUMBER.fullmatch(text):
+        return None
+    number: int | float = int(text) if text.lstrip("-").isdigit() else float(text)
+    if isinstance(number, int) and not -_INT64 <= number < _INT64:
+        number = float(text)
+    return number if math.isfinite(number) else None
 
 
 Ignored = dict[str, "Ignored | None"]

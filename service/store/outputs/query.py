@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from schemas.paths import Condition
 from service.store.group import Group
-from service.store.outputs.fields import has_value, is_missing
+from service.store.outputs.fields import holds, is_missing
 
 # Hidden records (`Watermark.hidden`) that one plain read may skip; a group with more of them is read in windows.
 _MAX_HIDDEN = 1000
@@ -47,13 +48,13 @@ class Query(NamedTuple):
     max_id: int | None = None
     change: str | None = None  # what the job did: created, changed or unchanged
     missing: str | None = None  # a path below `data`
-    where: tuple[str, str] | None = None  # a path below `data`, and the text of its value
+    where: tuple[Condition, ...] = ()  # all of them hold
     rejected: bool | None = None
     of_jobs: tuple[str, ...] | None = None  # of any of these jobs
     not_of_job: str | None = None
     walk: int | None = None  # the newest id when a walk with deletions began
     newest_first: bool = False
-    deleted: bool = False
+    deleted: bool | str = False  # "only": nothing but deletion records
     fields: tuple[str, ...] = ()  # paths to keep; empty keeps all
 
     @property
@@ -105,6 +106,10 @@ def select(group: Group, query: Query, hidden: int) -> Selection:
         hint = "id"
     else:
         hint = HINTS[next(iter(indexed))]
+    if query.deleted == "only" and not indexed and query.key_hash is None:
+        indexed, hint, passed_over = {"deleted": True}, "removed", {}
+    elif query.deleted == "only":
+        residual["deleted"] = True
     if query.is_approved is True and not indexed and query.key_hash is None and not query.deleted:
         indexed, hint, passed_over = {"is_approved": True}, "approved", {}
     elif query.is_approved is not None and not query.deleted:
@@ -129,8 +134,7 @@ def _conditions(query: Query) -> list[dict[str, Any]]:
     of_content: list[dict[str, Any]] = []
     if query.missing is not None:
         of_content.append(is_missing(query.missing))
-    if query.where is not None:
-        of_content.append(has_value(*query.where))
+    of_content += map(holds, query.where)
     if query.rejected is not None:
         of_content.append({"tags.rejected": {"$exists": query.rejected}})
     if query.deleted:

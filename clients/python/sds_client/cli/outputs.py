@@ -154,7 +154,13 @@ def _add_filters(parser: argparse.ArgumentParser, approval: bool = True) -> None
     parser.add_argument("--region")
     parser.add_argument("--change", choices=["created", "changed", "unchanged", "missing"], help="what --job-id did")
     parser.add_argument("--missing", metavar="PATH", help="only where this field of data is not filled")
-    parser.add_argument("--where", metavar="PATH:VALUE", help="only where this field of data has this value")
+    parser.add_argument(
+        "--where",
+        metavar="CONDITION",
+        action="append",
+        help="only where this holds for a field of data: price.currency:EUR, price.amount>=10, title~lamp; "
+        "also != > < <=. Repeat it, and all must hold",
+    )
     parser.add_argument("--rejected", choices=["true", "false"])
     if approval:
         parser.add_argument("--is-approved", choices=["true", "false"])
@@ -279,7 +285,8 @@ def outputs_delete(client: Client, group: str, yes: bool, **given: Any) -> Resul
     check_selection(given)
     filters = _filters(given)
     query = delete_query(filters)
-    named = ", ".join("=".join(pair) for pair in query.items())
+    texts = {name: text if isinstance(text, str) else " and ".join(text) for name, text in query.items()}
+    named = ", ".join("=".join(pair) for pair in texts.items())
     what = "all outputs" if set(query) == {"all"} else f"the outputs with {named}"
     confirm(f"Delete {what} of group {group}?", yes)
     progress = Progress(f"deletion in {group}")
