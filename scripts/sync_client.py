@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 CLIENT = Path(__file__).parents[1] / "clients" / "python" / "sds_client"
-MODULES = ("outputs.py", "resources.py")
+MODULES = ("outputs.py", "resources.py", "sessions.py")
 _NAMES = {"AsyncClient": "Client", "AsyncGenerator": "Iterator", "sds_client.aio": "sds_client.sync"}
 
 

@@ -4,7 +4,7 @@ It needs only aiohttp.
 """
 
 from sds_client.aio import AsyncClient
-from sds_client.errors import AccessError, ClientError, CursorExpired, VersionConflict
+from sds_client.errors import AccessError, ClientError, CursorExpired, NoSession, SessionLost, VersionConflict
 from sds_client.patching import Patched
 from sds_client.sync import Client
 from sds_client.transport import Waiting
@@ -19,11 +19,13 @@ __all__ = [
     "ClientError",
     "CursorExpired",
     "Deletion",
+    "NoSession",
     "Output",
     "OutputInput",
     "OutputPatch",
     "Patched",
     "Pushed",
+    "SessionLost",
     "VersionConflict",
     "Waiting",
     "__version__",

@@ -48,6 +48,31 @@ class VersionConflict(ClientError):
     """The item has changed since the version that was named by `if_id`: read it again."""
 
 
+class NoSession(ClientError):
+    """No session of the pool was ready in time.
+
+    `retry_after` is how many seconds the first lease or rest still lasts; 0 if none will end by itself.
+    """
+
+    def __init__(self, error: ClientError) -> None:
+        super().__init__(error.status, error.problems)
+        self.retry_after = error.retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (ClientError(self.status, self.problems),), vars(self)
+
+
+class SessionLost(Exception):
+    """The lease on a session has ended: stop using it, another worker may have it. What was not saved is not stored."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"the lease on the session {name} has ended")
+        self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name,)
+
+
 def _describe(problem: dict[str, Any]) -> str:
     place = ".".join(map(str, problem.get("loc", [])))
     return f"{place}: {problem.get('msg')}" if place else str(problem.get("msg"))

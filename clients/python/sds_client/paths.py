@@ -29,6 +29,14 @@ def reviews_path(group: str) -> str:
     return f"/v1/reviews/{quote(group, safe='')}"
 
 
+def session_path(pool: str | None = None, name: str | None = None) -> str:
+    return "/".join(["/v1/sessions", *(quote(part, safe="") for part in (pool, name) if part is not None)])
+
+
+def lease_path(lease_id: str) -> str:
+    return f"/v1/leases/{quote(lease_id, safe='')}"
+
+
 # A query: of `where`, which may be given several times, a list.
 Parameters = dict[str, str | list[str]]
 

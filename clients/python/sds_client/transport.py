@@ -45,11 +45,12 @@ LOST = (
 
 @dataclass
 class Response:
-    """A successful response, read to its end."""
+    """A successful response, read to its end. `sent` is when its request was sent, on `time.monotonic()`."""
 
     status: int
     json: Any
     headers: Mapping[str, str]
+    sent: float
 
 
 @dataclass
@@ -127,9 +128,10 @@ class Transport:
                 headers["Content-Encoding"] = "gzip"
         retry = self.retry()
         while True:
+            sent = time.monotonic()
             try:
                 async with self.open(method, path, query=query, body=body, headers=headers, wait=wait) as response:
-                    return Response(response.status, _parse(response, await response.read()), response.headers)
+                    return Response(response.status, _parse(response, await response.read()), response.headers, sent)
             except (ClientError, *LOST) as error:
                 await retry.pause(error, repeatable)
 

@@ -365,3 +365,61 @@ class Delivery(TypedDict):
     status: int | None
     response: str
     error: str | None
+
+
+SessionState = Literal["ready", "resting", "leased", "needs_login", "blocked", "retired"]
+# What a person may say of a session.
+SessionMark = Literal["ready", "needs_login", "blocked", "retired"]
+
+
+class PoolSettings(TypedDict, total=False):
+    """The settings of a pool of sessions; those left out stay."""
+
+    lease_seconds: int
+    max_lease_seconds: int
+    rest_seconds: int
+    max_errors: int
+    max_uses: int | None
+    max_age_days: int | None
+    blocked_rest_seconds: int | None
+
+
+class Pool(PoolSettings):
+    """A pool with its settings and the number of its sessions by state."""
+
+    pool: str
+    sessions: dict[SessionState, int]
+
+
+class Session(TypedDict):
+    """A session of a pool, without its secrets."""
+
+    pool: str
+    name: str
+    state: SessionState
+    note: str
+    version: int
+    uses: int
+    errors: float
+    create_date: str
+    update_date: str
+    last_used: str | None
+    rest_until: str | None
+    owner: str | None
+    lease_expires: str | None
+
+
+class SessionWithSecrets(Session):
+    """A session with its secrets: Playwright's storageState, and what else was stored with it."""
+
+    storage_state: Item | None
+    user_data: Item | None
+
+
+class LeaseOptions(TypedDict, total=False):
+    """Which session to lease, for how long and for whom; `shared` is for reading only, beside others."""
+
+    name: str
+    seconds: int
+    owner: str
+    shared: bool

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sds_client.aio.outputs import Outputs
-from sds_client.aio.resources import Resources
+from sds_client.aio.sessions import Sessions
 
 
-class AsyncClient(Outputs, Resources):
+class AsyncClient(Outputs, Sessions):
     """The service at `url`, for the organization of `token`; without them, what SDS_URL and SDS_TOKEN say.
 
     `cacert`, else SDS_CACERT, names a file with the certificates that alone are trusted.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from sds_client.sync.outputs import Outputs
-from sds_client.sync.resources import Resources
+from sds_client.sync.sessions import Sessions
 
 
-class Client(Outputs, Resources):
+class Client(Outputs, Sessions):
     """What `AsyncClient` does, without `await`: from any thread, also where a loop runs already (Jupyter).
 
     >>> client = Client(url, token)  # Client() takes both from SDS_URL and SDS_TOKEN
