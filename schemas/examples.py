@@ -36,6 +36,7 @@ _WEBHOOK = {
     "events": ["job.finished", "group.changed"],
     "group_id": "shop",
     "label": "warehouse",
+    "format": "standard",
 }
 _RESULT = {
     "date": "2026-11-09T06:14:32.871Z",

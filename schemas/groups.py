@@ -47,6 +47,7 @@ class Group(Base):
 
 class GroupWithSettings(Group):
     history_days = fields.Integer(required=True)
+    silent_hours = fields.Integer(required=True, allow_none=True)
     ignore = fields.List(fields.String(), required=True)
     rules = fields.List(fields.Nested(Rule), required=True)
 
@@ -86,6 +87,12 @@ class GroupSettings(Base):
             "description": "Earlier versions of items are kept for this many days; 0: none. To lower it needs "
             "the scope delete"
         },
+    )
+    silent_hours = WholeNumber(
+        allow_none=True,
+        minimum=1,
+        maximum=8760,
+        metadata={"description": "Webhooks get group.silent when no job has written for this long; null: never"},
     )
     ignore = DataPaths(
         max_length=50,

@@ -6,7 +6,8 @@ from marshmallow import ValidationError, fields
 
 from schemas.base import Base, Choice, Text, messages, optional, problem
 
-EVENTS = ("job.finished", "group.changed")
+EVENTS = ("job.finished", "job.failed", "group.changed", "group.silent")
+FORMATS = ("standard", "slack", "discord", "teams")
 
 
 class Events(fields.List[str]):
@@ -39,6 +40,11 @@ class WebhookInput(Base):
         Text, min_length=1, max_length=256, description="Only this group; null: every group of the organization"
     )
     label = Text(load_default="", max_length=256)
+    format = Choice(
+        *FORMATS,
+        load_default="standard",
+        metadata={"description": "standard: signed JSON; slack, discord, teams: a message for people, not signed"},
+    )
 
 
 class WebhookResult(Base):
@@ -55,6 +61,7 @@ class Webhook(Base):
     events = fields.List(fields.String(), required=True)
     group_id = fields.String(required=True, allow_none=True)
     label = fields.String(required=True)
+    format = fields.String(required=True, metadata={"enum": list(FORMATS)})
     create_date = fields.DateTime(required=True)
     active = fields.Boolean(required=True)
     switched_off = fields.DateTime(

@@ -50,7 +50,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[LIMITS] = Limits(settings)
     app[METRICS] = Metrics(settings, store, app[LIMITS])
     app[ACCESS_LOG] = AccessLog(settings.access_log)
-    app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private))
+    app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private), settings.base_url)
     attempts = app[COURIER].attempts
     for result in attempts:
         app[METRICS].follow_counter("sds_webhook_deliveries_total", partial(attempts.__getitem__, result), result)

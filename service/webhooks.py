@@ -14,6 +14,7 @@ from collections import Counter
 
 from aiohttp import web
 
+from service.chat import chat_message
 from service.http.outgoing import SECONDS, Sender
 from service.store import SECRET_PREFIX, TEST, Lease, Message, Outcome, StoreError, Webhook, Webhooks, new_message
 
@@ -42,8 +43,9 @@ def sign(secret: str, message_id: str, timestamp: int, body: bytes) -> dict[str,
 class Courier:
     """Sends due messages. A receiver that does not respond takes one place of its organization for ten seconds."""
 
-    def __init__(self, webhooks: Webhooks, sender: Sender) -> None:
+    def __init__(self, webhooks: Webhooks, sender: Sender, base_url: str = "") -> None:
         self._webhooks, self._deliveries, self._sender = webhooks, webhooks.deliveries, sender
+        self._base_url = base_url
         self._turns: dict[asyncio.Task[None], int] = {}
         self._testing: set[int] = set()
         self._stopping = False
@@ -148,9 +150,12 @@ class Courier:
                 return
 
     async def _send(self, webhook: Webhook, message: Message) -> Outcome:
-        body = message.body.encode()
-        signature = sign(webhook.secret, message.id, int(time.time()), body)
-        outcome = await self._sender.post(webhook.url, body, signature)
+        if webhook.format == "standard":
+            body = message.body.encode()
+            headers = sign(webhook.secret, message.id, int(time.time()), body)
+        else:
+            body, headers = chat_message(webhook.format, message.body, self._base_url), {}
+        outcome = await self._sender.post(webhook.url, body, headers)
         self.attempts["delivered" if outcome.is_success else "failed"] += 1
         return outcome
 

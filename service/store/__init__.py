@@ -69,6 +69,7 @@ from service.store.sessions import (
     wanted,
 )
 from service.store.sessions import Pool as SessionPool
+from service.store.silence import Silence
 from service.store.time_budget import in_time, response_has_begun, time_budget
 from service.store.tokens import (
     DEFAULT_SCOPES,
@@ -215,7 +216,9 @@ class Store:
         self.crawls = Crawls(
             database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes, judging
         )
-        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, self.crawls.tell_late, settings)
+        self.silence = Silence(database, self.jobs, self.webhooks)
+        tell = (self.crawls.tell_late, self.silence.tell)
+        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, tell, settings)
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None

@@ -32,7 +32,7 @@ _COMPARED, _LIKELY, _COMPARED_LENGTH = 100, 10, 48
 _COLLECTIONS = ("groups", "jobs", "days")
 # The fields of a group that are served as they are stored, with their defaults.
 _SERVED = {"items": 0, "jobs": 0, "approved": 0, "last_id": 0, "last_change": None, "retention_days": None}
-_SETTINGS: dict[str, Any] = {"ignore": [], "rules": []}
+_SETTINGS: dict[str, Any] = {"silent_hours": None, "ignore": [], "rules": []}
 # Whether counts of jobs and days wait to be moved, not the counts themselves: they may be 64 KB per group.
 _FIELDS: dict[str, Any] = {
     **dict.fromkeys(("group_id", *_SERVED, "verdict"), 1),
@@ -134,6 +134,8 @@ class Groups:
         update: list[dict[str, Any]] = [{"$set": changes}]
         if "retention_days" in settings or "history_days" in settings:
             changes["due"] = {"$min": ["$due", "$$NOW"]}
+        if "silent_hours" in settings:
+            changes |= {"silent_from": {"$ifNull": ["$silent_from", "$$NOW"]}, "silent_due": "$$NOW"}
         if "retention_days" in settings:
             update.append({"$unset": ["retention_at", "retention_id"]})
         await self._groups.update_one(group.owner, update, upsert=True)

@@ -61,6 +61,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("recent", "organization_id", "last_change", "group_id", **_present("last_change")),
         _index("deadline", "open.deadline", **_present("open.deadline")),
         _index("due", "due", **_present("due")),
+        _index("silent", "silent_due", **_present("silent_due")),
     ],
     "jobs": [
         _index("job", *_GROUP, "job_id", unique=True),

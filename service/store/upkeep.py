@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -56,7 +56,13 @@ class Upkeep:
     """Looks after groups: counts, finished days, old tombstones and deletion records, retention; ended jobs."""
 
     def __init__(
-        self, client: Client, database: Database, jobs: Jobs, expire: DeleteSome, tell: Tell, settings: Settings
+        self,
+        client: Client,
+        database: Database,
+        jobs: Jobs,
+        expire: DeleteSome,
+        tell: Sequence[Tell],
+        settings: Settings,
     ) -> None:
         self._client, self._database, self._jobs, self._expire, self._tell = client, database, jobs, expire, tell
         self.failures = 0
@@ -70,7 +76,8 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look at the groups whose time has come, each once; one that fails does not stop the others."""
-        await self._try(self._tell())
+        for tell in self._tell:
+            await self._try(tell())
         seen: set[Any] = set()
         while len(seen) < _GROUPS_PER_PASS:
             group = await self._due()  # each time: a large group takes long, and another may be urgent by then

@@ -6,6 +6,7 @@ import base64
 import secrets
 import uuid
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from service.store.browser_state import now
@@ -24,7 +25,7 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 _SECRET = 32  # bytes
 # Bounded, as the sender looks at each of them every few seconds.
 MAX_WEBHOOKS = 50
-JOB_FINISHED = "job.finished"
+JOB_FINISHED, JOB_FAILED, GROUP_SILENT = "job.finished", "job.failed", "group.silent"
 
 
 class TooManyWebhooks(StoreError):
@@ -38,6 +39,7 @@ class Webhook(NamedTuple):
     webhook_id: str
     url: str
     secret: str
+    format: str
 
 
 class Webhooks(SealedRecords):
@@ -92,7 +94,7 @@ class Webhooks(SealedRecords):
         record = await self._records.find_one({"organization_id": organization_id, "webhook_id": webhook_id})
         if record is None:
             return None
-        return Webhook(organization_id, webhook_id, record["url"], self._open(record).value)
+        return Webhook(organization_id, webhook_id, record["url"], self._open(record).value, _format(record))
 
     @stored
     async def exists(self, organization_id: int, webhook_id: str) -> bool:
@@ -116,10 +118,18 @@ class Webhooks(SealedRecords):
 
         `job` is as the API serves it, with `job_id` and `finish_date`.
         """
-        if names := await self._of(group, JOB_FINISHED):
-            data = {"group_id": group.group_id, "job": job}
-            version = f"{job['job_id']} {job['finish_date']}"
-            await self.deliveries.add(group, names, JOB_FINISHED, version, data)
+        failed = "failed" in (job.get("state"), job.get("verdict"))
+        for event in (JOB_FINISHED, JOB_FAILED) if failed else (JOB_FINISHED,):
+            if names := await self._of(group, event):
+                data = {"group_id": group.group_id, "job": job}
+                await self.deliveries.add(group, names, event, f"{job['job_id']} {job['finish_date']}", data)
+
+    @stored
+    async def group_silent(self, group: Group, since: datetime, last_write: datetime | None, hours: int) -> None:
+        """Tell the webhooks of a group that nothing was written since a moment; telling it again changes nothing."""
+        if names := await self._of(group, GROUP_SILENT):
+            data = {"group_id": group.group_id, "silent_hours": hours, "last_write": last_write}
+            await self.deliveries.add(group, names, GROUP_SILENT, since.isoformat(), data)
 
     @stored
     async def group_removed(self, group: Group, last_id: int) -> None:
@@ -139,7 +149,13 @@ class Webhooks(SealedRecords):
         return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(None)]
 
 
+def _format(record: Record) -> str:
+    """Return the format of a webhook; those of earlier versions have none."""
+    return str(record.get("format", "standard"))
+
+
 def _served(record: Record) -> Record:
     served = {name: record[name] for name in ("webhook_id", "url", "events", "group_id", "label", "create_date")}
+    served["format"] = _format(record)
     state = {name: record[name] for name in ("switched_off", "last_result")}
     return {**served, "active": record["switched_off"] is None, **state}

@@ -64,6 +64,7 @@ async def test_a_webhook_is_listed_without_its_secret_which_is_shown_once(api: A
         "webhook_id": created["webhook_id"],
         "url": "https://hooks.example/scraping",
         "events": ["job.finished", "group.changed"],
+        "format": "standard",
         "group_id": "shop",
         "label": "warehouse",
         "create_date": created["create_date"],

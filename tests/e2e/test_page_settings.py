@@ -42,6 +42,26 @@ async def test_a_webhook_is_added_shows_its_secret_once_and_is_deleted(new_tab: 
     assert shop.get("webhooks") == []
 
 
+async def test_the_address_of_a_chat_sets_the_format_and_the_events_for_people(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop)).open(SETTINGS)
+    await page.get_by_role("button", name="Add a webhook").click()
+    dialog = page.get_by_role("dialog", name="Add a webhook")
+    await dialog.get_by_label("Address").fill("https://hooks.slack.invalid/services/T/B/x")
+    await expect(dialog.get_by_label("For", exact=True)).to_have_value("standard")
+    await dialog.get_by_label("Address").fill("https://hooks.slack.com/services/T/B/x")
+    await expect(dialog.get_by_label("For", exact=True)).to_have_value("slack")
+    await expect(dialog.get_by_label("A crawl has failed")).to_be_checked()
+    await expect(dialog.get_by_label("A crawl is finished")).not_to_be_checked()
+    await dialog.get_by_label("Address").fill("https://hooks.slack.invalid/services/T/B/x")  # so that nobody is called
+    await dialog.get_by_label("For", exact=True).select_option("Slack")
+    await dialog.get_by_role("button", name="Add").click()
+    [stored] = shop.get("webhooks")
+    assert (stored["format"], stored["events"]) == ("slack", ["job.failed", "group.silent"])
+    await expect(page.get_by_role("row", name="slack.invalid")).to_contain_text("Slack")
+    await page.get_by_role("button", name="Send a test").click()
+    await expect(page.locator("#notice")).to_contain_text("The address did not respond")
+
+
 async def test_a_test_call_says_what_the_address_responded(new_tab: Any, shop: Caller) -> None:
     shop.post("webhooks", {"url": "https://hooks.invalid/", "events": ["job.finished"], "label": "Gone"})
     page = await (await new_tab(shop)).open(SETTINGS)

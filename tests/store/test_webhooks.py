@@ -479,7 +479,9 @@ async def test_a_secret_is_sealed_with_its_url(sealed: Store, organization: int)
     (stored,) = await sealed.database["webhooks"].find(where).to_list(None)
     assert created["secret"].encode() not in bson.encode(stored)
     webhook = await sealed.webhooks.find(organization, created["webhook_id"])
-    assert webhook == Webhook(organization, created["webhook_id"], "https://hooks.example/", created["secret"])
+    assert webhook == Webhook(
+        organization, created["webhook_id"], "https://hooks.example/", created["secret"], "standard"
+    )
     await sealed.database["webhooks"].update_one(where, {"$set": {"url": "https://thief.example/"}})
     with pytest.raises(StoreError):
         await sealed.webhooks.find(organization, created["webhook_id"])

@@ -235,18 +235,20 @@ class Rule(TypedDict, total=False):
 
 
 class GroupSettings(TypedDict, total=False):
-    """The settings of a group that can be changed; None switches the retention off."""
+    """The settings of a group that can be changed; None switches `retention_days` and `silent_hours` off."""
 
     history_days: int | None
     ignore: Sequence[str] | None
     retention_days: int | None
     rules: Sequence[Rule] | None
+    silent_hours: int | None
 
 
 class GroupWithSettings(Group):
     """The counts and settings of a group."""
 
     history_days: int
+    silent_hours: int | None
     ignore: list[str]
     rules: list[Rule]
 
@@ -339,6 +341,7 @@ class Webhook(TypedDict):
     events: list[str]
     group_id: str | None
     label: str
+    format: str
     create_date: str
     active: bool
     switched_off: str | None

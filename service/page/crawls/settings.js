@@ -85,7 +85,8 @@ function settingsForm(view, settings) {
   const form = el("form", { class: "padded", onsubmit },
     el("div", { class: "two" },
       number("retention_days", "Delete items not scraped for (days)", "Without a number, items are kept for good.", 3650),
-      number("history_days", "Keep earlier versions for (days)", "0 keeps none. With history, an item shows what changed.", 365)),
+      number("history_days", "Keep earlier versions for (days)", "0 keeps none. With history, an item shows what changed.", 365),
+      number("silent_hours", "Tell webhooks when nothing was written for (hours)", "Without a number, nobody is told.", 8760)),
     field("Ignored fields, one per line", ignore, el("p", { id: "hint-ignore", class: "hint" }, "Items that differ only there are unchanged and keep their approval: scraped_at, rank, …")),
     el("div", null, el("h3", null, "Rules"), el("p", { class: "hint" }, "A crawl that is finished is held against them. One that fails never deletes what it did not see."),
       rules,
@@ -96,7 +97,7 @@ function settingsForm(view, settings) {
     may("write") && el("p", { class: "actions" }, save, note));
   const days = (name) => (form.elements[name].value === "" ? null : Number(form.elements[name].value));
   const read = () => ({
-    retention_days: days("retention_days"), history_days: days("history_days") ?? 0, ignore: lines(ignore.value), rules: [...rules.children].map(readRule),
+    retention_days: days("retention_days"), history_days: days("history_days") ?? 0, silent_hours: days("silent_hours"), ignore: lines(ignore.value), rules: [...rules.children].map(readRule),
   });
   const saved = read();
   // Only what was changed here is sent: a token that may not delete may change the rest, and so may somebody else meanwhile.

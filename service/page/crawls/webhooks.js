@@ -6,7 +6,11 @@ import { button, cell, chip, copyButton, el, faint, put, row, rowHead, scrolling
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
 
-const EVENTS = { "job.finished": "A crawl is finished", "group.changed": "Items changed" };
+const EVENTS = { "job.finished": "A crawl is finished", "job.failed": "A crawl has failed", "group.changed": "Items changed", "group.silent": "Nothing was written for long" };
+const FORMATS = { standard: "A program (signed JSON)", slack: "Slack", discord: "Discord", teams: "Microsoft Teams" };
+// What people want to be told; a program follows everything.
+const FOR_PEOPLE = ["job.failed", "group.silent"];
+const HOSTS = [["slack", /(^|\.)slack\.com$/], ["discord", /(^|\.)discord(app)?\.com$/], ["teams", /\.(office|office365|powerautomate|powerplatform|azure)\.com$/]];
 
 /** Return a panel with the webhooks of a group and of the whole organization, or null where one may not see them. */
 export async function webhooksPanel(group, signal) {
@@ -28,7 +32,7 @@ function line(hook, again) {
   const name = shorten(hook.label || hook.url, 60);
   const action = (text, onclick, kind = "quiet") => button(text, onclick, kind, { "aria-label": `${text}: ${name}` });
   return row(null,
-    rowHead(null, hook.label && el("strong", null, shorten(hook.label, 60), " "), el("span", { class: "text" }, shorten(hook.url, 120)), hook.group_id == null && el("div", { class: "faint" }, "For all groups")),
+    rowHead(null, hook.label && el("strong", null, shorten(hook.label, 60), " "), el("span", { class: "text" }, shorten(hook.url, 120)), (hook.format !== "standard" || hook.group_id == null) && el("div", { class: "faint" }, [hook.format !== "standard" && FORMATS[hook.format], hook.group_id == null && "For all groups"].filter(Boolean).join(" · "))),
     cell("Events", "", el("span", { class: "chips" }, hook.events.map((event) => chip(EVENTS[event] ?? event)))),
     cell("Last result", "", result(hook)),
     cell("Actions", "tools-cell", may("write") && el("span", { class: "actions" },
@@ -78,20 +82,36 @@ async function showDeliveries(hook, name) {
 }
 
 function add(group, again) {
+  const url = el("input", { id: "hook-url", name: "url", type: "url", required: true, placeholder: "https://", autofocus: true, oninput: () => formatOf(url.value) !== "standard" && choose(formatOf(url.value)) });
+  const format = el("select", { id: "hook-format", name: "format", onchange: () => choose(format.value) }, Object.entries(FORMATS).map(([value, title]) => el("option", { value }, title)));
+  // Each format has the events that its readers want, until another one is chosen.
+  const choose = (value) => {
+    if (format.dataset.chosen === value) return;
+    format.value = format.dataset.chosen = value;
+    for (const box of dialog.querySelectorAll("input[name=events]")) box.checked = value === "standard" ? box.value === "job.finished" : FOR_PEOPLE.includes(box.value);
+  };
   const check = ([event, title]) => checkbox(title, el("input", { type: "checkbox", id: `hook-${event}`, name: "events", value: event, checked: event === "job.finished" }));
   const dialog = askInDialog("small", "Add a webhook", [
-    field("Address", el("input", { id: "hook-url", name: "url", type: "url", required: true, placeholder: "https://", autofocus: true })),
+    field("Address", url),
+    field("For", format, el("p", { class: "hint" }, "The address of an incoming webhook of Slack, Discord or Teams (Workflows) is recognized.")),
     field("Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
     el("fieldset", null, el("legend", null, "Events"), Object.entries(EVENTS).map(check)),
     checkbox("For all groups of the organization", el("input", { type: "checkbox", id: "hook-all", name: "all" })),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Add")], async (data) => {
     const made = await post(["webhooks"], {
-      url: data.get("url").trim(), events: data.getAll("events"), group_id: data.has("all") ? null : group, label: data.get("label").trim(),
+      url: data.get("url").trim(), events: data.getAll("events"), group_id: data.has("all") ? null : group, label: data.get("label").trim(), format: data.get("format"),
     });
     dialog.close();
-    showSecret(made.secret);
+    if (made.format === "standard") showSecret(made.secret);
     await again();
+    if (made.format !== "standard") say("The webhook is added.", "", ["Send a test", () => test(made, again)]);
   });
+}
+
+/** Return the format that an address is for. */
+function formatOf(address) {
+  const host = URL.canParse(address) ? new URL(address).hostname : "";
+  return HOSTS.find(([, pattern]) => pattern.test(host))?.[0] ?? "standard";
 }
 
 function showSecret(secret) {

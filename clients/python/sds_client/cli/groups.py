@@ -36,6 +36,9 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     set_up.add_argument(
         "--retention-days", type=_days_or_never, help="delete items not scraped for these days; or `never`"
     )
+    set_up.add_argument(
+        "--silent-hours", type=_days_or_never, help="webhooks get group.silent when nothing was written for so long"
+    )
     set_up.add_argument("--ignore", metavar="PATHS", help="fields that are not content: scraped_at,rank; '' for none")
     set_up.set_defaults(command=groups_set)
     retention = actions.add_parser("retention", parents=[common], help="delete items not scraped for some days")
@@ -112,7 +115,7 @@ _NEVER = "never"
 
 def _days_or_never(text: str) -> int | str:
     if text != _NEVER and not text.isdecimal():
-        raise argparse.ArgumentTypeError("must be a number of days, or `never`")
+        raise argparse.ArgumentTypeError("must be a whole number, or `never`")
     return text if text == _NEVER else int(text)
 
 
@@ -138,8 +141,8 @@ def groups_show(client: Client, group: str) -> Result:
 
 # In the order in which they are shown; `groups show --json` has the days too.
 _SHOWN = (
-    *("group_id", "items", "approved", "jobs", "last_id", "last_change", "verdict", "retention_days", "history_days"),
-    *("ignore", "rules"),
+    *("group_id", "items", "approved", "jobs", "last_id", "last_change", "verdict"),
+    *("retention_days", "history_days", "silent_hours", "ignore", "rules"),
 )
 
 
@@ -155,7 +158,7 @@ def groups_set(client: Client, group: str, ignore: str | None, **given: Any) -> 
     if ignore is not None:
         settings["ignore"] = [path.strip() for path in ignore.split(",") if path.strip()]
     if not settings:
-        raise UsageError("name what to set: --history-days, --retention-days or --ignore")
+        raise UsageError("name what to set: --history-days, --retention-days, --silent-hours or --ignore")
     if hint := missing_group(client, group):
         tell(f"warning: there is no group {group!r} yet: these settings are for its later items{hint}\n")
     stored = client.set_group(group, **{name: None if value == _NEVER else value for name, value in settings.items()})

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Literal
 
 from sds_client.cli.outputs import confirm
 from sds_client.cli.printing import Result, table
 from sds_client.cli.running import command, storing_command
 from sds_client.sync import Client
 
-_EVENTS = ("job.finished", "group.changed")
+_EVENTS = ("job.finished", "job.failed", "group.changed", "group.silent")
+_FOR_PROGRAMS, _FOR_PEOPLE = ("job.finished", "group.changed"), ("job.failed", "group.silent")
+_HELP = f"repeatable; default: {', '.join(_FOR_PROGRAMS)}, for people {', '.join(_FOR_PEOPLE)}"
+Format = Literal["standard", "slack", "discord", "teams"]
 
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
@@ -21,9 +24,10 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     listed.set_defaults(command=webhooks_list)
     added = actions.add_parser("add", parents=[common], help="add a webhook and show its secret once")
     added.add_argument("address", metavar="URL", help="where messages are sent")
-    added.add_argument("--event", dest="events", action="append", choices=_EVENTS, help="default: both; repeatable")
+    added.add_argument("--event", dest="events", action="append", choices=_EVENTS, help=_HELP)
     added.add_argument("--group", help="only events of this group")
     added.add_argument("--label", default="")
+    added.add_argument("--format", choices=["standard", "slack", "discord", "teams"], default="standard")
     added.set_defaults(command=webhooks_add)
     for name, help, work in (
         ("delete", "delete a webhook; asks first", webhooks_delete),
@@ -44,6 +48,7 @@ def webhooks_list(client: Client) -> Result:
         "webhook_id": "WEBHOOK",
         "url": "URL",
         "events": "EVENTS",
+        "format": "FORMAT",
         "group_id": "GROUP",
         "active": "ACTIVE",
         "last_result.status": "LAST STATUS",
@@ -53,9 +58,13 @@ def webhooks_list(client: Client) -> Result:
 
 
 @storing_command
-def webhooks_add(client: Client, address: str, events: list[str] | None, group: str | None, label: str) -> Result:
-    webhook = client.add_webhook(address, events or _EVENTS, group=group, label=label)
-    return Result(webhook, f"webhook {webhook['webhook_id']}\nsecret, shown only this once: {webhook['secret']}")
+def webhooks_add(
+    client: Client, address: str, events: list[str] | None, group: str | None, label: str, format: Format
+) -> Result:
+    chosen = events or (_FOR_PROGRAMS if format == "standard" else _FOR_PEOPLE)
+    webhook = client.add_webhook(address, chosen, group=group, label=label, format=format)
+    secret = f"\nsecret, shown only this once: {webhook['secret']}" if format == "standard" else ""
+    return Result(webhook, f"webhook {webhook['webhook_id']}{secret}")
 
 
 @storing_command

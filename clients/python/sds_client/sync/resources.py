@@ -32,7 +32,7 @@ from sds_client.writing import counted_from
 T = TypeVar("T")
 
 # The settings of a group that None switches off.
-_SWITCHED_OFF = ("retention_days",)
+_SWITCHED_OFF = ("retention_days", "silent_hours")
 # The default of the service's MAX_RECORDS.
 _REVIEWS = 1000
 
@@ -170,10 +170,16 @@ class Resources(Base):
         return self._get(list[Webhook], "/v1/webhooks")
 
     def add_webhook(
-        self, url: str, events: Sequence[str], *, group: str | None = None, label: str = ""
+        self,
+        url: str,
+        events: Sequence[str],
+        *,
+        group: str | None = None,
+        label: str = "",
+        format: Literal["standard", "slack", "discord", "teams"] = "standard",
     ) -> WebhookCreated:
         """Add a webhook and return it with its secret, which is shown only here."""
-        value = {"url": url, "events": list(events), "group_id": group, "label": label}
+        value = {"url": url, "events": list(events), "group_id": group, "label": label, "format": format}
         response = self._wait(self._transport.call("POST", "/v1/webhooks", value=value, repeatable=False))
         return cast(WebhookCreated, response.json)
 
