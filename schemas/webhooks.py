@@ -65,10 +65,16 @@ class Webhook(Base):
     create_date = fields.DateTime(required=True)
     active = fields.Boolean(required=True)
     switched_off = fields.DateTime(
-        required=True, allow_none=True, metadata={"description": "When the last attempt of a message failed"}
+        required=True,
+        allow_none=True,
+        metadata={"description": "When it had accepted nothing for 24 hours and of 20 messages"},
     )
     last_result = fields.Nested(
         WebhookResult, required=True, allow_none=True, metadata={"description": "What came of the newest attempt"}
+    )
+    dropped = fields.Integer(
+        required=True,
+        metadata={"description": "Messages dropped because too many waited: at most 1000 and 1 MB do, the newest"},
     )
 
 

@@ -70,7 +70,8 @@ def url_problem(text: str, private: bool) -> str | None:
         return f"Must be a URL of at most {_MAX_URL} characters that begins with {' or '.join(schemes)}://{hint}"
     if url.user or url.password or url.fragment:
         return "Must not have a user name, a password or a fragment"
-    if not private and (_is_local(host) or (_is_address(host) and not is_public(host))):
+    address = _address(host)
+    if not private and (_is_local(host) or (address is not None and not is_public(address))):
         return f"Must be a public address; {_PRIVATE}"
     return None
 
@@ -80,12 +81,14 @@ def _is_local(host: str) -> bool:
     return host.lower().rstrip(".").rpartition(".")[2] == "localhost"
 
 
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    return True
+def _address(host: str) -> str | None:
+    """Return the address that a host is, in whatever notation, such as `127.1`, `0x7f.1` or `2130706433`; else None."""
+    for read in (ipaddress.ip_address, lambda text: ipaddress.ip_address(socket.inet_aton(text))):
+        try:
+            return str(read(host.partition("%")[0].rstrip(".")))
+        except (ValueError, OSError):
+            pass
+    return None
 
 
 class _PublicResolver(AbstractResolver):

@@ -21,7 +21,7 @@ from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
 from service.store.crawls import MAX_JOBS, Crawls
-from service.store.deliveries import TEST, Lease, Message, Outcome, new_message
+from service.store.deliveries import Lease
 from service.store.errors import (
     CursorExpired,
     CursorInvalid,
@@ -39,6 +39,7 @@ from service.store.judging import Judging
 from service.store.layout import Layout
 from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
+from service.store.messages import TEST, Message, Outcome, new_message
 from service.store.organizations import Organizations
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Query, Searching

@@ -10,7 +10,6 @@ The id of a message is made from its content: adding a message twice stores it o
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -19,27 +18,38 @@ from typing import Any, NamedTuple
 from pymongo import ReturnDocument
 from pymongo.errors import BulkWriteError
 
-from service.store.browser_state import now
-from service.store.connection import DURABLE, MAJORITY, Collection, Database, server_time
+from service.store.connection import DURABLE, MAJORITY, Collection, Database, opened, server_time
 from service.store.contract import stored
 from service.store.errors import duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record, after
-from service.store.outputs.documents import dump
+from service.store.messages import (
+    GROUP_CHANGED,
+    TEST,
+    Event,
+    Message,
+    Outcome,
+    attempted,
+    group_changed,
+    new_record,
+    result_of,
+    served,
+)
 from service.store.outputs.ids import readable
 
-GROUP_CHANGED = "group.changed"
-TEST = "webhook.test"
-# After the last of these the webhook is switched off.
+# After the last of these a message has failed.
 RETRIES = [timedelta(seconds=seconds) for seconds in (5, 30, 120, 600, 3600, 6 * 3600, 24 * 3600)]
+# A webhook is switched off when it has accepted nothing for so long, and of so many messages.
+REFUSED_FOR, REFUSED = timedelta(hours=24), 20
+# Messages that wait for one webhook, and bytes of them; beyond that the oldest are dropped.
+MAX_WAITING, MAX_WAITING_BYTES = 1000, 1_000_000
 CHANGED_EVERY = timedelta(seconds=5)
 # Longer than a turn of the worker: ten seconds of messages, and ten more for the last of them.
 LEASE = timedelta(seconds=40)
 # An idle webhook is looked at this often, in case a process died before it set `due`.
 _IDLE = timedelta(minutes=1)
 KEPT = 50
-MAX_RESPONSE = 200
 # How far the clock of a new primary may be behind the clock of the previous one.
 _SKEW = timedelta(seconds=2)
 # Finished messages are kept this much longer than the changes that are looked at: they prevent a second message about
@@ -48,25 +58,13 @@ _MARGIN = timedelta(minutes=1)
 _GROUPS_AT_ONCE = 1000
 
 
-class Outcome(NamedTuple):
-    """The outcome of an attempt: status and beginning of the response, or the reason why there is none."""
-
-    status: int | None
-    response: str = ""
-    error: str | None = None
-
-    @property
-    def is_success(self) -> bool:
-        return self.error is None
-
-
 class Lease(NamedTuple):
     """A webhook that this process works on."""
 
     organization_id: int
     webhook_id: str
     token: str
-    taken: datetime  # by the clock of the database, before the lease was written
+    taken: datetime  # before the lease was written: changes that are later are found by the next look
     until: datetime
     group_id: str | None
     since: datetime
@@ -75,21 +73,6 @@ class Lease(NamedTuple):
     @property
     def owner(self) -> Record:
         return {"organization_id": self.organization_id, "webhook_id": self.webhook_id}
-
-
-class Message(NamedTuple):
-    """One message: its id, its type and its body."""
-
-    id: str
-    type: str
-    body: str
-    attempts: int = 0
-
-
-def new_message(type: str, data: dict[str, Any], id: str | None = None) -> Message:
-    """Return a message that says something now, under a new id if none is given."""
-    body = dump({"type": type, "timestamp": now(), "data": data}).decode()
-    return Message(id or f"msg_{uuid.uuid4().hex}", type, body)
 
 
 class Deliveries:
@@ -101,6 +84,7 @@ class Deliveries:
         self._webhooks: Collection = database.get_collection("webhooks", **options)
         self._deliveries: Collection = database.get_collection("deliveries", **options)
         self._groups: Collection = database.get_collection("groups", read_concern=MAJORITY)
+        self._jobs: Collection = database.get_collection("jobs", read_concern=MAJORITY)
         self.added = asyncio.Event()  # in this process
 
     @property
@@ -108,23 +92,58 @@ class Deliveries:
         """Whether the collections have their indexes."""
         return self._indexes.have("webhooks", "deliveries", "groups")
 
+    async def now(self) -> datetime:
+        """Return the time on the clock of the database, by which all dates are compared."""
+        return await server_time(self._database)
+
     @stored
-    async def add(self, group: Group, webhooks: Sequence[str], type: str, version: str, data: dict[str, Any]) -> None:
-        """Store a message for each webhook and have it sent; `version` distinguishes messages of one type and group."""
-        group_id = group.group_id
-        records = [
-            _record(group.organization_id, id, new_message(type, data, _name(id, type, group_id, version)), group_id)
-            for id in webhooks
-        ]
-        await self._insert(records)
-        where = {"organization_id": group.organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
-        await self._webhooks.update_many(where, {"$min": {"due": now()}})
+    async def add(self, organization_id: int, webhooks: Sequence[str], event: Event) -> None:
+        """Store the message about an event for each webhook, and have it sent; it replaces older ones that wait."""
+        moment = await self.now()
+        await self._insert([event.record(organization_id, id, moment) for id in webhooks])
+        for webhook_id in webhooks:
+            owner = {"organization_id": organization_id, "webhook_id": webhook_id}
+            await self._remove_waiting(owner, event.replaced)
+            await self._drop_oldest(owner)
+        where = {"organization_id": organization_id, "webhook_id": {"$in": webhooks}, "switched_off": None}
+        await self._webhooks.update_many(where, {"$min": {"due": moment}})
         self.added.set()
 
     async def add_change(self, group: Group, webhooks: Sequence[str], last_id: int) -> None:
         """Store a message about a changed group that the next look would no longer find."""
-        records = [_changed(group.organization_id, id, group.group_id, last_id) for id in webhooks]
-        await self._insert([record | {"due": record["due"] + CHANGED_EVERY} for record in records])
+        event, due = group_changed(group.group_id, last_id), await self.now() + CHANGED_EVERY
+        await self._insert([event.record(group.organization_id, id, due) for id in webhooks])
+
+    async def _remove_waiting(self, owner: Record, some: Record) -> None:
+        """Remove messages that wait; those that were refused at least once count as refused."""
+        where = {**owner, **some, "due": {"$exists": True}}
+        fields = ["attempts"]
+        waiting = await self._deliveries.find(where, fields).to_list(None)
+        if not waiting:
+            return
+        ids = [record["_id"] for record in waiting]
+        await self._deliveries.delete_many({**owner, "_id": {"$in": ids}, "state": "pending"})
+        if refused := sum(record["attempts"] > 0 for record in waiting):
+            await self._webhooks.update_one(owner, {"$inc": {"refused": refused}})
+
+    async def _drop_oldest(self, owner: Record) -> None:
+        """Drop and count the oldest waiting messages of a webhook, if there are too many or too large ones."""
+        waiting = {**owner, "due": {"$exists": True}}
+        sums = {"$group": {"_id": None, "number": {"$sum": 1}, "bytes": {"$sum": "$size"}}}
+        rows = await (await opened(self._deliveries.aggregate([{"$match": waiting}, sums], hint="due"))).to_list(1)
+        number, size = (rows[0]["number"], rows[0]["bytes"]) if rows else (0, 0)
+        if number <= MAX_WAITING and size <= MAX_WAITING_BYTES:
+            return
+        dropped, refused = [], 0
+        oldest = self._deliveries.find(waiting, ["size", "attempts"], hint="due").sort([("create_date", 1), ("_id", 1)])
+        async for record in oldest:
+            if number <= MAX_WAITING and size <= MAX_WAITING_BYTES:
+                break
+            dropped.append(record["_id"])
+            number, size = number - 1, size - record.get("size", 0)
+            refused += record["attempts"] > 0
+        done = await self._deliveries.delete_many({**owner, "_id": {"$in": dropped}, "state": "pending"})
+        await self._webhooks.update_one(owner, {"$inc": {"dropped": done.deleted_count, "refused": refused}})
 
     @stored
     async def recent(self, organization_id: int, webhook_id: str) -> list[Record]:
@@ -132,7 +151,7 @@ class Deliveries:
         self._indexes.require("deliveries")
         where = {"organization_id": organization_id, "webhook_id": webhook_id}
         found = self._deliveries.find(where, {"body": 0}).sort([("create_date", -1), ("_id", -1)]).limit(KEPT)
-        return [_served(record) for record in await found.to_list(None)]
+        return [served(record) for record in await found.to_list(None)]
 
     async def remove(self, owner: Record) -> None:
         """Delete the messages to a webhook."""
@@ -144,7 +163,8 @@ class Deliveries:
     async def due(self, busy: Iterable[int], limit: int) -> list[tuple[int, str]]:
         """Return organization and id of the webhooks that are due, oldest first, without busy organizations."""
         self._indexes.require("webhooks", "deliveries")
-        where: Record = {"due": {"$lte": now()}, "lease.until": {"$not": {"$gt": now()}}}
+        moment = await self.now()
+        where: Record = {"due": {"$lte": moment}, "lease.until": {"$not": {"$gt": moment}}}
         if busy := list(busy):
             where["organization_id"] = {"$nin": busy}
         found = self._webhooks.find(where, ["organization_id", "webhook_id"], hint="due").sort("due", 1).limit(limit)
@@ -154,7 +174,7 @@ class Deliveries:
     async def lease(self, organization_id: int, webhook_id: str) -> Lease | None:
         """Take a webhook that is due; None if another process has it."""
         taken = await server_time(self._database)
-        moment, token = now(), uuid.uuid4().hex
+        moment, token = await self.now(), uuid.uuid4().hex
         until = moment + LEASE
         where = {
             "organization_id": organization_id,
@@ -176,7 +196,7 @@ class Deliveries:
 
         A batch that is in flight now will be counted with its own, earlier date: the next look begins there.
         """
-        moment = now()
+        moment = await self.now()
         if lease.look is None or lease.look > moment:
             return lease
         # The lease is committed, so batches that were begun before it can be seen, in flight or finished. Those that
@@ -193,11 +213,12 @@ class Deliveries:
             if len(groups) < _GROUPS_AT_ONCE:
                 break
             place = (groups[-1]["last_change"], groups[-1]["group_id"])
-            if now() - moment > CHANGED_EVERY:  # the rest in the next look
+            if await self.now() - moment > CHANGED_EVERY:  # the rest in the next look
                 since = min(since, place[0])
                 break
             page = {**where, **after(("last_change", "group_id"), place)}
-        return lease._replace(since=since, look=now() + CHANGED_EVERY)
+        await self._drop_oldest(lease.owner)
+        return lease._replace(since=since, look=moment + CHANGED_EVERY)
 
     async def _in_flight_since(self, organization_id: int) -> list[datetime]:
         """Return the dates of the batches in flight of an organization."""
@@ -207,49 +228,63 @@ class Deliveries:
 
     async def _add_changed(self, lease: Lease, groups: dict[str, int]) -> None:
         """Add messages about changed groups; each replaces the unsent message about the same group."""
-        names = {_change_name(lease.webhook_id, id, last): id for id, last in groups.items()}
-        known = {**lease.owner, "_id": {"$in": list(names)}}
-        for record in await self._deliveries.find(known, ["_id"]).to_list(None):
-            del names[record["_id"]]
-        if not names:
+        moment = await self.now()
+        events = [group_changed(group_id, last_id) for group_id, last_id in groups.items()]
+        records = [event.record(lease.organization_id, lease.webhook_id, moment) for event in events]
+        known = {**lease.owner, "_id": {"$in": [record["_id"] for record in records]}}
+        added = {record["_id"] for record in await self._deliveries.find(known, ["_id"]).to_list(None)}
+        new = {record["group_id"]: record for record in records if record["_id"] not in added}
+        if not new:
             return
-        # A new message takes over the attempts of the one it replaces; after a sent one it waits five seconds.
-        before = {**lease.owner, "group_id": {"$in": list(names.values())}, "type": GROUP_CHANGED}
-        waiting: dict[str, Record] = {}
-        earliest: dict[str, datetime] = {}
-        async for record in self._deliveries.find(before, ["group_id", "attempts", "due", "last_attempt", "last_id"]):
-            # A process that has lost its lease must not remove messages that another one added.
-            if "due" in record and record["last_id"] < groups[record["group_id"]]:
-                waiting[record["group_id"]] = record
-            elif "due" not in record and record["last_attempt"] is not None:
-                next_one = record["last_attempt"] + CHANGED_EVERY
-                earliest[record["group_id"]] = max(next_one, earliest.get(record["group_id"], next_one))
-        records = []
-        for group_id in names.values():
-            record = _changed(lease.organization_id, lease.webhook_id, group_id, groups[group_id])
-            if group_id in waiting:
-                record |= {key: waiting[group_id][key] for key in ("attempts", "due", "last_attempt")}
-            else:
-                record["due"] = max(record["due"], earliest.get(group_id, record["due"]))
-            records.append(record)
-        await self._insert(records)
-        if waiting:
-            await self._deliveries.delete_many(
-                {**lease.owner, "_id": {"$in": [record["_id"] for record in waiting.values()]}, "state": "pending"}
-            )
+        older = []
+        before = {**lease.owner, "group_id": {"$in": list(new)}, "type": GROUP_CHANGED}
+        async for record in self._deliveries.find(before, ["group_id", "due", "last_attempt", "version"]):
+            changed = new[record["group_id"]]
+            if "due" not in record:  # at most every five seconds
+                sent = record["last_attempt"]
+                changed["due"] = max(changed["due"], sent + CHANGED_EVERY) if sent else changed["due"]
+            elif (
+                record.get("version", 0) < changed["version"]
+            ):  # a process without its lease must not remove a newer one
+                older.append(record["_id"])
+        await self._insert(list(new.values()))
+        await self._remove_waiting(lease.owner, {"_id": {"$in": older}})
 
     @stored
     async def next(self, lease: Lease) -> Message | None:
-        """Return the message that has waited longest for its attempt."""
-        where = {**lease.owner, "due": {"$lte": now()}}
-        found = await self._deliveries.find_one(where, sort=[("due", 1)], hint="due")
-        return Message(*(found[key] for key in ("_id", "type", "body", "attempts"))) if found else None
+        """Return the message that has waited longest for its attempt; None if the lease is lost.
+
+        A message about a job that has ended again is dropped, so that an old verdict never follows a newer one.
+        """
+        while True:
+            moment = await self.now()
+            held = {**lease.owner, "lease.token": lease.token, "lease.until": {"$gt": moment}}
+            if await self._webhooks.find_one(held, ["_id"]) is None:
+                return None
+            where = {**lease.owner, "due": {"$lte": moment}}
+            record = await self._deliveries.find_one(where, sort=[("due", 1)], hint="due")
+            if record is None:
+                return None
+            if not await self._is_outdated(record):
+                return Message(*(record[key] for key in ("_id", "type", "body", "attempts")))
+            await self._deliveries.delete_one({**lease.owner, "_id": record["_id"]})
+
+    async def _is_outdated(self, record: Record) -> bool:
+        """Return whether a message is about the end of a job that has ended again since."""
+        if record.get("job_id") is None:
+            return False
+        owner = {name: record[name] for name in ("organization_id", "group_id", "job_id")}
+        newer = {**owner, "finish_date": {"$gt": record["version"]}}
+        return await self._jobs.find_one(newer, ["_id"]) is not None
 
     @stored
     async def record(self, lease: Lease, message: Message, outcome: Outcome) -> None:
-        """Store the outcome of an attempt; after the last one the webhook is switched off."""
-        moment = now()
-        change: Record = {"$set": _attempt(message, outcome, moment), "$unset": {"due": ""}}
+        """Store the outcome of an attempt.
+
+        A message that was refused to the end has failed; the webhook is switched off when it accepts nothing for long.
+        """
+        moment = await self.now()
+        change: Record = {"$set": attempted(message, outcome, moment), "$unset": {"due": "", "body": "", "size": ""}}
         last = not outcome.is_success and message.attempts == len(RETRIES)
         if not outcome.is_success and not last:
             change = {"$set": {**change["$set"], "state": "pending", "due": moment + RETRIES[message.attempts]}}
@@ -259,40 +294,48 @@ class Deliveries:
             still |= {"attempts": message.attempts, "due": {"$exists": True}}
         if not (await self._deliveries.update_one(still, change)).matched_count:
             return
-        result = {"last_result": _result(message, outcome, moment)}
-        if last:
-            await self._webhooks.update_one(
-                lease.owner, {"$set": {**result, "switched_off": moment}, "$unset": {"due": "", "lease": ""}}
-            )
-            dropped = {"state": "failed", "error": "The webhook was switched off before this was sent"}
-            waiting = {**lease.owner, "due": {"$exists": True}}
-            await self._deliveries.update_many(waiting, {"$set": dropped, "$unset": {"due": ""}})
+        result = {"last_result": result_of(message, outcome, moment)}
+        if outcome.is_success:
+            accepted = {**result, "accepted": moment, "refused": 0}
+            await self._webhooks.update_one(lease.owner, {"$set": accepted})
         else:
-            await self._webhooks.update_one(lease.owner, {"$set": result})
+            await self._webhooks.update_one(lease.owner, {"$set": result, "$inc": {"refused": int(last)}})
+            await self._switch_off(lease.owner, moment)
         before = None if lease.look is None else lease.since - _MARGIN
         await self._trim(lease.owner, before)
+
+    async def _switch_off(self, owner: Record, moment: datetime) -> None:
+        """Switch a webhook off that has accepted nothing for long; what waits for it has failed."""
+        silent = {**owner, "refused": {"$gte": REFUSED}, "accepted": {"$not": {"$gt": moment - REFUSED_FOR}}}
+        off = {"$set": {"switched_off": moment}, "$unset": {"due": "", "lease": ""}}
+        if (await self._webhooks.update_one(silent, off)).matched_count:
+            failed = {"state": "failed", "error": "The webhook was switched off before this was sent"}
+            waiting = {**owner, "due": {"$exists": True}}
+            await self._deliveries.update_many(waiting, {"$set": failed, "$unset": {"due": "", "body": "", "size": ""}})
 
     @stored
     async def record_test(self, organization_id: int, webhook_id: str, message: Message, outcome: Outcome) -> Record:
         """Store the outcome of a test; a success switches the webhook on again."""
-        moment = now()
+        moment = await self.now()
         owner = {"organization_id": organization_id, "webhook_id": webhook_id}
-        record = {**_record(organization_id, webhook_id, message, None), **_attempt(message, outcome, moment)}
-        del record["due"]
+        record = {**new_record(organization_id, webhook_id, message, moment), **attempted(message, outcome, moment)}
+        for name in ("due", "body", "size"):
+            del record[name]
         await self._deliveries.insert_one(record)
-        await self._webhooks.update_one(owner, {"$set": {"last_result": _result(message, outcome, moment)}})
+        await self._webhooks.update_one(owner, {"$set": {"last_result": result_of(message, outcome, moment)}})
         if outcome.is_success:
+            await self._webhooks.update_one(owner, {"$set": {"accepted": moment, "refused": 0}})
             switched_on = {"switched_off": None, "since": moment, "due": moment}
             await self._webhooks.update_one({**owner, "switched_off": {"$ne": None}}, {"$set": switched_on})
         await self._trim({**owner, "type": TEST})
         if await self._webhooks.find_one(owner, ["_id"]) is None:
             await self.remove(owner)  # it was deleted meanwhile
-        return _served(record)
+        return served(record)
 
     @stored
     async def release(self, lease: Lease) -> None:
         """Release a webhook, and set when it must be looked at next."""
-        moment = now()
+        moment = await self.now()
         waiting = {**lease.owner, "due": {"$exists": True}}
         first = await self._deliveries.find_one(waiting, ["due"], sort=[("due", 1)], hint="due")
         times = [moment + _IDLE, first and first["due"], lease.look]
@@ -328,67 +371,3 @@ class Deliveries:
 
 
 _GROUP = {"_id": 0, "group_id": 1, "last_change": 1, "last_id": 1, "open.first": 1}
-
-
-def _name(*parts: str) -> str:
-    """Return the id of a message with this content; different content gives a different id."""
-    text = b"".join(b"%d:%b" % (len(part.encode()), part.encode()) for part in parts)
-    return f"msg_{hashlib.sha256(text).hexdigest()[:32]}"
-
-
-def _change_name(webhook_id: str, group_id: str, last_id: int) -> str:
-    return _name(webhook_id, GROUP_CHANGED, group_id, str(last_id))
-
-
-def _changed(organization_id: int, webhook_id: str, group_id: str, last_id: int) -> Record:
-    """Return the message that a group has changed, up to an id."""
-    data = {"group_id": group_id, "last_id": last_id}
-    message = new_message(GROUP_CHANGED, data, _change_name(webhook_id, group_id, last_id))
-    return {**_record(organization_id, webhook_id, message, group_id), "last_id": last_id}
-
-
-def _record(organization_id: int, webhook_id: str, message: Message, group_id: str | None) -> Record:
-    moment = now()
-    return {
-        "_id": message.id,
-        "organization_id": organization_id,
-        "webhook_id": webhook_id,
-        "type": message.type,
-        "group_id": group_id,
-        "body": message.body,
-        "create_date": moment,
-        "state": "pending",
-        "attempts": message.attempts,
-        "last_attempt": None,
-        "status": None,
-        "response": "",
-        "error": None,
-        "due": moment,
-    }
-
-
-def _attempt(message: Message, outcome: Outcome, moment: datetime) -> Record:
-    return {
-        "state": "delivered" if outcome.is_success else "failed",
-        "attempts": message.attempts + 1,
-        "last_attempt": moment,
-        "status": outcome.status,
-        "response": outcome.response[:MAX_RESPONSE],
-        "error": outcome.error,
-    }
-
-
-def _result(message: Message, outcome: Outcome, moment: datetime) -> Record:
-    return {
-        "date": moment,
-        "type": message.type,
-        "delivered": outcome.is_success,
-        "status": outcome.status,
-        "error": outcome.error,
-    }
-
-
-def _served(record: Record) -> Record:
-    names = ("type", "group_id", "create_date", "state", "attempts", "last_attempt", "status", "response", "error")
-    served = {name: record[name] for name in names}
-    return {"delivery_id": record["_id"], **served, "next_attempt": record.get("due")}

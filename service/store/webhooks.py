@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from service.store.browser_state import now
 from service.store.connection import Database
 from service.store.contract import stored
-from service.store.deliveries import GROUP_CHANGED, Deliveries
+from service.store.deliveries import Deliveries
 from service.store.errors import StoreError
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record
+from service.store.messages import GROUP_CHANGED, GROUP_SILENT, JOB_FAILED, JOB_FINISHED, Event, job_ended
 from service.store.sealing import SealedRecords
 from service.store.vault import Vault
 
@@ -25,7 +25,6 @@ SECRET_PREFIX = "whsec_"  # noqa: S105
 _SECRET = 32  # bytes
 # Bounded, as the sender looks at each of them every few seconds.
 MAX_WEBHOOKS = 50
-JOB_FINISHED, JOB_FAILED, GROUP_SILENT = "job.finished", "job.failed", "group.silent"
 
 
 class TooManyWebhooks(StoreError):
@@ -61,7 +60,7 @@ class Webhooks(SealedRecords):
         if await self._records.count_documents({"organization_id": organization_id}) >= MAX_WEBHOOKS:
             raise TooManyWebhooks
         secret = SECRET_PREFIX + base64.b64encode(secrets.token_bytes(_SECRET)).decode()
-        moment = now()
+        moment = await self.deliveries.now()
         record: Record = {
             "organization_id": organization_id,
             "webhook_id": str(uuid.uuid4()),
@@ -70,6 +69,9 @@ class Webhooks(SealedRecords):
             "value": secret,
             "switched_off": None,
             "last_result": None,
+            "accepted": moment,
+            "refused": 0,
+            "dropped": 0,
             "since": moment,
             "due": moment,
         }
@@ -119,17 +121,16 @@ class Webhooks(SealedRecords):
         `job` is as the API serves it, with `job_id` and `finish_date`.
         """
         failed = "failed" in (job.get("state"), job.get("verdict"))
-        for event in (JOB_FINISHED, JOB_FAILED) if failed else (JOB_FINISHED,):
-            if names := await self._of(group, event):
-                data = {"group_id": group.group_id, "job": job}
-                await self.deliveries.add(group, names, event, f"{job['job_id']} {job['finish_date']}", data)
+        for type in (JOB_FINISHED, JOB_FAILED) if failed else (JOB_FINISHED,):
+            if ids := await self._of(group, type):
+                await self.deliveries.add(group.organization_id, ids, job_ended(type, group.group_id, job))
 
     @stored
     async def group_silent(self, group: Group, since: datetime, last_write: datetime | None, hours: int) -> None:
         """Tell the webhooks of a group that nothing was written since a moment; telling it again changes nothing."""
-        if names := await self._of(group, GROUP_SILENT):
+        if ids := await self._of(group, GROUP_SILENT):
             data = {"group_id": group.group_id, "silent_hours": hours, "last_write": last_write}
-            await self.deliveries.add(group, names, GROUP_SILENT, since.isoformat(), data)
+            await self.deliveries.add(group.organization_id, ids, Event(GROUP_SILENT, group.group_id, since, data))
 
     @stored
     async def group_removed(self, group: Group, last_id: int) -> None:
@@ -158,4 +159,4 @@ def _served(record: Record) -> Record:
     served = {name: record[name] for name in ("webhook_id", "url", "events", "group_id", "label", "create_date")}
     served["format"] = _format(record)
     state = {name: record[name] for name in ("switched_off", "last_result")}
-    return {**served, "active": record["switched_off"] is None, **state}
+    return {**served, "active": record["switched_off"] is None, **state, "dropped": record.get("dropped", 0)}

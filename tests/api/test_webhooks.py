@@ -71,6 +71,7 @@ async def test_a_webhook_is_listed_without_its_secret_which_is_shown_once(api: A
         "active": True,
         "switched_off": None,
         "last_result": None,
+        "dropped": 0,
     }
 
 
@@ -295,19 +296,17 @@ class TestPublicOnly:
         return Settings(mongo_database="test", mongo_timeout=20.0, lease_seconds=60.0)
 
     @pytest.mark.parametrize(
-        "url", ["http://hooks.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost:8000/"]
+        "url",
+        [
+            *("http://hooks.example/", "https://127.0.0.1/", "https://[::1]/", "https://localhost:8000/"),
+            *("https://0/", "https://2130706433/", "https://127.1/", "https://0x7f.1/", "https://0177.0.0.1/"),
+            *("https://0x7f000001/", "https://127.0.0.1./", "https://10.0.257/", "https://169.16689662/"),
+        ],
     )
     async def test_only_public_https_urls_are_taken(self, api: Api, url: str) -> None:
         response = await api.post(PATH, make_webhook(url))
         assert (response.status, response.problems()) == (422, [(["body", "url"], "value_error")])
         assert "WEBHOOK_PRIVATE=true" in response.json["detail"][0]["msg"]
-
-    async def test_a_name_that_leads_inside_the_network_is_not_connected_to(self, api: Api, receiver: Receiver) -> None:
-        port = receiver.url.split(":")[2].partition("/")[0]
-        webhook_id = (await api.ok(PATH, make_webhook(f"https://0x7f000001:{port}/")))["webhook_id"]
-        delivery = (await api.post(f"{PATH}/{webhook_id}/test")).json
-        assert delivery["state"] == "failed" and "WEBHOOK_PRIVATE=true" in delivery["error"]
-        assert receiver.received == []
 
 
 async def test_a_token_without_write_cannot_see_webhooks(make_api: MakeApi, organization: int) -> None:

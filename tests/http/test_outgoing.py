@@ -117,7 +117,9 @@ def test_a_url_that_cannot_be_used_is_refused(url: str) -> None:
     assert url_problem(url, private=False)
 
 
-@pytest.mark.parametrize("url", ["https://hooks.example/a?b=c", "https://hooks.example:8443/", "https://8.8.8.8/"])
+@pytest.mark.parametrize(
+    "url", ["https://hooks.example/a?b=c", "https://hooks.example:8443/", "https://8.8.8.8/", "https://134744072/"]
+)
 def test_a_public_https_url_can_be_used(url: str) -> None:
     assert url_problem(url, private=False) is None
 

@@ -13,8 +13,9 @@ from bson import json_util
 
 from service.http.outgoing import Sender
 from service.settings import Settings
-from service.store import Outcome, Store, StoreError, Vault, Webhook, deliveries, webhooks
-from service.store.deliveries import CHANGED_EVERY, LEASE, RETRIES
+from service.store import Outcome, Store, StoreError, Vault, Webhook, new_message, webhooks
+from service.store.deliveries import CHANGED_EVERY, LEASE, REFUSED, RETRIES, Deliveries
+from service.store.messages import new_record
 from service.store.outputs.counts import Change
 from service.webhooks import Courier, sign
 from tests.support.api import make_output
@@ -43,8 +44,11 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(deliveries, "now", clock.now)
-    monkeypatch.setattr(webhooks, "now", clock.now)
+
+    async def now(_: object) -> datetime:
+        return clock.now()
+
+    monkeypatch.setattr(Deliveries, "now", now)
     return clock
 
 
@@ -88,7 +92,7 @@ async def told(store: Store, organization: int, webhook_id: str) -> list[tuple[s
     """Return group and id of each change that is to be told, in the order in which they were added."""
     where = {"organization_id": organization, "webhook_id": webhook_id}
     found = await store.database["deliveries"].find(where).sort("create_date").to_list(None)
-    return [(record["group_id"], json_util.loads(record["body"])["data"]["last_id"]) for record in found]
+    return [(record["group_id"], record["version"]) for record in found]
 
 
 # -- signatures -----------------------------------------------------------------------------------
@@ -112,53 +116,189 @@ def test_a_signature_is_the_one_of_the_specification() -> None:
 # -- retries --------------------------------------------------------------------------------------
 
 
-async def test_a_message_is_retried_by_the_schedule_then_the_webhook_is_switched_off(
+async def test_a_message_is_retried_by_the_schedule_then_it_has_failed(
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
     await store.webhooks.job_finished(Group(organization).key, job())
     assert await attempt(store, organization, webhook_id, FAILED)
-    waits = [5, 30, 120, 600, 3600, 21600, 86400]
-    for seconds in waits:
-        (before,) = await store.webhooks.list(organization)
-        assert before["active"] and before["last_result"]["status"] == 503
+    for seconds in (5, 30, 120, 600, 3600, 21600, 86400):
         clock.advance(timedelta(seconds=seconds - 2))
         assert not await attempt(store, organization, webhook_id, FAILED), f"less than {seconds} s"
         clock.advance(timedelta(seconds=2))
         assert await attempt(store, organization, webhook_id, FAILED), f"{seconds} s"
-    (webhook,) = await store.webhooks.list(organization)
-    assert not webhook["active"] and webhook["switched_off"] is not None
     (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
     assert (delivery["state"], delivery["attempts"], delivery["next_attempt"]) == ("failed", 8, None)
-    clock.advance(timedelta(days=30))
+    stored = await store.database["deliveries"].find_one({"_id": delivery["delivery_id"]})
+    assert stored is not None and "body" not in stored
+    (webhook,) = await store.webhooks.list(organization)
+    assert webhook["active"], "one message that is always refused is no reason to send no other"
+    await store.webhooks.job_finished(Group(organization).key, job("another"))
+    assert await attempt(store, organization, webhook_id, DONE)
+
+
+async def refuse_to_the_end(store: Store, organization: int, webhook_id: str, clock: Clock, *jobs: str) -> None:
+    """Let a webhook refuse messages in their last attempt."""
+    for name in jobs:
+        await store.webhooks.job_finished(Group(organization).key, job(name))
+        where = {"organization_id": organization, "webhook_id": webhook_id, "job_id": name}
+        await store.database["deliveries"].update_one(where, {"$set": {"attempts": len(RETRIES)}})
+        assert await attempt(store, organization, webhook_id, FAILED)
+        clock.advance(timedelta(seconds=1))
+
+
+async def is_active(store: Store, organization: int) -> bool:
+    return bool((await store.webhooks.list(organization))[0]["active"])
+
+
+async def test_a_webhook_that_accepts_nothing_for_24_hours_and_20_messages_is_switched_off(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    jobs = [f"crawl-{number}" for number in range(REFUSED)]
+    await refuse_to_the_end(store, organization, webhook_id, clock, *jobs)
+    assert await is_active(store, organization), "20 messages, but not yet 24 hours"
+    await store.webhooks.job_finished(Group(organization).key, job("accepted"))
+    assert await attempt(store, organization, webhook_id, DONE)
+    clock.advance(timedelta(hours=24))
+    await refuse_to_the_end(store, organization, webhook_id, clock, *(f"{name}-again" for name in jobs[:-1]))
+    assert await is_active(store, organization), "24 hours, but not yet 20 messages"
+    await store.webhooks.job_finished(Group(organization).key, job("waiting"))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    await refuse_to_the_end(store, organization, webhook_id, clock, "last")
+    assert not await is_active(store, organization)
     assert await mine(store, organization) == []
+    states = {delivery["state"] for delivery in await store.webhooks.deliveries.recent(organization, webhook_id)}
+    assert states == {"failed", "delivered"}, "what waited has failed"
 
 
 async def test_a_webhook_that_is_switched_off_gets_nothing_until_a_test_succeeds(
     store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
-    for name in ("crawl-1", "crawl-2"):
-        await store.webhooks.job_finished(Group(organization).key, job(name))
-        clock.advance(timedelta(milliseconds=2))
-    await attempt(store, organization, webhook_id, FAILED)
-    where = {"organization_id": organization, "webhook_id": webhook_id, "attempts": 1}
-    await store.database["deliveries"].update_one(where, {"$set": {"attempts": len(RETRIES), "due": clock.now()}})
-    clock.advance(timedelta(days=1))
-    while await attempt(store, organization, webhook_id, FAILED):
-        clock.advance(LEASE)
-    assert [d["state"] for d in await store.webhooks.deliveries.recent(organization, webhook_id)] == ["failed"] * 2
-    await store.webhooks.job_finished(Group(organization).key, job("crawl-3"))
-    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 2
+    clock.advance(timedelta(hours=25))
+    await refuse_to_the_end(store, organization, webhook_id, clock, *(f"crawl-{number}" for number in range(REFUSED)))
+    before = len(await store.webhooks.deliveries.recent(organization, webhook_id))
+    await store.webhooks.job_finished(Group(organization).key, job("later"))
+    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == before
 
-    message = deliveries.new_message("webhook.test", {})
+    message = new_message("webhook.test", {})
     await store.webhooks.deliveries.record_test(organization, webhook_id, message, FAILED)
-    assert not (await store.webhooks.list(organization))[0]["active"]
-    message = deliveries.new_message("webhook.test", {})
+    assert not await is_active(store, organization)
+    message = new_message("webhook.test", {})
     await store.webhooks.deliveries.record_test(organization, webhook_id, message, DONE)
-    assert (await store.webhooks.list(organization))[0]["active"]
-    await store.webhooks.job_finished(Group(organization).key, job("crawl-3"))
+    assert await is_active(store, organization)
+    await store.webhooks.job_finished(Group(organization).key, job("later"))
     assert await attempt(store, organization, webhook_id, DONE)
+    await refuse_to_the_end(store, organization, webhook_id, clock, "one")
+    assert await is_active(store, organization), "the test has begun a new count"
+
+
+# -- what waits -----------------------------------------------------------------------------------
+
+
+def ended(name: str, second: int, **fields: Any) -> dict[str, Any]:
+    return {"job_id": name, "finish_date": datetime(2026, 11, 16, 0, 0, second, tzinfo=UTC), **fields}
+
+
+async def waiting(store: Store, organization: int) -> list[dict[str, Any]]:
+    """Return what the messages that wait say of their jobs, oldest first."""
+    where = {"organization_id": organization, "due": {"$exists": True}}
+    records = await store.database["deliveries"].find(where).sort("create_date").to_list(None)
+    return [json_util.loads(record["body"])["data"]["job"] for record in records]
+
+
+async def test_a_newer_end_of_a_job_replaces_the_waiting_message_and_is_due_at_once(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    key = Group(organization).key
+    await store.webhooks.job_finished(key, ended("a", 1, verdict="failed"))
+    await store.webhooks.job_finished(key, ended("b", 1, verdict="failed"))
+    for _ in range(2):
+        assert await attempt(store, organization, webhook_id, FAILED)
+    await store.webhooks.job_finished(key, ended("a", 2, verdict="passed"))
+    assert [(one["job_id"], one["verdict"]) for one in await waiting(store, organization)] == [
+        ("b", "failed"),
+        ("a", "passed"),
+    ]
+    assert await attempt(store, organization, webhook_id, DONE), "not after the five seconds of the old one"
+    assert [one["job_id"] for one in await waiting(store, organization)] == ["b"]
+
+
+async def test_an_old_verdict_never_follows_a_newer_one(store: Store, organization: int, clock: Clock) -> None:
+    webhook_id = await make(store, organization)
+    key = Group(organization).key
+    newest = ended("a", 2)
+    await store.database["jobs"].insert_one({**key.owner, "job_id": "a", "finish_date": newest["finish_date"]})
+    await store.webhooks.job_finished(key, newest)
+    assert await attempt(store, organization, webhook_id, DONE)
+    await store.webhooks.job_finished(key, ended("a", 1))  # of a process that was slow
+    assert not await attempt(store, organization, webhook_id, DONE)
+    assert await waiting(store, organization) == []
+
+
+async def test_a_verdict_that_is_replaced_while_it_is_sent_is_not_sent_again(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    key = Group(organization).key
+    await store.webhooks.job_finished(key, ended("a", 1, verdict="failed"))
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
+    message = await store.webhooks.deliveries.next(lease)
+    assert message is not None
+    await store.webhooks.job_finished(key, ended("a", 2, verdict="passed"))
+    await store.webhooks.deliveries.record(lease, message, FAILED)
+    assert [one["verdict"] for one in await waiting(store, organization)] == ["passed"]
+
+
+async def test_a_process_that_has_lost_its_lease_sends_nothing(
+    store: Store, other: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(Group(organization).key, job())
+    lost = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lost is not None
+    clock.advance(LEASE + timedelta(seconds=1))
+    assert await other.webhooks.deliveries.lease(organization, webhook_id) is not None
+    assert await store.webhooks.deliveries.next(lost) is None
+
+
+async def test_the_oldest_of_too_many_waiting_messages_are_dropped_and_counted(
+    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.deliveries.MAX_WAITING", 10)
+    await make(store, organization)
+    for number in range(15):
+        await store.webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
+        clock.advance(timedelta(milliseconds=2))
+    assert [one["job_id"] for one in await waiting(store, organization)] == [f"crawl-{n}" for n in range(5, 15)]
+    assert (await store.webhooks.list(organization))[0]["dropped"] == 5
+
+
+async def test_waiting_messages_have_a_bounded_size(store: Store, organization: int, clock: Clock) -> None:
+    await make(store, organization)
+    for number in range(5):
+        await store.webhooks.job_finished(Group(organization).key, ended(f"crawl-{number}", 1, text="x" * 300_000))
+        clock.advance(timedelta(milliseconds=2))
+    assert [one["job_id"] for one in await waiting(store, organization)] == ["crawl-2", "crawl-3", "crawl-4"]
+    assert (await store.webhooks.list(organization))[0]["dropped"] == 2
+
+
+async def test_changes_of_more_groups_than_may_wait_drop_the_oldest(
+    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.store.deliveries.MAX_WAITING", 3)
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    for number in range(5):
+        await Group(organization, f"group-{number}").write(store, make_output())
+    assert await attempt(store, organization, webhook_id, FAILED)
+    assert len(await told(store, organization, webhook_id)) == 3
+    assert (await store.webhooks.list(organization))[0]["dropped"] == 2
+
+
+# -- more than one message ------------------------------------------------------------------------
 
 
 async def test_one_message_that_always_fails_does_not_hold_up_the_others(
@@ -189,7 +329,7 @@ async def test_the_last_50_tests_are_kept_too(store: Store, organization: int, c
     await store.webhooks.job_finished(Group(organization).key, job())
     for _ in range(60):
         clock.advance(timedelta(seconds=1))
-        message = deliveries.new_message("webhook.test", {})
+        message = new_message("webhook.test", {})
         await store.webhooks.deliveries.record_test(organization, webhook_id, message, FAILED)
     where = {"organization_id": organization, "webhook_id": webhook_id}
     assert await store.database["deliveries"].count_documents(where) == 51
@@ -200,7 +340,7 @@ async def test_a_test_of_a_webhook_that_was_deleted_meanwhile_leaves_nothing_beh
 ) -> None:
     webhook_id = await make(store, organization)
     assert await store.webhooks.delete(organization, webhook_id)
-    message = deliveries.new_message("webhook.test", {})
+    message = new_message("webhook.test", {})
     await store.webhooks.deliveries.record_test(organization, webhook_id, message, DONE)
     assert await store.database["deliveries"].count_documents({"organization_id": organization}) == 0
 
@@ -269,8 +409,8 @@ async def test_a_message_is_found_though_its_process_died_before_setting_due(
 ) -> None:
     webhook_id = await make(store, organization)
     assert not await attempt(store, organization, webhook_id, DONE)
-    message = deliveries.new_message("job.finished", {})
-    await store.webhooks.deliveries._insert([deliveries._record(organization, webhook_id, message, "lamps")])
+    message = new_message("job.finished", {})
+    await store.database["deliveries"].insert_one(new_record(organization, webhook_id, message, clock.now()))
     assert await mine(store, organization) == []
     clock.advance(timedelta(minutes=2))
     assert await attempt(store, organization, webhook_id, DONE)
@@ -296,7 +436,7 @@ async def test_a_webhook_deleted_during_its_lease_leaves_nothing_behind(
 async def test_a_batch_that_the_snapshot_does_not_show_yet_is_told_later(
     store: Store, organization: int, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "_SKEW", timedelta())
+    monkeypatch.setattr("service.store.deliveries._SKEW", timedelta())
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     clock.advance(timedelta(seconds=1))
     sender = store.webhooks.deliveries
@@ -334,7 +474,7 @@ async def test_a_batch_in_flight_is_reported_when_it_is_over_though_another_was_
         return [one for one in await told(store, organization, webhook_id) if one[0] == "lamps"]
 
     # The clock of the database, by which a look begins, cannot be advanced: its two seconds would find the batch.
-    monkeypatch.setattr(deliveries, "_SKEW", timedelta())
+    monkeypatch.setattr("service.store.deliveries._SKEW", timedelta())
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     await group.write(store, *(make_output(n) for n in range(3)))
     begun = (await group.document(store))["last_change"]
@@ -354,7 +494,7 @@ async def test_a_batch_in_flight_is_reported_when_it_is_over_though_another_was_
     assert await of_lamps() == [("lamps", 2), ("lamps", 3)]
 
 
-async def test_a_change_that_waits_is_replaced_by_the_next_one_and_its_attempts_go_on(
+async def test_a_change_that_waits_is_replaced_by_the_next_one_which_is_due_at_once(
     store: Store, organization: int, group: Group, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
@@ -364,18 +504,18 @@ async def test_a_change_that_waits_is_replaced_by_the_next_one_and_its_attempts_
     assert await attempt(store, organization, webhook_id, FAILED)
     await group.write(store, make_output(2))
     clock.advance(timedelta(seconds=6))
-    assert not await attempt(store, organization, webhook_id, FAILED)  # it waits for half a minute
+    assert await attempt(store, organization, webhook_id, FAILED), (
+        "the replaced one would have waited for half a minute"
+    )
     (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
-    assert (delivery["attempts"], delivery["state"]) == (2, "pending")
+    assert (delivery["attempts"], delivery["state"]) == (1, "pending")
     assert await told(store, organization, webhook_id) == [("lamps", 2)]
-    clock.advance(timedelta(seconds=30))
-    assert await attempt(store, organization, webhook_id, DONE)
 
 
 async def test_more_changed_groups_than_one_look_reads_are_all_reported(
     store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "_GROUPS_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.deliveries._GROUPS_AT_ONCE", 3)
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     for number in range(10):
         await Group(organization, f"group-{number}").write(store, make_output())

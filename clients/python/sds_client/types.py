@@ -346,6 +346,7 @@ class Webhook(TypedDict):
     active: bool
     switched_off: str | None
     last_result: WebhookResult | None
+    dropped: int
 
 
 class WebhookCreated(Webhook):
