@@ -145,6 +145,9 @@ class Job(Base):
     created = fields.Integer(required=True)
     changed = fields.Integer(required=True)
     unchanged = fields.Integer(required=True)
+    shared = fields.Integer(
+        required=True, metadata={"description": "Items that it took over from jobs of other series"}
+    )
     first_write = fields.DateTime(required=True, allow_none=True)
     last_write = fields.DateTime(required=True, allow_none=True)
     finish_date = fields.DateTime(required=True, allow_none=True)
@@ -174,7 +177,20 @@ class Job(Base):
 
 class JobPut(Job):
     more = fields.Boolean(
-        required=True, metadata={"description": "true: not all that is missing is deleted, send the same again"}
+        required=True,
+        metadata={
+            "description": "true: not all that is missing is deleted; send the same again, or let the service continue"
+        },
+    )
+    held_back = fields.String(
+        required=True,
+        allow_none=True,
+        metadata={"description": "Why nothing that is missing was deleted, although `delete` was asked for"},
+    )
+    warnings = fields.List(
+        fields.Nested(Problem),
+        required=True,
+        metadata={"description": "A series that no job of the group has had, with the nearest"},
     )
 
 

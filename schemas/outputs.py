@@ -246,6 +246,8 @@ class DeleteQuery(OutputFilters):
         Digits, minimum=1, description="Only outputs with an id up to this: what has come or changed since stays"
     )
     all = QueryFlag(load_default=False, metadata={"description": "true: every output of the group"})
+    dry_run = QueryFlag(load_default=False, metadata={"description": "true: count what matches, and delete nothing"})
+    cursor = optional(Text, max_length=256, description="From the response before, to continue the same deletion")
 
 
 class VersionsQuery(Base):
@@ -332,5 +334,17 @@ class OutputDeleted(Base):
 
 
 class OutputsDeleted(Base):
-    deleted = fields.Integer(required=True)
-    more = fields.Boolean(required=True, metadata={"description": "true: send the same request again for the rest"})
+    deleted = fields.Integer(metadata={"description": "Absent with dry_run=true"})
+    matched = fields.Integer(metadata={"description": "With dry_run=true: what would have been deleted"})
+    more = fields.Boolean(
+        required=True, metadata={"description": "true: send the same request again, with `cursor`, for the rest"}
+    )
+    cursor = fields.String(
+        required=True, allow_none=True, metadata={"description": "Where the next call goes on; null at the end"}
+    )
+
+
+class DeletionQuery(Base):
+    """The deletion of a whole group."""
+
+    cursor = optional(Text, max_length=256, description="From the response before, to continue the same deletion")

@@ -13,7 +13,8 @@ from aiohttp import web
 from schemas.base import PageQuery
 from schemas.groups import FieldsQuery, GroupFields, GroupSet, GroupSettings, GroupWithSettings, Job
 from schemas.groups import Group as GroupCounts
-from schemas.outputs import OutputsDeleted
+from schemas.outputs import DeletionQuery, OutputsDeleted
+from service.http.deletion_cursor import cursor_of, place_of
 from service.http.endpoint import endpoint
 from service.http.errors import Problem, unknown_path
 from service.http.input.json_input import read_object
@@ -30,6 +31,7 @@ from service.store import Group, Groups, Query, Store, StoreUnavailable, now, ti
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(PageQuery())
 _FIELDS = QueryLoader(FieldsQuery())
+_DELETION = QueryLoader(DeletionQuery(), refuse_empty=True)
 _SETTINGS = GroupSettings()
 _MAX_JOBS = 1000
 # How long the newest items are searched for the paths that settings name.
@@ -120,22 +122,24 @@ async def _group(request: web.Request, group: Group) -> dict[str, Any]:
     return {**await groups.one(group), **await groups.settings(group)}
 
 
-@endpoint("Delete a group", OutputsDeleted())
+@endpoint("Delete a group", OutputsDeleted(), query=DeletionQuery)
 async def delete(request: web.Request) -> web.StreamResponse:
-    """Delete all outputs, reviews and jobs of a group; its ids are never used again.
+    """Delete all outputs, reviews and jobs of a group; its ids are never used again, and its settings stay.
 
-    A large deletion ends after some seconds with `more`: send the same request again.
+    A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
+    What was written or seen after the first call began stays, with its jobs.
     """
-    group = path_group(request)
-    store = request.app[STORE]
-    deleted, more = await store.outputs.delete_matching(group, Query())
-    if not more:
+    group, store = path_group(request), request.app[STORE]
+    place = place_of(request, _DELETION.load(request)["cursor"]) or await store.outputs.deletion.begin(group)
+    done = await store.outputs.deletion.run(group, Query(), place)
+    if done.place is None:
         await store.reviews.remove(group)
-        there = await store.groups.one(group)
-        if there["last_change"] is not None and there["last_id"]:  # it had items, and was not deleted before
-            await store.webhooks.group_removed(group, there["last_id"])
-        await store.groups.remove(group)
-    return await json_response(request, {"deleted": deleted, "more": more})
+        counts = await store.groups.one(group)
+        if counts["last_change"] is not None and counts["last_id"]:  # it had items, and was not deleted before
+            await store.webhooks.group_removed(group, counts["last_id"])
+        await store.groups.remove(group, place.until)
+    cursor = cursor_of(request, done.place)
+    return await json_response(request, {"deleted": done.items, "more": done.place is not None, "cursor": cursor})
 
 
 @endpoint("List the jobs of a group", Job(many=True))

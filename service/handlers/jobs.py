@@ -8,13 +8,13 @@ from aiohttp import web
 
 from schemas.groups import Job, JobInput, JobPut
 from service.http.endpoint import endpoint
-from service.http.errors import not_found
+from service.http.errors import Problem, invalid, not_found, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import path_group, path_id
 from service.http.keys import STORE
 from service.http.middleware.auth import require_scope
 from service.http.output.responses import json_response
-from service.store import Group
+from service.store import Crawls, Group
 
 _INPUT = JobInput()
 
@@ -31,21 +31,36 @@ async def put(request: web.Request) -> web.StreamResponse:
 
     When a job is finished, `missing` counts the items of its series that it did not see, `fields` has the fill rates
     of up to 1000 of its items, and the rules of the group, compared with up to 100,000 of them, give the `verdict`.
-    `"missing": "delete"` deletes the missing items unless the verdict is `failed`; if that takes long, `more` is true:
-    repeat the request.
+    `"missing": "delete"` deletes the missing items unless the verdict is `failed`, or for another reason that
+    `held_back` gives. If that takes long, `more` is true: repeat the request; otherwise the service continues it. Only
+    `running` creates a job.
     """
     group, job_id = path_group(request), path_id(request, "job_id")
     said = await read_object(request, _INPUT)
     if said["missing"] == "delete":
+        if said["state"] != "finished":
+            raise invalid("value_error", "Only a finished job can delete what is missing", "body", "missing")
         require_scope(request, "delete")
-    crawls, more = request.app[STORE].crawls, False
+    crawls, held_back, more = request.app[STORE].crawls, None, False
+    warnings = await _warnings(crawls, group, job_id, said.get("series"))
     job = await crawls.declare(group, job_id, said)
+    if not job:
+        raise not_found("job", "job_id")
     if said["state"] == "finished" and job.get("state") != "finished":
         job = await crawls.finish(group, job_id)
     await crawls.tell(group, job)
     if said["state"] == "finished" and said["missing"] == "delete":
-        more = await crawls.delete_missing(group, job_id)
-    return await json_response(request, {**await _job(request, group, job_id), "more": more})
+        held_back, more = await crawls.delete_missing(group, job_id)
+    added = {"more": more, "held_back": held_back, "warnings": warnings}
+    return await json_response(request, {**await _job(request, group, job_id), **added})
+
+
+async def _warnings(crawls: Crawls, group: Group, job_id: str, series: str | None) -> list[Problem]:
+    """Return a warning if no job of the group has had a series."""
+    if series is None or (nearest := await crawls.unknown_series(group, job_id, series)) is None:
+        return []
+    hint = f": did you mean {nearest[0]}?" if nearest else ""
+    return [problem("unknown_series", f"No job of the group has had the series {series}{hint}", "body", "series")]
 
 
 async def _job(request: web.Request, group: Group, job_id: str) -> dict[str, Any]:

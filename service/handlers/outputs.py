@@ -22,12 +22,13 @@ from schemas.outputs import (
     OutputsQuery,
     OutputsWritten,
 )
+from service.http.deletion_cursor import cursor_of, place_of
 from service.http.endpoint import endpoint
-from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem
+from service.http.errors import MAX_PROBLEMS, ApiError, invalid, problem, unknown_path
 from service.http.input.body import JSON, NDJSON
 from service.http.input.query import QueryLoader, path_group
 from service.http.input.records import Records
-from service.http.keys import ORGANIZATION, SETTINGS, STORE, TOKEN
+from service.http.keys import ORGANIZATION, SETTINGS, STORE
 from service.http.metrics import METRICS
 from service.http.middleware.auth import while_valid
 from service.http.middleware.limits import ADMISSION, LIMITS, TailGate, end_with_client
@@ -36,10 +37,10 @@ from service.http.output.etags import is_known
 from service.http.output.paging import url_with_cursor
 from service.http.output.responses import WHOLE, bytes_response, json_response, stream_response
 from service.store import (
-    MAX_JOBS,
     Behind,
     Form,
     Group,
+    Missing,
     Page,
     PageText,
     Part,
@@ -72,22 +73,16 @@ async def query_of(request: web.Request, group: Group, loaded: dict[str, Any]) -
     return Query(fields=kept, newest_first=newest_first, **await select_jobs(request, group, loaded))
 
 
-async def select_jobs(
-    request: web.Request, group: Group, loaded: dict[str, Any], *, named: bool = False
-) -> dict[str, Any]:
-    """Return loaded filters with `change=missing` as a filter of jobs: items that a job did not see belong to others.
-
-    For a deletion these jobs are `named` one by one, so that a job that begins meanwhile is not among them.
-    """
+async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]) -> dict[str, Any]:
+    """Return loaded filters with `change=missing` as what is missing from the job: nothing, for an unknown one."""
     if loaded["change"] is None:
         return loaded
     if loaded["job_id"] is None:
         raise invalid("missing", "change needs job_id", "query", "job_id")
     if loaded["change"] != "missing":
         return loaded
-    others = await request.app[STORE].crawls.unseen(group, loaded["job_id"], named=named)
-    held = {"not_of_job": loaded["job_id"]} if others is None else {"of_jobs": tuple(others)}
-    return {**loaded, "job_id": None, "change": None, **held}
+    missing = await request.app[STORE].crawls.missing(group, loaded["job_id"])
+    return {**loaded, "job_id": None, "change": None, "missing_from": missing or Missing(loaded["job_id"], None, 0, ())}
 
 
 @endpoint(
@@ -281,22 +276,47 @@ def _patches(entries: list[dict[str, Any]]) -> list[Patch]:
     return patches
 
 
-@endpoint("Delete outputs of a scraping group", OutputsDeleted(), query=DeleteQuery)
+@endpoint(
+    "Delete outputs of a scraping group",
+    OutputsDeleted(),
+    query=DeleteQuery,
+    not_found=True,
+    responses={"409": {"description": "With change=missing: what is missing from the job must not be deleted"}},
+)
 async def delete(request: web.Request) -> web.StreamResponse:
     """Delete the outputs that match the filters, of which there must be one; `all=true` deletes every output.
 
-    A large deletion ends after some seconds with `more`: send the same request again.
+    A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
+    What was written or seen after the first call began stays. `dry_run=true` counts what matches, and deletes nothing.
     """
-    group = path_group(request)
+    group, store = path_group(request), request.app[STORE]
     loaded = _DELETE.load(request)
-    everything = loaded.pop("all")
+    everything, dry_run = loaded.pop("all"), loaded.pop("dry_run")
+    place = place_of(request, loaded.pop("cursor"))
     if not everything and all(value in (None, ()) for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    query = Query(**await select_jobs(request, group, loaded, named=True))
+    if loaded["missing"] is not None and not everything and place is None:
+        for path, nearest in (await store.paths.unknown(group, [loaded["missing"]])).items():
+            raise ApiError(422, [unknown_path(path, nearest, "query", "missing")])
+    query = Query(**await select_jobs(request, group, loaded))
+    if query.missing_from is not None:
+        await _check_missing(request, group, query.missing_from.job_id)
+    place = place or await store.outputs.deletion.begin(group)
     searching = _searching(request, group, query)
-    deleted, more = await request.app[STORE].outputs.delete_matching(group, query, request[TOKEN].id, searching)
-    more = more or (deleted > 0 and len(query.of_jobs or ()) == MAX_JOBS)
-    return await json_response(request, {"deleted": deleted, "more": more})
+    done = await store.outputs.deletion.run(group, query, place, dry_run=dry_run, searching=searching)
+    count = {"matched" if dry_run else "deleted": done.items}
+    return await json_response(
+        request, {**count, "more": done.place is not None, "cursor": cursor_of(request, done.place)}
+    )
+
+
+async def _check_missing(request: web.Request, group: Group, job_id: str) -> None:
+    """Refuse to delete what is missing from a job that does not exist, or that is no basis for a deletion."""
+    missing, held_back = await request.app[STORE].crawls.to_delete(group, job_id)
+    if missing is None:
+        raise ApiError(404, [problem("not_found", "No such job", "query", "job_id")])
+    if held_back is not None:
+        raise ApiError(409, [problem("held_back", held_back, "query", "job_id")])
 
 
 def _searching(request: web.Request, group: Group, query: Query) -> Searching:

@@ -146,7 +146,7 @@ def to_api_error(error: BaseException) -> ApiError:
         case StoreUnavailable():
             return unavailable("database")
         case CursorInvalid():
-            return invalid("value_error", "Must be the cursor of a Link header", "query", "cursor")
+            return invalid("value_error", "Must be the cursor of an earlier response", "query", "cursor")
         case CursorExpired():
             return http_error(410)
         case ConnectionError():  # the client has gone: nobody reads this

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from service.runtime.demo_items import item, job_offer
 from service.runtime.local_mongo.folder import write_private
 from service.settings import Settings
-from service.store import SCOPES, Group, Query, Store, hash_token, now
+from service.store import SCOPES, Group, Store, hash_token, now
 
 ORGANIZATION = 1
 GROUP = Group(ORGANIZATION, "demo-shop")
@@ -130,7 +130,7 @@ async def _write_shop(store: Store, dice: random.Random, today: datetime) -> Non
             reviews.append({"job_id": job, "status": status, "comment": comment, "review_date": review_date})
         if crawl == _CRAWLS - 5:
             for product in products[:_GONE]:
-                await store.outputs.delete_some(GROUP, Query(key_hash=product["key_hash"]))
+                await store.outputs.delete(GROUP, GROUP.output_id(product["key_hash"]))
             del products[:_GONE], sections[name][:_GONE]
     await store.reviews.add(GROUP, reviews)
 
@@ -160,10 +160,10 @@ async def _crawl(
 ) -> None:
     """Write the items of a crawl, and finish it."""
     store.outputs.ids.clock = date
+    await store.crawls.declare(group, job, {"state": "running", "series": series})
     scraped = [copy.deepcopy(item) | {"root_job_id": job, "last_scraped_date": date} for item in items]
     encode = await store.outputs.door(group)
     await store.outputs.write(group, list(map(encode, scraped)))
-    await store.crawls.declare(group, job, {"state": "finished", "series": series})
     await store.crawls.tell(group, await store.crawls.finish(group, job))
 
 

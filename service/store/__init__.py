@@ -20,7 +20,7 @@ from service.store.connection import Client, PoolUse, close, connect, opened
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
-from service.store.crawls import MAX_JOBS, Crawls
+from service.store.crawls import Crawls
 from service.store.deliveries import Lease
 from service.store.errors import (
     CursorExpired,
@@ -42,13 +42,14 @@ from service.store.local_storage import LocalStorage
 from service.store.messages import TEST, Message, Outcome, new_message
 from service.store.organizations import Organizations
 from service.store.origins import Origins
-from service.store.outputs import Outputs, Page, Patch, Query, Searching
+from service.store.outputs import Outputs, Page, Patch, Place, Query, Searching
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.encode import ItemTooLarge
 from service.store.outputs.fields import is_filled
 from service.store.outputs.live import Behind, Form, Part
+from service.store.outputs.missing import Missing
 from service.store.outputs.paths import Paths
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
 from service.store.outputs.query import is_search
@@ -94,7 +95,6 @@ __all__ = [
     "ACTOR",
     "DEFAULT_SCOPES",
     "GRANTABLE",
-    "MAX_JOBS",
     "MAX_TOKENS",
     "MAX_WEBHOOKS",
     "OUTPUT_FIELDS",
@@ -107,6 +107,7 @@ __all__ = [
     "Behind",
     "BrowserState",
     "Chunk",
+    "Crawls",
     "CursorExpired",
     "CursorInvalid",
     "Form",
@@ -123,11 +124,13 @@ __all__ = [
     "Listing",
     "Message",
     "Misconfigured",
+    "Missing",
     "Outcome",
     "Page",
     "PageText",
     "Part",
     "Patch",
+    "Place",
     "PoolDeleted",
     "Query",
     "Readiness",
@@ -214,12 +217,10 @@ class Store:
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
         judging = Judging(database, settings.mongo_timeout)
-        self.crawls = Crawls(
-            database, self.jobs, self.groups, self.webhooks, self.outputs.delete_some, self.indexes, judging
-        )
+        self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs, self.indexes, judging)
         self.silence = Silence(database, self.jobs, self.webhooks)
-        tell = (self.crawls.tell_late, self.silence.tell)
-        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.delete_some, tell, settings)
+        late = self.crawls.tell_late, self.crawls.continue_deletions, self.silence.tell
+        self.upkeep = Upkeep(client, database, self.jobs, self.outputs.deletion, late, settings)
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None

@@ -1,16 +1,16 @@
 """Jobs from their beginning to their end: finished, compared with the job before, judged.
 
 A job is finished once, however often it is requested: one conditional update ends it and stores the results.
-Its counts are the sum of its writes. The items that it did not see are those that other jobs of its series
-still hold, because every item belongs to the newest job that saw it.
+Its counts are the sum of its writes. What is missing from it, `outputs/missing.py` says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import difflib
 import logging
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from pymongo import ReturnDocument
 
@@ -21,34 +21,38 @@ from service.store.errors import StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
-from service.store.jobs import ELSEWHERE, EXISTS, Jobs, served
+from service.store.jobs import EXISTS, Jobs, served
 from service.store.judging import Judged, Judging, kept_rates, rates_of
 from service.store.listing import Record
+from service.store.outputs import Outputs, Place
 from service.store.outputs.counts import KINDS, UPKEEP_DELAY
-from service.store.outputs.ids import readable
+from service.store.outputs.missing import MAX_HOLDERS, Missing, not_seen_since
 from service.store.outputs.query import LIVE, Query
 from service.store.rules import Facts, dropped, judge
-from service.store.upkeep import DeleteSome
 from service.store.webhooks import Webhooks
 
 log = logging.getLogger("service.store")
 
-# Other jobs of a series that are looked at one by one.
-MAX_JOBS = 1000
-# The deletion of missing items stops after this long; repeating the request continues it.
+# The deletion of missing items stops after this long; repeating the request continues it, and so does the upkeep.
 _DELETE_SECONDS = 1.5
+_CONTINUED_AT_ONCE, _CONTINUED_SECONDS = 10, 3.0
+# Finished jobs among whose series the nearest to an unknown one is looked for.
+_COMPARED = 1000
+_HOLDS: Record = {"items": {"$gt": 0}}
+_FINISHED: Record = {"state": "finished"}
 # How long the end of a job waits for writers of its group.
 _SETTLE_SECONDS = 2.0
 # A recount that a client waits for counts as late by this much.
 _URGENT = timedelta(minutes=5)
-_DELETED_AT_ONCE = 200
-# If nobody is told of an ended job by then, the process that ended it has died.
+# If nobody is told of an ended job by then, or continues its deletion, the process that did it has died.
 _LATE = timedelta(seconds=30)
 _TOLD_AT_ONCE = 100
 _OUTCOME = (
     *("finish_date", "missing", "deleted", "judged", "fields", "exact", "dropped", "verdict", "problems"),
     "untold",
 )
+# Jobs of a series whose items are judged together: those that overlap the judged one.
+_JUDGED_JOBS = 1000
 
 
 class Crawls:
@@ -60,29 +64,34 @@ class Crawls:
         jobs: Jobs,
         groups: Groups,
         webhooks: Webhooks,
-        delete: DeleteSome,
+        outputs: Outputs,
         indexes: Indexes,
         judging: Judging,
     ) -> None:
         self._jobs: Collection = database.get_collection("jobs", write_concern=DURABLE, read_concern=MAJORITY)
         self._groups: Collection = database.get_collection("groups", write_concern=COMMITTED, read_concern=MAJORITY)
-        self._counts, self._settings, self._webhooks, self._delete = jobs, groups, webhooks, delete
+        self._outputs: Collection = database.get_collection("outputs", read_concern=MAJORITY)
+        self._counts, self._settings, self._webhooks = jobs, groups, webhooks
+        self._ids, self._outputs_deletion = outputs.ids, outputs.deletion
         self._database, self._indexes, self._judging = database, indexes, judging
 
     @stored
     async def declare(self, group: Group, job_id: str, requested: Record) -> Record:
-        """Set the series of a job, or its state to running or failed; return it. Creates the job if needed.
+        """Set the series of a job, or its state to running or failed; return it. Only `running` creates a job.
 
-        Returns an empty record if its group is deleted meanwhile.
+        Returns an empty record for a job that does not exist, or whose group is deleted meanwhile.
         For the state `finished` only the series is set: see `finish`.
         """
         self._indexes.require("groups", "jobs")
         job = group.owner | {"job_id": job_id} | EXISTS
-        await self._ensure(group, job)
+        if requested["state"] == "running":
+            await self._ensure(group, job)
+        elif not await self._exists(group, job):
+            return {}
         changes: Record = {"series": requested["series"]} if "series" in requested else {}
         running: Record = {
             "$set": {**changes, "state": "running"},
-            "$unset": dict.fromkeys(_OUTCOME, ""),
+            "$unset": dict.fromkeys((*_OUTCOME, "deleting"), ""),
             "$inc": {"reopened": 1},
         }
         if requested["state"] == "running":
@@ -102,15 +111,36 @@ class Crawls:
         found: Record = await self._jobs.find_one(job) or {}
         return found
 
+    @stored
+    async def unknown_series(self, group: Group, job_id: str, series: str) -> list[str] | None:
+        """Return the nearest series, if there is one, to a series that no job of a group has; None for a known one."""
+        self._indexes.require("jobs")
+        owner, named = group.owner, {"series": series}
+        own = {**owner, "job_id": job_id, **named}
+        known = ((own, "job"), ({**owner, **named, **_HOLDS}, "held"), ({**owner, **named, **_FINISHED}, "finished"))
+        for where, hint in known:
+            if await self._jobs.find_one(where, ["_id"], hint=hint) is not None:
+                return None
+        newest: list[Record] = [{"$match": {**owner, **_FINISHED}}, {"$sort": {"finish_date": -1}}]
+        pipeline = [*newest, {"$limit": _COMPARED}, {"$group": {"_id": "$series"}}]
+        jobs = await (await opened(self._jobs.aggregate(pipeline, hint="newest"))).to_list(None)
+        return difflib.get_close_matches(series, [job["_id"] for job in jobs if job["_id"] is not None], 1)
+
+    async def _exists(self, group: Group, job: Record) -> bool:
+        """Return whether a job exists, once the batches in flight are counted."""
+        if await self._jobs.find_one(job, ["_id"]) is None:
+            await self._settle(group.owner)
+            await self._counts.gather(group)
+        return await self._jobs.find_one(job, ["_id"]) is not None
+
     async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
         if await self._jobs.find_one(job, ["_id"]) is None:
-            await self._counts.declare(group, job["job_id"])
-        # By the clock that dates its writes: the two are compared.
-        await self._jobs.update_one(
-            {**job, "start_date": {"$exists": False}, "last_write": {"$exists": False}},
-            [{"$set": {"start_date": "$$NOW", "last_write": "$$NOW"}}],
-        )
+            await self._counts.gather(group)  # its first write may wait to be moved
+            if await self._jobs.find_one(job, ["_id"]) is None:
+                await self._counts.declare(group, job["job_id"], self._ids.first)
+        # The list of jobs is sorted by it; of the clock that dates writes.
+        await self._jobs.update_one({**job, "last_write": {"$exists": False}}, [{"$set": {"last_write": "$$NOW"}}])
 
     @stored
     async def one(self, group: Group, job_id: str) -> Record | None:
@@ -131,11 +161,9 @@ class Crawls:
         await self._counts.gather(group)
         job = await self._jobs.find_one(where) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
-        missing = await self._missing(owner, job)
+        missing, items = await self._count_missing(owner, job)
         before = await self._before(owner, job)
-        items = job.get("items", 0)
-        judged = Judged({**owner, "root_job_id": job_id, **LIVE}, "job", items)
-        measured = await self._judging.measure(judged, rules)
+        measured = await self._judging.measure(await self._judged(owner, job, items), rules)
         facts = Facts(
             items=items,
             seen=sum(job.get(kind, 0) for kind in KINDS),
@@ -233,14 +261,6 @@ class Crawls:
         change: Record = {"$set": {"verdict": _shown(newest)}} if newest else {"$unset": {"verdict": ""}}
         await self._groups.update_one(shown, change)
 
-    async def _missing(self, owner: Record, job: Record) -> int:
-        pipeline: list[Record] = [
-            {"$match": {**owner, **_others(job)}},
-            {"$group": {"_id": None, "items": {"$sum": "$items"}}},
-        ]
-        found = await (await opened(self._jobs.aggregate(pipeline))).to_list(1)
-        return int(found[0]["items"]) if found else 0
-
     async def _before(self, owner: Record, job: Record) -> Record | None:
         """Return the last finished job of the same series that has fill rates: one without items has none."""
         where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
@@ -248,64 +268,173 @@ class Crawls:
         return await self._jobs.find_one(where, ["fields", "exact"], sort=[("finish_date", -1)])
 
     @stored
-    async def unseen(self, group: Group, job_id: str, *, named: bool) -> list[str] | None:
-        """Return the jobs, at most 1000, that hold items which a job did not see.
-
-        None stands for all other jobs, unless they have to be `named`. Leaves out jobs that began later, as the job
-        may have seen their items. The list is empty for an unknown job, and, if `named`, for one that has seen items
-        which a newer scrape keeps in another job.
-        """
+    async def missing(self, group: Group, job_id: str) -> Missing | None:
+        """Return what is missing from a job; None if there is no such job."""
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
-        owner = group.owner
-        fields = ["job_id", "series", ELSEWHERE, *_DATES]
-        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}, fields)
-        if job is None or (named and job.get(ELSEWHERE)):
-            return []
-        elsewhere = {"$or": [{"series": {"$ne": job.get("series")}}, _later(job)]}
-        seen = {**owner, "items": {"$gt": 0}, "job_id": {"$ne": job_id}, **elsewhere}
-        if not named and await self._jobs.find_one(seen, ["_id"]) is None:
-            return None
-        found = self._jobs.find({**owner, **_unseen(job)}, ["job_id"]).sort([("last_write", -1), ("_id", -1)])
-        return [other["job_id"] for other in await found.limit(MAX_JOBS).to_list(None)]
+        job = await self._jobs.find_one({**group.owner, "job_id": job_id, **EXISTS})
+        return None if job is None else await self._missing(group.owner, job)
+
+    async def _missing(self, owner: Record, job: Record) -> Missing:
+        """Return what is missing from a job; nothing is if its beginning is not stored."""
+        series, beginning = job.get("series"), job.get("beginning")
+        if beginning is None:
+            return Missing(job["job_id"], series, 0, ())
+        # Jobs that began later hold only what they have seen since.
+        others = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}}
+        found = self._jobs.find(others, ["job_id"], hint="held").limit(MAX_HOLDERS + 1)
+        holders = tuple([other["job_id"] for other in await found.to_list(None)])
+        return Missing(job["job_id"], series, beginning, None if len(holders) > MAX_HOLDERS else holders)
+
+    async def _count_missing(self, owner: Record, job: Record) -> tuple[int, int]:
+        """Return how many items are missing from a job, and how many of its series are not.
+
+        The items of a job whose last sight lies before the beginning are counted as a whole, of others one by one.
+        """
+        beginning = job.get("beginning")
+        if beginning is None:
+            return 0, job.get("items", 0)
+        series: Record = {**owner, "series": job.get("series"), "items": {"$gt": 0}}
+        is_before = {"$lt": ["$last_position", beginning]}
+        is_whole = {"$and": [{"$ne": ["$job_id", {"$literal": job["job_id"]}]}, is_before]}
+        sums = {"items": {"$sum": "$items"}, "whole": {"$sum": {"$cond": [is_whole, "$items", 0]}}}
+        pipeline = [{"$match": series}, {"$group": {"_id": None, **sums}}]
+        found = await (await opened(self._jobs.aggregate(pipeline, hint="held"))).to_list(1)
+        if not found:
+            return 0, 0
+        overlapping = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}}
+        overlapping["last_position"] = {"$gte": beginning}
+        missing, jobs = int(found[0]["whole"]), self._jobs.find(overlapping, ["job_id"], hint="held")
+        while some := await jobs.to_list(MAX_HOLDERS):
+            held = {"root_job_id": {"$in": [other["job_id"] for other in some]}, **not_seen_since(beginning), **LIVE}
+            missing += await self._outputs.count_documents({**owner, **held}, hint="job")
+        return missing, max(0, int(found[0]["items"]) - missing)
+
+    async def _judged(self, owner: Record, job: Record, items: int) -> Judged:
+        """Return what a job is judged by: the items of its series that were seen since it began, by whoever."""
+        beginning, jobs = job.get("beginning"), [job["job_id"]]
+        if beginning is None:
+            return Judged({**owner, "root_job_id": job["job_id"], **LIVE}, "job", items)
+        overlapping = self._jobs.find(
+            {**owner, **_others(job), "last_position": {"$gte": beginning}}, ["job_id"], hint="held"
+        )
+        jobs += [other["job_id"] for other in await overlapping.limit(_JUDGED_JOBS).to_list(None)]
+        held = jobs[0] if len(jobs) == 1 else {"$in": jobs}
+        return Judged({**owner, "root_job_id": held, "seen": {"$gte": beginning}, **LIVE}, "job", items)
+
+    # -- the deletion of missing items ----------------------------------------------------------------
 
     @stored
-    async def delete_missing(self, group: Group, job_id: str) -> bool:
-        """Delete items that a job did not see, for a limited time; return whether there are more.
-
-        Keeps items that a later job has seen. Deletes nothing if the job saw no items or has failed (state or verdict),
-        or if it has seen items that a newer scrape keeps in another job: nobody knows which these are.
-        """
-        owner = group.owner
-        # Before it is known which jobs still run: what they write from now on stays.
-        newest = readable(await self._groups.find_one(owner, ["open.first", "last_id"]) or {})
+    async def to_delete(self, group: Group, job_id: str) -> tuple[Missing | None, str | None]:
+        """Return what is missing from a job, None for an unknown one, and why it must not be deleted, if so."""
+        self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
-        # After that: its late writes are counted now, and it may run again.
-        job = await self._jobs.find_one({**owner, "job_id": job_id, **EXISTS}) or {}
-        if job.get("verdict") == "failed" or job.get("state") != "finished" or job.get("items", 0) <= 0:
-            return False
-        if job.get(ELSEWHERE, 0) > 0:
-            return False
-        unseen = self._jobs.find({**owner, **_unseen(job)}, ["job_id", "state", "last_write"])
-        others = await unseen.sort("last_write", 1).limit(MAX_JOBS).to_list(None)
-        deadline, more, deleted = time.monotonic() + _DELETE_SECONDS, False, 0
-        for place, other in enumerate(others, 1):
-            if more:
-                break
-            query = Query(limit=_DELETED_AT_ONCE, job_id=other["job_id"], max_id=newest)
-            runs = other.get("state") not in ("finished", "failed")
-            if runs or other.get("last_write", job["finish_date"]) >= job["finish_date"]:
-                # It began earlier and may go on: what it has seen since is not missing.
-                query = query._replace(scraped_before=job["finish_date"])
-            cursor: int | None = 0
-            while cursor is not None and not more:
-                count, cursor = await self._delete(group, query._replace(cursor=cursor))
-                deleted += count
-                if count:  # at once: the next call may fail
-                    await self._jobs.update_one({**owner, "job_id": job_id}, {"$inc": {"deleted": count}})
-                # While it has found nothing, it goes on: the next call would begin at the same place.
-                more = deleted > 0 and time.monotonic() > deadline and (cursor is not None or place < len(others))
-        return more or (deleted > 0 and len(others) == MAX_JOBS)
+        job = await self._jobs.find_one({**group.owner, "job_id": job_id, **EXISTS})
+        if job is None:
+            return None, None
+        return await self._missing(group.owner, job), await self._held_back(group.owner, job)
+
+    async def _held_back(self, owner: Record, job: Record) -> str | None:
+        """Return why the items that are missing from a job must not be deleted; None if they may be."""
+        if job.get("state") != "finished":
+            state = "failed" if job.get("state") == "failed" else "runs"
+            return f"The job {state}: only what is missing from a finished job is deleted"
+        if job.get("verdict") == "failed":
+            return "The verdict on the job is failed: read its problems"
+        if sum(job.get(kind, 0) for kind in KINDS) <= 0:
+            return "The job has seen no item"
+        if job.get("beginning") is None:
+            return "The beginning of the job is not stored, as an earlier version of the service wrote it: crawl again"
+        if await self._is_shared(owner, job):
+            return (
+                "Items are shared with another series, which may still list them: give each series keys of its own, "
+                "or use no series"
+            )
+        missing, _ = await self._count_missing(owner, job)
+        judged = (job.get("missing") or 0) - job.get("deleted", 0)
+        if missing > judged:
+            return (
+                f"{missing} items are missing, and {max(0, judged)} were when the job was judged: set it to running, "
+                "then to finished, to have it judged again"
+            )
+        return None
+
+    async def _is_shared(self, owner: Record, job: Record) -> bool:
+        """Return whether a job that holds missing items has taken items over from another series."""
+        beginning, elsewhere = job["beginning"], {"$elemMatch": {"series": {"$ne": job.get("series")}}}
+        sharing = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}, "taken": elsewhere}
+        jobs = self._jobs.find(sharing, ["job_id"], hint="held")
+        while some := await jobs.to_list(MAX_HOLDERS):
+            held = {"root_job_id": {"$in": [other["job_id"] for other in some]}, **not_seen_since(beginning), **LIVE}
+            if await self._outputs.find_one({**owner, **held}, ["_id"], hint="job") is not None:
+                return True
+        return False
+
+    async def delete_missing(self, group: Group, job_id: str) -> tuple[str | None, bool]:
+        """Delete what is missing from a job, for a limited time; return why not, and whether there is more.
+
+        Repeating it continues it, and so does the upkeep, unless the job is opened again.
+        """
+        missing, held_back = await self.to_delete(group, job_id)
+        if missing is None or held_back is not None:
+            await self._jobs.update_one({**group.owner, "job_id": job_id}, {"$unset": {"deleting": ""}})
+            return held_back, False
+        place = await self._begin_deletion(group, job_id)
+        if place is None:
+            return "The job was opened again", False
+        return None, await self._go_on_deleting(group, missing, place)
+
+    @stored
+    async def _begin_deletion(self, group: Group, job_id: str) -> Place | None:
+        """Return the place of the deletion that was begun, or begin one; None if the job is not finished."""
+        begin = await self._outputs_deletion.begin(group)
+        new = {"until": begin.until, "done": begin.done}
+        deleting = {"$mergeObjects": [new, "$deleting", {"date": "$$NOW"}]}
+        where = {**group.owner, "job_id": job_id, "state": "finished", **EXISTS}
+        job = await self._jobs.find_one_and_update(
+            where, [{"$set": {"deleting": deleting}}], ["deleting"], return_document=ReturnDocument.AFTER
+        )
+        return None if job is None else Place(job["deleting"]["until"], job["deleting"]["done"])
+
+    async def _go_on_deleting(self, group: Group, missing: Missing, place: Place) -> bool:
+        """Delete what is missing from a job for a limited time; return whether there is more."""
+        job = {**group.owner, "job_id": missing.job_id}
+        same = {**job, "state": "finished", "deleting.until": place.until}
+
+        @stored
+        async def report(count: int, place: Place | None) -> bool:
+            if count:
+                await self._jobs.update_one({**job, **EXISTS}, {"$inc": {"deleted": count}})
+            progress: Record = {"$unset": {"deleting": ""}}
+            if place is not None:
+                progress = {"$max": {"deleting.done": place.done}, "$currentDate": {"deleting.date": True}}
+            return bool((await self._jobs.update_one(same, progress)).matched_count)
+
+        query = Query(missing_from=missing)
+        done = await self._outputs_deletion.run(group, query, place, seconds=_DELETE_SECONDS, report=report)
+        # Another call may have come to the end, or the job was opened again.
+        return done.place is not None and await self._jobs.find_one(same, ["_id"]) is not None
+
+    @stored
+    async def continue_deletions(self) -> None:
+        """Continue the deletions of missing items that were interrupted, one call of each, for a limited time."""
+        late_date = {"deleting.date": await server_time(self._database) - _LATE}
+        late = {"deleting.date": {"$lte": late_date["deleting.date"]}}
+        found = self._jobs.find(late, ["organization_id", "group_id", "job_id"], hint="deleting")
+        deadline = time.monotonic() + _CONTINUED_SECONDS
+        for job in await found.sort("deleting.date", 1).limit(_CONTINUED_AT_ONCE).to_list(None):
+            try:
+                more = True
+                while more and time.monotonic() < deadline:
+                    _, more = await self.delete_missing(Group.of(job), job["job_id"])
+            except StoreUnavailable:
+                raise
+            except StoreError as error:
+                log.error("a deletion of missing items could not be continued", extra={"error": str(error)})
+            if time.monotonic() > deadline:  # it is the next one to be continued
+                where = {**Group.of(job).owner, "job_id": job["job_id"], "deleting.date": {"$exists": True}}
+                await self._jobs.update_one(where, {"$set": late_date})
+                return
 
 
 def _shown(job: Record) -> Record:
@@ -316,18 +445,3 @@ def _shown(job: Record) -> Record:
 def _others(job: Record) -> Record:
     """Return the filter for the other jobs of a series that hold items; null also finds jobs without a series."""
     return {"series": job.get("series"), "items": {"$gt": 0}, "job_id": {"$ne": job["job_id"]}}
-
-
-def _unseen(job: Record) -> Record:
-    """Return the filter for the other jobs of a series whose items a job did not see: none that began later."""
-    return {**_others(job), "$nor": [_later(job)]}
-
-
-def _later(job: Record) -> Record:
-    """Return the filter for jobs with items that began after a job; it begins with its first `PUT` or write."""
-    begun = min((job[name] for name in _DATES if job.get(name) is not None), default=_LONG_AGO)
-    return {"first_write": {"$gt": begun}, "start_date": {"$not": {"$lte": begun}}}
-
-
-_DATES = ("start_date", "first_write")
-_LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)

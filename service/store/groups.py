@@ -142,8 +142,11 @@ class Groups:
         self._comparing.forget(group)
 
     @stored
-    async def remove(self, group: Group) -> None:
-        """Delete the jobs and days of a group whose outputs are deleted; its ids continue to increase."""
+    async def remove(self, group: Group, until: int) -> None:
+        """Delete the jobs, days and versions of a group whose outputs are deleted up to an id.
+
+        Its ids continue to increase, and its settings stay.
+        """
         self._indexes.require(*_COLLECTIONS)
         owner = group.owner
         # Mark the group for a recount before and after the next steps: this process may die between them, and a recount
@@ -152,11 +155,9 @@ class Groups:
         again = [{"$set": {**RECOUNT, "removed_id": "$last_id"}}]
         await self._groups.update_one(written, again)
         await self._jobs.remove(group)
-        gone = dict.fromkeys(("last_change", "retention_days", *self._settings), "")
-        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": gone})
+        await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": {"last_change": ""}})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
-        self._comparing.forget(group)
-        await self._versions.delete_many(owner)  # only now: without the settings, writes keep no more of them
+        await self._versions.delete_many({**owner, "id": {"$lte": until}})
         await self._groups.update_one(written, again)
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:

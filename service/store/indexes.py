@@ -71,6 +71,7 @@ INDEXES: dict[str, list[IndexModel]] = {
         _index("finished", *_GROUP, "series", "-finish_date", partialFilterExpression={"state": "finished"}),
         _index("newest", *_GROUP, "-finish_date", partialFilterExpression={"state": "finished"}),
         _index("untold", "finish_date", partialFilterExpression={"untold": True}),
+        _index("deleting", "deleting.date", **_present("deleting.date")),
     ],
     "days": [_index("day", *_GROUP, "date", unique=True)],
     "reviews": [

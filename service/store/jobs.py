@@ -8,7 +8,6 @@ applied it refuses it the second time, so a move that was interrupted is simply 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
-from datetime import UTC, datetime
 from typing import Any
 
 from pymongo import ReturnDocument, UpdateOne
@@ -19,16 +18,20 @@ from service.store.contract import stored, streamed
 from service.store.errors import duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
+from service.store.outputs.counts import MAX_WAITING_BYTES, WAITING_BYTES
 
 JOB_COUNTS = ("items", "created", "changed", "unchanged")
-# Items that a job sent unchanged, but with an older date than they have: they stay with their job.
-ELSEWHERE = "elsewhere"
+# Series of which a job counts the items that it took over from them; those of further ones are counted together, under
+# a value that is the name of no series.
+_MAX_SERIES = 100
+_OTHER_SERIES = False
 # Jobs in memory at once, of up to 50 KB each: as documents and as text they fit into the memory of a stream.
 _AT_ONCE = 25
 # Matches jobs that exist; what is kept of those of a deleted group has no `first_move`.
 EXISTS = {"first_move": {"$exists": True}}
-# The fields that are kept of a job when its group is deleted, so that a late move is refused.
-_REMOVED = {"organization_id": 1, "group_id": 1, "job_id": 1, "move": 1}
+# The fields that are kept of a job when its group is deleted: a late move is refused, and a job that goes on keeps its
+# series and where it began.
+_REMOVED = dict.fromkeys(("organization_id", "group_id", "job_id", "move", "series", "beginning", "last_position"), 1)
 
 
 def served(job: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +41,7 @@ def served(job: dict[str, Any]) -> dict[str, Any]:
         "series": job.get("series"),
         "state": job.get("state", "running"),
         **{name: job.get(name, 0) for name in JOB_COUNTS},
+        "shared": shared(job),
         "first_write": job.get("first_write"),
         # Of a job that has written nothing it is the moment of its beginning, by which the list is sorted.
         "last_write": job.get("last_write") if job.get("first_write") else None,
@@ -49,6 +53,11 @@ def served(job: dict[str, Any]) -> dict[str, Any]:
         "verdict": job.get("verdict"),
         "problems": job.get("problems", []),
     }
+
+
+def shared(job: dict[str, Any]) -> int:
+    """Return how many items a job took over from jobs of other series."""
+    return sum(taken["items"] for taken in job.get("taken", ()) if taken["series"] != job.get("series"))
 
 
 class Jobs:
@@ -71,11 +80,20 @@ class Jobs:
             yield [served(job) for job in some]
 
     @stored
-    async def declare(self, group: Group, job_id: str) -> None:
-        """Make a job that has written nothing; it is counted as a job of its group."""
+    async def declare(self, group: Group, job_id: str, first_id: int) -> None:
+        """Make a job that has written nothing; it is counted as a job of its group.
+
+        It begins at the lowest id in flight, or the next one; `first_id` is that of a group without ids.
+        """
         self._indexes.require("groups", "jobs")
-        entry = {"date": datetime.now(UTC), "created": 0, "changed": 0, "jobs": [{"job_id": job_id}]}
-        await self._groups.update_one(group.owner, {"$push": {"pending": entry}}, upsert=True)
+        next_id = {"$ifNull": ["$next", first_id]}
+        lowest = {"$min": {"$concatArrays": [[next_id], {"$ifNull": ["$open.first", []]}]}}
+        job = {"job_id": {"$literal": job_id}, "beginning": lowest}
+        entry = {"date": "$$NOW", "created": 0, "changed": 0, "jobs": [job]}
+        # Where no more fits, the caller tries again.
+        added = {"$cond": [{"$lte": [WAITING_BYTES, MAX_WAITING_BYTES]}, [entry], []]}
+        pending = {"$concatArrays": [{"$ifNull": ["$pending", []]}, added]}
+        await self._groups.update_one(group.owner, [{"$set": {"pending": pending}}], upsert=True)
         await self.gather(group)
 
     @stored
@@ -94,6 +112,7 @@ class Jobs:
 
     async def _move(self, owner: dict[str, Any], move: dict[str, Any]) -> None:
         number, jobs, days = move["number"], *summed(move["entries"])
+        await self._add_series(owner, jobs)
         await _apply(self._jobs, owner, "job_id", number, jobs)
         await _apply(self._days, owner, "date", number, days)
         # The jobs that this move created: counting all jobs would take longer with each new one.
@@ -102,6 +121,26 @@ class Jobs:
             {**owner, "moving.number": number},
             {"$unset": {"moving": ""}, "$inc": {"jobs": await self._jobs.count_documents(made)}},
         )
+
+    async def _add_series(self, owner: dict[str, Any], jobs: dict[str, Any]) -> None:
+        """Replace the jobs from which items were taken over by the series of these jobs, with the earlier counts.
+
+        Only one process applies a move, so that what was read before it is still true.
+        """
+        taking = {job_id: job.pop("taken") for job_id, job in jobs.items() if "taken" in job}
+        if not taking:
+            return
+        names = taking.keys() | {before for taken in taking.values() for before in taken}
+        where = {**owner, "job_id": {"$in": list(names)}}
+        stored_jobs = {job["job_id"]: job async for job in self._jobs.find(where, ["job_id", "series", "taken"])}
+        for job_id, taken in taking.items():
+            of_series = {one["series"]: one["items"] for one in stored_jobs.get(job_id, {}).get("taken", ())}
+            for before, items in taken.items():
+                series = stored_jobs.get(before, {}).get("series")
+                if series not in of_series and len(of_series) >= _MAX_SERIES:
+                    series = _OTHER_SERIES
+                of_series[series] = of_series.get(series, 0) + items
+            jobs[job_id]["taken"] = [{"series": series, "items": items} for series, items in of_series.items()]
 
     async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
         found = await self._groups.find_one({**owner, "moving": {"$exists": True}}, {"moving": 1})
@@ -140,9 +179,15 @@ def summed(entries: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str,
         day["net"] += sum(counts.get("items", 0) for counts in entry["jobs"])
         for counts in entry["jobs"]:
             job = jobs.setdefault(counts["job_id"], dict.fromkeys(JOB_COUNTS, 0))
-            for name in (*JOB_COUNTS, ELSEWHERE):
-                if name in counts:
-                    job[name] = job.get(name, 0) + counts[name]
+            for name in JOB_COUNTS:
+                job[name] += counts.get(name, 0)
+            if "beginning" in counts:
+                job["beginning"] = min(counts["beginning"], job.get("beginning", counts["beginning"]))
+            if "last_position" in counts:
+                job["last_position"] = max(counts["last_position"], job.get("last_position", 0))
+            for taken in counts.get("taken", ()):
+                of_jobs = job.setdefault("taken", {})
+                of_jobs[taken["from"]] = of_jobs.get(taken["from"], 0) + taken["items"]
             if any(name in counts for name in ("created", "changed", "unchanged")):
                 job["first_write"] = min(job.get("first_write", date), date)
                 job["last_write"] = max(job.get("last_write", date), date)
@@ -160,8 +205,14 @@ async def _apply(
             match field:
                 case "first_write":
                     update[field] = {"$min": [f"${field}", count]}
-                case "last_write":
+                case "last_write" | "last_position":
                     update[field] = {"$max": [f"${field}", count]}
+                case "beginning":
+                    # Of a job that wrote before beginnings were stored, none is known.
+                    is_unknown = {"$and": [{"$gt": ["$first_write", None]}, {"$lte": ["$beginning", None]}]}
+                    update[field] = {"$cond": [is_unknown, "$$REMOVE", {"$min": ["$beginning", count]}]}
+                case "taken":
+                    update[field] = {"$literal": count}
                 case _:
                     update[field] = {"$add": [{"$ifNull": [f"${field}", 0]}, count]}
         where = {**owner, name: value, "move": {"$not": {"$gte": number}}}

@@ -16,7 +16,7 @@ Field = Mapping[str, Any]
 class Facts(NamedTuple):
     """The facts by which a job is judged; fields by their path below `data`."""
 
-    items: int  # that are judged
+    items: int  # of its series, seen since it began, by whoever
     seen: int  # by the job itself
     changed: int
     missing: int
@@ -122,6 +122,7 @@ _BOUNDS = {"min": "from", "max": "up to"}
 
 
 def _min_items(rule: Rule, facts: Facts) -> Found:
+    # A broken crawl must not pass on what another one has seen.
     items = min(facts.items, facts.seen)
     if items >= rule["min_items"]:
         return None

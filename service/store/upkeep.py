@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -24,6 +24,7 @@ from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
 from service.store.outputs.counts import KINDS, RECOUNT, Change, plus
+from service.store.outputs.deletion import Deletion, Place
 from service.store.outputs.query import Query
 
 log = logging.getLogger("service.store")
@@ -36,9 +37,7 @@ _CLAIM_PER_ITEM, _MAX_CLAIM = timedelta(microseconds=50), timedelta(minutes=3)
 # Longer than any writer can live.
 _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
-# Expired items are deleted in short rounds with equally long pauses, so that writers are not blocked, and for some
-# seconds per pass, so that a busy group does not grow for ever.
-_EXPIRED_AT_ONCE = 200
+# Expired items are deleted for some seconds per pass, so that a busy group does not grow for ever.
 _EXPIRING_SECONDS = 3.0
 # Seconds that writers wait at most for a recount to begin; without snapshots, for all of the recount.
 _PAUSE = 2.0
@@ -48,8 +47,7 @@ _JOBS_AT_ONCE = 1000
 _RETENTION_EVERY = timedelta(hours=6)
 _DAILY = timedelta(days=1)
 
-DeleteSome = Callable[[Group, Query], Awaitable[tuple[int, int | None]]]
-Tell = Callable[[], Awaitable[None]]
+Late = Callable[[], Awaitable[None]]
 
 
 class Upkeep:
@@ -60,11 +58,11 @@ class Upkeep:
         client: Client,
         database: Database,
         jobs: Jobs,
-        expire: DeleteSome,
-        tell: Sequence[Tell],
+        deletion: Deletion,
+        late: Iterable[Late],
         settings: Settings,
     ) -> None:
-        self._client, self._database, self._jobs, self._expire, self._tell = client, database, jobs, expire, tell
+        self._client, self._database, self._jobs, self._deletion, self._late = client, database, jobs, deletion, late
         self.failures = 0
         self._history_days = settings.history_days
         self._deleted_age = timedelta(days=settings.deleted_days)
@@ -76,8 +74,8 @@ class Upkeep:
 
     async def run(self) -> None:
         """Look at the groups whose time has come, each once; one that fails does not stop the others."""
-        for tell in self._tell:
-            await self._try(tell())
+        for late in self._late:
+            await self._try(late())
         seen: set[Any] = set()
         while len(seen) < _GROUPS_PER_PASS:
             group = await self._due()  # each time: a large group takes long, and another may be urgent by then
@@ -196,22 +194,21 @@ class Upkeep:
             return None
         if group.get("retention_at") is not None and group["retention_at"] > now:
             return group["retention_at"]  # type: ignore[no-any-return]
-        query = Query(
-            cursor=group.get("retention_id", 0), limit=_EXPIRED_AT_ONCE, scraped_before=now - timedelta(days=days)
-        )
-        end = time.monotonic() + _EXPIRING_SECONDS
-        while (started := time.monotonic()) < end:
-            if await self._groups.find_one({**owner, "retention_days": days}, ["_id"]) is None:
-                return now  # it was changed meanwhile
-            _, cursor = await self._expire(Group.of(group), query)
-            if cursor is None:
-                rest = {"$set": {"retention_at": now + _RETENTION_EVERY}, "$unset": {"retention_id": ""}}
-                await self._groups.update_one({**owner, "retention_days": days}, rest)  # else it begins at once
-                return now + _RETENTION_EVERY
-            query = query._replace(cursor=cursor)
-            await asyncio.sleep(time.monotonic() - started)
-        await self._groups.update_one({**owner, "retention_days": days}, {"$set": {"retention_id": query.cursor}})
-        return now
+        same = {**owner, "retention_days": days}
+
+        async def report(_: int, place: Place | None) -> bool:
+            progress: dict[str, Any] = {
+                "$set": {"retention_at": now + _RETENTION_EVERY},
+                "$unset": {"retention_id": ""},
+            }
+            if place is not None:
+                progress = {"$set": {"retention_id": place.done}}
+            return bool((await self._groups.update_one(same, progress)).matched_count)  # not if it was changed
+
+        query, key = Query(scraped_before=now - timedelta(days=days)), Group.of(group)
+        place = (await self._deletion.begin(key))._replace(done=group.get("retention_id", 0))
+        done = await self._deletion.run(key, query, place, seconds=_EXPIRING_SECONDS, report=report)
+        return now if done.place is not None else now + _RETENTION_EVERY
 
     async def _recount(self, owner: dict[str, Any], group: dict[str, Any], now: datetime) -> datetime | None:
         """Recount a group after a writer died, and add the difference to its counts.
@@ -285,6 +282,8 @@ class Upkeep:
                 wrong |= _uncounted(held, counts)
             if any(wrong.values()):
                 change.job(job_id, **{name: number for name, number in wrong.items() if number})
+            if held.get("items"):
+                _add_sights(change, job_id, held, added)
 
         async for job_id, held, job in self._jobs_in_order(owner, kept.get("removed_id", 0), session):
             compare(job_id, held, job)
@@ -301,7 +300,7 @@ class Upkeep:
         options: dict[str, Any] = {"session": session, "batchSize": _JOBS_AT_ONCE}
         pipeline = [{"$match": {**owner, "root_job_id": {"$exists": True}}}, _by_job(removed_id), {"$sort": {"_id": 1}}]
         items = await opened(self._outputs.aggregate(pipeline, hint="job", allowDiskUse=True, **options))
-        fields = {"_id": "$job_id", **dict.fromkeys(("state", "move", *JOB_COUNTS), 1)}
+        fields = {"_id": "$job_id", **dict.fromkeys(("state", "move", "beginning", "last_position", *JOB_COUNTS), 1)}
         pipeline = [{"$match": owner}, {"$sort": {"job_id": 1}}, {"$project": fields}]
         documents = await opened(self._job_documents.aggregate(pipeline, hint="job", **options))
         held: dict[str, Any] = await anext(items, {})
@@ -323,6 +322,16 @@ def _uncounted(found: dict[str, Any], counts: dict[str, int]) -> dict[str, int]:
     return wrong if has_all else {kind: max(0, number) for kind, number in wrong.items()}
 
 
+def _add_sights(change: Change, job_id: str, held: dict[str, Any], stored: list[dict[str, Any]]) -> None:
+    """Let a job's sights reach as far as those of the items that it holds."""
+    if held["last_position"] is None:  # from before sights were stored
+        return
+    beginning = min((each["beginning"] for each in stored if "beginning" in each), default=None)
+    last_position = max((each["last_position"] for each in stored if "last_position" in each), default=0)
+    if beginning is None or held["beginning"] < beginning or held["last_position"] > last_position:
+        change.sight(job_id, held["beginning"], held["last_position"])
+
+
 # No batch is in flight.
 _QUIET = {"open.0": {"$exists": False}}
 _DELETED = {"$eq": ["$deleted", True]}
@@ -334,11 +343,14 @@ def _by_job(removed_id: int) -> dict[str, Any]:
     Deletion records up to `removed_id` are left of jobs that were deleted with the group, perhaps with the same id.
     """
     is_left = {"$and": [_DELETED, {"$lte": ["$id", removed_id]}]}
+    own_id = {"$cond": [{"$eq": ["$changed_by", "$root_job_id"]}, "$id", None]}
     kinds = {kind: {"$and": [{"$eq": ["$change", kind]}, {"$not": [is_left]}]} for kind in KINDS}
     return {
         "$group": {
             "_id": "$root_job_id",
             "items": {"$sum": {"$cond": [_DELETED, 0, 1]}},
+            "beginning": {"$min": {"$cond": [_DELETED, None, "$seen"]}},
+            "last_position": {"$max": {"$cond": [_DELETED, None, {"$max": ["$seen", own_id]}]}},
             "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
             "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
             **{kind: {"$sum": {"$cond": [is_of_kind, 1, 0]}} for kind, is_of_kind in kinds.items()},

@@ -7,12 +7,18 @@ from typing import Any
 
 import pytest
 
-from service.handlers import outputs
-from service.store import Store, StoreUnavailable, crawls
+from service.settings import Settings
+from service.store import Store, StoreUnavailable
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
+from tests.support.connections import make_indexes_once
+from tests.support.groups import Group, at
 
-STATES = {"job_id", "series", "state", "items", "created", "changed", "unchanged", "first_write", "last_write"}
+STATES = {
+    *("job_id", "series", "state", "items", "created", "changed", "unchanged", "shared"),
+    *("first_write", "last_write"),
+}
+OF_PUT = ("more", "held_back", "warnings")
 STOCK = {"finish_date", "missing", "deleted", "judged", "fields", "verdict", "problems"}
 
 
@@ -117,15 +123,6 @@ async def test_settings_at_their_bounds_are_taken(admin: Api, body: dict[str, An
     assert (response.status, {name: response.json[name] for name in body}) == (200, body)
 
 
-async def test_a_group_that_is_deleted_loses_its_settings(admin: Api) -> None:
-    await crawl(admin, "a", range(2))
-    await rules(admin, {"min_items": 5})
-    await put(admin, "a")
-    await admin.delete("/v1/groups/shop")
-    group = await admin.ok("/v1/groups/shop")
-    assert (group["rules"], group["verdict"], group["jobs"]) == ([], None, 0)
-
-
 async def test_a_token_without_delete_sets_rules_but_no_retention(make_api: MakeApi) -> None:
     writer = await make_api(scopes=["read", "write"])
     await rules(writer, {"min_items": 1})
@@ -157,7 +154,10 @@ async def test_a_job_runs_from_its_first_write(admin: Api) -> None:
 
 async def test_a_job_exists_from_its_put_and_is_counted(admin: Api) -> None:
     job = await put(admin, "a", "running", series="chairs")
-    assert job.pop("more") is False
+    assert [job.pop(name) for name in OF_PUT[:2]] == [False, None]
+    assert [(warning["loc"], warning["type"]) for warning in job.pop("warnings")] == [
+        (["body", "series"], "unknown_series")
+    ]
     assert (job["state"], job["series"], job["items"]) == ("running", "chairs", 0)
     assert await admin.ok("/v1/groups/shop/jobs") == [job]
     assert (await admin.ok("/v1/groups/shop"))["jobs"] == 1
@@ -191,7 +191,7 @@ async def test_a_wrong_state_is_refused(admin: Api, body: dict[str, Any], loc: l
 
 
 async def test_a_series_may_have_64_characters(admin: Api) -> None:
-    assert (await put(admin, "a", series="ü" * 64))["series"] == "ü" * 64
+    assert (await put(admin, "a", "running", series="ü" * 64))["series"] == "ü" * 64
 
 
 async def test_a_job_name_may_have_any_characters(admin: Api) -> None:
@@ -236,6 +236,7 @@ async def test_a_job_without_items_is_not_what_the_next_one_is_compared_with(adm
     await rules(admin, {"path": "price.amount", "max_drop": 0.1})
     await crawl(admin, "a", range(3))
     assert (await put(admin, "a"))["verdict"] == "passed"
+    await put(admin, "nothing", "running")
     await put(admin, "nothing")
     await crawl(admin, "b", range(3), price=None)
     assert (await put(admin, "b"))["verdict"] == "failed"
@@ -281,7 +282,7 @@ async def test_a_job_that_runs_again_is_taken_stock_of_again(admin: Api) -> None
 async def test_a_job_that_failed_is_not_judged(admin: Api) -> None:
     await rules(admin, {"min_items": 1})
     await crawl(admin, "a", range(3))
-    failed = await put(admin, "a", "failed", missing="delete")
+    failed = await put(admin, "a", "failed")
     assert (failed["state"], failed["verdict"], failed["missing"]) == ("failed", None, None)
     assert failed["finish_date"] is not None
     assert await put(admin, "a", "failed") == failed
@@ -303,7 +304,7 @@ async def test_a_job_whose_group_is_deleted_while_it_finishes_leaves_nothing_beh
     finish = store.crawls.finish
 
     async def late(*given: Any) -> Any:
-        assert (await admin.delete("/v1/groups/shop")).json == {"deleted": 3, "more": False}
+        assert (await admin.delete("/v1/groups/shop")).json == {"deleted": 3, "more": False, "cursor": None}
         return await finish(*given)
 
     monkeypatch.setattr(store.crawls, "finish", late)
@@ -317,6 +318,7 @@ async def test_a_job_whose_group_is_deleted_while_it_finishes_leaves_nothing_beh
 async def test_a_job_without_items_is_taken_stock_of(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     await rules(admin, {"min_items": 1})
+    await put(admin, "b", "running")
     empty = await put(admin, "b")
     assert (empty["items"], empty["missing"], empty["verdict"]) == (0, 3, "failed")
     assert next(iter(await admin.ok("/v1/groups/shop/jobs")))["job_id"] == "b"
@@ -326,7 +328,8 @@ async def test_an_organization_sees_its_own_jobs_only(admin: Api, stranger: Api)
     await crawl(admin, "a", range(3))
     await put(admin, "a")
     assert (await stranger.get("/v1/groups/shop/jobs/a")).status == 404
-    assert (await put(stranger, "a"))["items"] == 0
+    assert (await stranger.put("/v1/groups/shop/jobs/a", {"state": "finished"})).status == 404
+    assert (await put(stranger, "a", "running"))["items"] == 0
     assert (await job_of(admin, "a"))["items"] == 3
 
 
@@ -354,7 +357,7 @@ async def test_a_third_crawl_that_loses_a_field_and_half_its_items_fails_with_bo
     assert await keys(admin) == list(range(20)), "a broken crawl never empties a group"
     (group,) = await admin.ok("/v1/groups")
     assert (group["verdict"], group["dropped"]) == ("failed", ["price.amount"])
-    assert await job_of(admin, "c") == {name: value for name, value in third.items() if name != "more"}
+    assert await job_of(admin, "c") == {name: value for name, value in third.items() if name not in OF_PUT}
 
 
 async def test_a_job_is_compared_with_the_last_finished_one_of_its_series(admin: Api) -> None:
@@ -363,7 +366,8 @@ async def test_a_job_is_compared_with_the_last_finished_one_of_its_series(admin:
     await put(admin, "a", series="x")
     await crawl(admin, "b", range(4), price=None)
     assert (await put(admin, "b", series="y"))["verdict"] == "passed", "the first of its series"
-    assert (await put(admin, "c", series="y"))["verdict"] == "passed", "nothing is filled in either"
+    await put(admin, "c", "running", series="y")
+    assert (await put(admin, "c"))["verdict"] == "passed", "nothing is filled in either"
     await crawl(admin, "d", range(4), price="")
     assert (await put(admin, "d", series="x"))["verdict"] == "failed"
 
@@ -434,6 +438,7 @@ async def test_the_missing_are_the_sum_of_what_the_other_jobs_hold(admin: Api) -
 
 async def test_a_first_crawl_without_items_shows_its_verdict_in_the_list_of_groups(admin: Api) -> None:
     await rules(admin, {"min_items": 1})
+    await put(admin, "a", "running")
     assert (await put(admin, "a"))["verdict"] == "failed"
     (group,) = await admin.ok("/v1/groups")
     assert (group["group_id"], group["items"], group["verdict"]) == ("shop", 0, "failed")
@@ -441,7 +446,9 @@ async def test_a_first_crawl_without_items_shows_its_verdict_in_the_list_of_grou
 
 async def test_a_deleted_group_is_not_listed_again_because_a_job_of_it_ends(admin: Api) -> None:
     await crawl(admin, "a", range(2))
+    await put(admin, "b", "running")
     assert (await admin.delete("/v1/groups/shop")).status == 200
+    await put(admin, "b", "running")
     await put(admin, "b")
     assert await admin.ok("/v1/groups") == []
 
@@ -461,16 +468,15 @@ async def test_what_a_job_did_not_see_is_deleted_in_the_change_order(admin: Api)
     assert again == done
 
 
-async def test_a_job_whose_items_have_newer_dates_from_another_deletes_nothing(admin: Api) -> None:
-    """The clock of the first crawl is ahead: the items stay with it, although the second one has seen them."""
+async def test_a_job_has_seen_its_items_whatever_dates_they_carry(admin: Api) -> None:
+    """The clock of the first crawl is ahead."""
     ahead, today = "2999-01-01T00:10:00Z", "2026-11-17T12:00:00Z"
     await admin.ok("/v1/outputs/shop", [item(number, "a") | {"last_scraped_date": ahead} for number in range(6)])
     sent = [item(number, "b") | {"last_scraped_date": today} for number in range(3, 7)]
     assert (await admin.ok("/v1/outputs/shop", sent))["unchanged"] == 3
     done = await put(admin, "b", missing="delete")
-    assert (done["items"], done["deleted"], done["more"]) == (1, 0, False)
-    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 0
-    assert await keys(admin) == [*range(7)]
+    assert (done["items"], done["missing"], done["deleted"]) == (4, 3, 3)
+    assert await keys(admin) == [3, 4, 5, 6]
 
 
 async def test_what_an_earlier_crawl_sees_after_a_job_has_finished_is_not_missing(admin: Api) -> None:
@@ -504,7 +510,7 @@ async def test_a_long_deletion_continues_when_the_request_is_repeated(
     admin: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
-    monkeypatch.setattr("service.store.crawls._DELETED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
     await crawl(admin, "a", range(10))
     await crawl(admin, "b", range(2))
     calls = 0
@@ -518,7 +524,9 @@ async def test_a_long_deletion_continues_when_the_request_is_repeated(
 
 async def test_a_job_that_saw_nothing_deletes_nothing(admin: Api) -> None:
     await crawl(admin, "a", range(3))
-    assert (await put(admin, "b", missing="delete"))["deleted"] == 0
+    await put(admin, "b", "running")
+    done = await put(admin, "b", missing="delete")
+    assert (done["missing"], done["deleted"], done["held_back"]) == (3, 0, "The job has seen no item")
     assert await keys(admin) == [0, 1, 2]
 
 
@@ -527,7 +535,7 @@ async def test_what_a_job_that_began_later_has_seen_is_not_deleted(admin: Api) -
     await crawl(admin, "late", range(3))
     await crawl(admin, "new", range(3, 5))
     done = await put(admin, "late", missing="delete")
-    assert (done["missing"], done["deleted"]) == (3, 1)
+    assert (done["missing"], done["deleted"]) == (1, 1)
     assert await keys(admin) == [0, 1, 2, 3, 4]
 
 
@@ -546,6 +554,7 @@ async def test_the_end_of_a_job_is_reported_once(admin: Api, store: Store) -> No
     webhook_id = (await store.webhooks.create(admin.organization_id, webhook))["webhook_id"]
     await crawl(admin, "a", range(3))
     await asyncio.gather(*(put(admin, "a") for _ in range(4)))
+    await put(admin, "b", "running")
     await put(admin, "b", "failed")
     for job in ("a", "b"):
         await put(admin, job, "finished" if job == "a" else "failed")
@@ -622,7 +631,7 @@ async def test_a_filter_that_cannot_be_read_is_refused(
 )
 async def test_outputs_are_deleted_by_fields_of_their_data(catalogue: Api, query: str, left: list[int]) -> None:
     response = await catalogue.delete(f"/v1/outputs/shop?{query}")
-    assert response.json == {"deleted": 7 - len(left), "more": False}
+    assert response.json == {"deleted": 7 - len(left), "more": False, "cursor": None}
     assert await keys(catalogue) == left
 
 
@@ -642,38 +651,40 @@ async def test_what_a_job_did_not_see_is_listed_exported_and_deleted(admin: Api)
     assert await keys(admin, "job_id=x&change=missing") == []
     export = await admin.get("/v1/outputs/shop/export?format=json&job_id=b&change=missing")
     assert len(export.json) == 2
+    await put(admin, "b")
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 2
     assert await keys(admin) == [0, 1, 2, 3, 10, 11]
 
 
 async def test_what_a_crawl_writes_during_the_deletion_of_the_missing_stays(
-    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    admin: Api, store: Store, settings: Settings, mongo_url: str
 ) -> None:
     await crawl(admin, "a", range(4))
     await crawl(admin, "b", range(2))
-    delete_matching = store.outputs.delete_matching
-
-    async def late(*args: Any) -> tuple[int, bool]:
-        await crawl(admin, "c", [0, 2, 10])
-        return await delete_matching(*args)
-
-    monkeypatch.setattr(store.outputs, "delete_matching", late)
+    await put(admin, "b")
+    other, group = Store.connect(settings, mongo_url), Group(admin.organization_id, "shop")
+    await make_indexes_once(other, mongo_url)
+    written = [item(number, "c") for number in (0, 2, 10)]
+    store.outputs.ids.step = at("before write", lambda: group.write(other, *written))
     assert (await admin.delete("/v1/outputs/shop?job_id=b&change=missing")).json["deleted"] == 1
+    await other.close()
     assert await keys(admin) == [0, 1, 2, 10]
 
 
-async def test_the_missing_of_very_many_jobs_are_deleted_in_more_than_one_request(
+async def test_the_missing_of_very_many_jobs_are_listed_and_deleted(
     admin: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (crawls, outputs):
-        monkeypatch.setattr(module, "MAX_JOBS", 2)
-    for number in range(3):
+    monkeypatch.setattr("service.store.crawls.MAX_HOLDERS", 2)
+    for number in range(5):
         await crawl(admin, f"a-{number}", [number])
+    await put(admin, "x", "running", series="other")
+    await crawl(admin, "x", [20, 21])
     await crawl(admin, "b", [10])
+    assert (await put(admin, "b"))["missing"] == 5
+    assert await keys(admin, "job_id=b&change=missing") == [0, 1, 2, 3, 4]
     path = "/v1/outputs/shop?job_id=b&change=missing"
-    assert (await admin.delete(path)).json == {"deleted": 2, "more": True}
-    assert (await admin.delete(path)).json == {"deleted": 1, "more": False}
-    assert await keys(admin) == [10]
+    assert (await admin.delete(path)).json == {"deleted": 5, "more": False, "cursor": None}
+    assert await keys(admin) == [10, 20, 21]
 
 
 async def test_of_an_older_job_the_missing_are_those_that_later_crawls_have_left(admin: Api) -> None:
@@ -690,7 +701,8 @@ async def test_of_an_older_job_the_missing_are_those_that_later_crawls_have_left
 async def test_a_misspelled_job_has_no_missing_items_and_deletes_nothing(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     assert await keys(admin, "job_id=A&change=missing") == []
-    assert (await admin.delete("/v1/outputs/shop?job_id=A&change=missing")).json["deleted"] == 0
+    response = await admin.delete("/v1/outputs/shop?job_id=A&change=missing")
+    assert (response.status, response.problems()) == (404, [(["query", "job_id"], "not_found")])
     assert await keys(admin) == [0, 1, 2]
 
 
@@ -747,7 +759,11 @@ async def test_what_a_job_changed_is_exported_and_deleted(admin: Api) -> None:
     await crawl(admin, "b", [3], title="New")
     export = await admin.get("/v1/outputs/shop/export?format=json&job_id=b&change=changed")
     assert [one["key_hash"] for one in export.json] == ["key-3"]
-    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=unchanged")).json == {"deleted": 3, "more": False}
+    assert (await admin.delete("/v1/outputs/shop?job_id=b&change=unchanged")).json == {
+        "deleted": 3,
+        "more": False,
+        "cursor": None,
+    }
     assert await keys(admin) == [3]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.store import outputs
+from service.store.outputs import deletion
 from tests.support.api import Api, make_output
 
 
@@ -66,7 +66,7 @@ async def left(api: Api, group: str = "shop") -> list[int]:
 )
 async def test_what_matches_is_deleted(shop: Api, query: dict[str, str], expected: list[int]) -> None:
     response = await shop.delete("/v1/outputs/shop", params=query)
-    assert (response.status, response.json) == (200, {"deleted": 8 - len(expected), "more": False})
+    assert (response.status, response.json) == (200, {"deleted": 8 - len(expected), "more": False, "cursor": None})
     assert await left(shop) == expected
     assert await left(shop, "other") == list(range(8))
     stats = await shop.ok("/v1/groups/shop/stats")
@@ -77,7 +77,7 @@ async def test_the_same_deletion_again_deletes_nothing(shop: Api) -> None:
     await shop.delete("/v1/outputs/shop?job_id=job-1")
     before = await shop.ok("/v1/outputs/shop?deleted=true&limit=100")
     response = await shop.delete("/v1/outputs/shop?job_id=job-1")
-    assert response.json == {"deleted": 0, "more": False}
+    assert response.json == {"deleted": 0, "more": False, "cursor": None}
     assert await shop.ok("/v1/outputs/shop?deleted=true&limit=100") == before
 
 
@@ -107,17 +107,19 @@ async def test_a_wrong_filter_deletes_nothing(shop: Api, query: str, name: str, 
 
 async def test_a_group_that_does_not_exist_has_nothing_to_delete(admin: Api) -> None:
     response = await admin.delete("/v1/outputs/nothing?all=true")
-    assert (response.status, response.json) == (200, {"deleted": 0, "more": False})
+    assert (response.status, response.json) == (200, {"deleted": 0, "more": False, "cursor": None})
     assert await admin.ok("/v1/groups") == []
 
 
 async def test_a_deletion_that_takes_long_says_that_there_is_more(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 3)
-    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.001)
+    monkeypatch.setattr(deletion, "ITEMS_BESIDE_OTHERS", 3)
+    monkeypatch.setattr(deletion, "SECONDS", 0.0)
     responses: list[dict[str, Any]] = []
+    cursor = ""
     while not responses or responses[-1]["more"]:
         assert len(responses) < 8
-        responses.append((await shop.delete("/v1/outputs/shop?all=true")).json)
+        responses.append((await shop.delete(f"/v1/outputs/shop?all=true{cursor}")).json)
+        cursor = f"&cursor={responses[-1]['cursor']}"
     assert sum(response["deleted"] for response in responses) == 8
     assert len(responses) >= 3
     assert await left(shop) == []

@@ -96,19 +96,6 @@ async def test_items_without_a_key_are_refused_once_when_another_process_has_cha
     assert len((await admin.ok(OUTPUTS))["items"]) == 2  # both are one item, with the key of the present setting
 
 
-async def test_what_a_deleted_group_ignored_is_not_ignored_after_it(admin: Api) -> None:
-    await put(admin, ignore=["price"])
-    items = [make_output(1, data={"price": price}) for price in (1, 2)]
-    for item in items:
-        del item["key_hash"]
-    await write(admin, *items)
-    assert len((await admin.ok(OUTPUTS))["items"]) == 1
-    assert (await admin.delete(GROUP)).json["more"] is False
-    assert await write(admin, *items) == ["created", "created"]
-    assert len((await admin.ok(OUTPUTS))["items"]) == 2
-    assert await write(admin, *items) == ["unchanged", "unchanged"]
-
-
 async def test_a_value_hash_that_is_sent_counts_whatever_is_ignored(admin: Api) -> None:
     await put(admin, ignore=["scraped_at", "offers.seen"])
     assert await write(admin, {**scraped(1, "monday"), "value_hash": "a"}) == ["created"]

@@ -61,6 +61,7 @@ MORE_ERRORS = {
     ("GET", "/v1/local-storage"): {"410"},
     ("GET", "/v1/outputs/{group_id}/{output_id}"): {"404"},
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
+    ("DELETE", "/v1/outputs/{group_id}"): {"404", "409"},
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("POST", "/v1/outputs/{group_id}/{output_id}/restore"): {"404", "409"},
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
@@ -390,7 +391,8 @@ def test_descriptions_are_text_without_indentation() -> None:
         (
             "DELETE",
             "/v1/outputs/{group_id}",
-            "job_id url country region is_approved key_hash change missing where rejected scraped_before max_id all",
+            "job_id url country region is_approved key_hash change missing where rejected scraped_before max_id all "
+            "dry_run cursor",
         ),
         ("GET", "/v1/groups/{group_id}/fields", "job_id limit"),
     ],

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pymongo.errors import OperationFailure
 
-from service.store import Patch, Query, Store, StoreError
+from service.store import Patch, Store, StoreError
 from service.store.connection import opened
 from service.store.jobs import _apply, summed
 from service.store.outputs.counts import Change
@@ -312,8 +312,7 @@ async def test_a_move_that_comes_late_leaves_no_job_of_a_deleted_group(
     await group.write(store, make_output(1), make_output(2, root_job_id="job-2"))
     move = await store.jobs._begin(group.owner)
     assert move is not None
-    await other.outputs.delete_matching(group.key, Query())
-    await other.groups.remove(group.key)
+    await group.remove(other)
     await store.jobs._move(group.owner, move)
     assert await group.jobs(other) == {}
     stats = await group.stats(other)
@@ -485,7 +484,7 @@ async def test_a_write_while_the_group_is_removed_keeps_its_job(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, moved: bool
 ) -> None:
     await group.write(store, make_output(1, root_job_id="a"))
-    await store.outputs.delete_matching(group.key, Query())
+    await group.delete_matching(store)
     gather = store.jobs.gather
 
     async def beside_a_write(key: Any) -> None:
@@ -496,7 +495,7 @@ async def test_a_write_while_the_group_is_removed_keeps_its_job(
             await group.write(other, make_output(2, root_job_id="b"))
 
     monkeypatch.setattr(store.jobs, "gather", beside_a_write)
-    await store.groups.remove(group.key)
+    await store.groups.remove(group.key, 0)
     monkeypatch.undo()
     if moved:  # what was moved is gone, and counted again
         await look_after(store, group)
@@ -570,7 +569,7 @@ async def test_a_recount_that_the_removal_of_its_group_overtakes_adds_nothing(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await group.write(store, make_output())
-    await store.outputs.delete_matching(group.key, Query())
+    await group.delete_matching(store)
     await group.set(store, recount=1)
     difference = store.upkeep._difference
 
@@ -578,7 +577,7 @@ async def test_a_recount_that_the_removal_of_its_group_overtakes_adds_nothing(
         found = await difference(*args)
         found.job("ghost", items=100)  # as if a dead writer had moved items to it
         monkeypatch.setattr(store.upkeep, "_difference", difference)
-        await store.groups.remove(group.key)
+        await store.groups.remove(group.key, 0)
         return found
 
     monkeypatch.setattr(store.upkeep, "_difference", overtaken)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from service.store import Query, Store, StoreUnavailable, now
+from service.store import Patch, Store, StoreUnavailable, now
 from service.store.crawls import _others
 from service.store.judging import Judging, Measured
 from service.store.outputs.counts import Change
@@ -43,6 +43,7 @@ class Model:
         return {kind: found[kind] for kind in KINDS}
 
     def missing(self, job: str, series: dict[str, str | None]) -> set[int]:
+        """Each crawl ends before the next begins: what another one holds was not seen since."""
         return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
 
 
@@ -59,8 +60,12 @@ def before_measuring(monkeypatch: pytest.MonkeyPatch, event: Callable[[], Awaita
     monkeypatch.setattr(Judging, "measure", measured)
 
 
+async def begin(store: Store, group: Group, job: str, **said: Any) -> None:
+    assert await store.crawls.declare(group.key, job, {"state": "running", **said})
+
+
 async def finish(store: Store, group: Group, job: str, **said: Any) -> dict[str, Any]:
-    await store.crawls.declare(group.key, job, {"state": "finished", **said})
+    assert await store.crawls.declare(group.key, job, {"state": "finished", **said})
     return await store.crawls.finish(group.key, job)
 
 
@@ -132,8 +137,9 @@ async def test_counts_and_missing_items_are_those_of_a_model(
         assert found["missing"] == len(missing)
         assert found["items"] == sum(held == job for held, _ in model.items.values())
         if dice.random() < 0.4:
-            assert await store.crawls.delete_missing(group.key, job) is False
-            for key in missing:
+            held_back, more = await store.crawls.delete_missing(group.key, job)
+            assert not more
+            for key in missing if held_back is None else ():
                 del model.items[key]
         left = {int(item["key_hash"].removeprefix("key-")) for item in await group.read(other)}
         assert left == set(model.items)
@@ -147,7 +153,7 @@ async def test_jobs_that_finish_at_once_in_two_processes_agree(store: Store, oth
     by_job: dict[str, set[Any]] = {"a": set(), "b": set()}
     for job in found:
         by_job[job["job_id"]].add((job["finish_date"], job["missing"], job["items"]))
-    assert [(missing, items) for ((_, missing, items),) in by_job.values()] == [(6, 4), (4, 6)]
+    assert [(missing, items) for ((_, missing, items),) in by_job.values()] == [(0, 4), (4, 6)]
 
 
 async def test_two_processes_that_delete_what_is_missing_delete_it_once(
@@ -156,7 +162,10 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(300)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(10)))
     await finish(store, group, "b")
-    await asyncio.gather(*(one.crawls.delete_missing(group.key, "b") for one in (store, other)))
+    more = True
+    while more:
+        done = await asyncio.gather(*(one.crawls.delete_missing(group.key, "b") for one in (store, other)))
+        more = any(more for _, more in done)
     job = await store.crawls.one(group.key, "b")
     assert job is not None
     assert (job["missing"], job["deleted"], job["items"]) == (290, 290, 10)
@@ -165,44 +174,48 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
 
 
 async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_it_deleted(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.crawls._DELETED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
+    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, make_output(0, root_job_id="b"))
     await finish(store, group, "b")
-    delete, calls = store.crawls._delete, 0
-
-    async def until_it_fails(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            raise StoreUnavailable("injected")
-        return await delete(*args)
-
-    monkeypatch.setattr(store.crawls, "_delete", until_it_fails)
-    with pytest.raises(StoreUnavailable):
-        await store.crawls.delete_missing(group.key, "b")
-    assert await store.crawls.delete_missing(group.key, "b") is False
-    job = await store.crawls.one(group.key, "b")
+    assert await store.crawls.delete_missing(group.key, "b") == (None, True)
+    await killed_at(store, "before write", store.crawls.delete_missing(group.key, "b"))
+    await reap(other, group)
+    await look_after(other, group)
+    while (await other.crawls.delete_missing(group.key, "b"))[1]:
+        pass
+    job = await other.crawls.one(group.key, "b")
     assert job is not None and job["deleted"] == 9
+    assert len(await group.read(other)) == 1
 
 
 @pytest.mark.parametrize("job", ["a", "c"], ids=["the crawl before", "another crawl"])
 async def test_an_item_that_is_seen_during_the_deletion_stays(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, job: str
+    store: Store, other: Store, group: Group, job: str
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
     await finish(store, group, "b")
-    delete = store.crawls._delete
-
-    async def late(*args: Any) -> Any:
-        await group.write(other, make_output(9, root_job_id=job))
-        return await delete(*args)
-
-    monkeypatch.setattr(store.crawls, "_delete", late)
+    store.outputs.ids.step = at("before write", lambda: group.write(other, make_output(9, root_job_id=job)))
     await store.crawls.delete_missing(group.key, "b")
+    assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
+
+
+async def test_an_item_that_a_person_changes_during_the_deletion_stays(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is still missing, but was written after the deletion began."""
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 2)
+    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
+    await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
+    await finish(store, group, "b")
+    approval = Patch("key_hash", "key-9", is_approved=True)
+    store.outputs.ids.step = at("before write", lambda: group.patch(other, approval))
+    while (await store.crawls.delete_missing(group.key, "b"))[1]:
+        pass
     assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
 
 
@@ -266,14 +279,13 @@ async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died
     crawl += [make_output(n, root_job_id="tuesday", data={"new": n}) for n in (4, 5, 20)]  # changed, changed, created
     await killed_at(store, step, group.write(store, *crawl))
     await group.write(other, *crawl)  # as its client sends it again
-    await other.crawls.declare(group.key, "tuesday", {"state": "finished"})
     with pytest.raises(StoreUnavailable):  # the batch of the dead process is in flight, then not counted
-        await other.crawls.finish(group.key, "tuesday")
+        await finish(other, group, "tuesday")
     await reap(other, group)
     with pytest.raises(StoreUnavailable):
-        await other.crawls.finish(group.key, "tuesday")
+        await finish(other, group, "tuesday")
     await look_after(other, group)
-    job = await other.crawls.finish(group.key, "tuesday")
+    job = await finish(other, group, "tuesday")
     assert {kind: job[kind] for kind in ("items", *KINDS, "missing")} == {
         "items": 7,
         "created": 1,
@@ -289,30 +301,10 @@ async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
     monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
     batch = await open_batch(other, group, 10)  # what is written later is not readable
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(5)))
-    await store.crawls.declare(group.key, "a", {"state": "finished"})
     with pytest.raises(StoreUnavailable):
         await store.crawls.finish(group.key, "a")
     await other.outputs.ids.turn(group.key, (batch, Change()), 0)
     assert (await store.crawls.finish(group.key, "a"))["judged"] == 5
-
-
-@pytest.mark.parametrize("query", [Query(not_of_job="b"), Query(of_jobs=("a",)), Query(job_id="a")])
-async def test_an_item_that_a_job_sees_while_those_it_misses_are_deleted_is_kept(
-    store: Store, group: Group, query: Query, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
-    reading = store.outputs
-    selected = reading.selected
-
-    async def and_then_seen(*args: Any) -> Any:
-        found = await selected(*args)
-        await group.write(store, *(make_output(n, root_job_id="b") for n in range(9)))  # unchanged
-        return found
-
-    monkeypatch.setattr(reading, "selected", and_then_seen)
-    deleted, _ = await store.outputs.delete_some(group.key, query._replace(limit=100))
-    assert deleted == 1
-    assert len(await group.read(store)) == 9
 
 
 async def test_a_body_with_an_older_date_sent_twice_counts_its_items_once(store: Store, group: Group) -> None:
@@ -321,7 +313,7 @@ async def test_a_body_with_an_older_date_sent_twice_counts_its_items_once(store:
     for _ in range(2):
         assert {result["result"] for result in await group.write(store, *older)} == {"unchanged"}
     jobs = await group.jobs(store)
-    assert [(jobs[job]["items"], jobs[job]["unchanged"]) for job in "ab"] == [(10, 0), (0, 0)]
+    assert [(jobs[job]["items"], jobs[job]["unchanged"]) for job in "ab"] == [(0, 0), (10, 10)]
 
 
 async def test_items_that_a_finished_job_has_sent_late_with_an_older_date_are_not_deleted(
@@ -332,8 +324,8 @@ async def test_items_that_a_finished_job_has_sent_late_with_an_older_date_are_no
     await group.write(store, make_output(0, root_job_id="b"))
     await finish(store, group, "b")
     await group.write(store, make_output(1, root_job_id="b", last_scraped_date="2020-01-01T00:00:00Z"))
-    assert await store.crawls.delete_missing(group.key, "b") is False
-    assert len(await group.read(store)) == 3
+    assert await store.crawls.delete_missing(group.key, "b") == (None, False)
+    assert {item["key_hash"] for item in await group.read(store)} == {"key-0", "key-1"}
 
 
 async def test_unchanged_items_that_two_processes_write_for_one_job_at_once_are_counted_once(
@@ -359,25 +351,6 @@ async def test_the_dates_of_a_job_come_from_one_clock(
     await group.write(store, make_output(root_job_id="job"))
     job = await store.crawls.one(group.key, "job")
     assert job is not None and job["last_write"] == job["first_write"] < ahead
-
-
-async def test_a_deletion_goes_on_to_the_next_job_if_its_time_has_passed_in_vain(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another request has just deleted the items of the first job, and that is not counted yet."""
-    for number, job in enumerate(("first", "second", "last")):
-        await group.write(store, *(make_output(n, root_job_id=job) for n in range(10 * number, 10 * number + 10)))
-    await finish(store, group, "last")
-    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
-    delete = store.crawls._delete
-
-    async def nothing_in_the_first(key: Any, query: Query) -> Any:
-        return (0, None) if query.job_id == "first" else await delete(key, query)
-
-    monkeypatch.setattr(store.crawls, "_delete", nothing_in_the_first)
-    while await store.crawls.delete_missing(group.key, "last"):
-        pass
-    assert {item["root_job_id"] for item in await group.read(store)} == {"first", "last"}
 
 
 async def test_jobs_are_listed_a_few_at_a_time(store: Store, group: Group) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import tracemalloc
 
 import pytest
 
-from service.store import Query, Store, outputs
+from service.store import Query, Store
+from service.store.outputs import deletion
 from tests.conftest import MakeApi
 from tests.support.api import make_output
 from tests.support.groups import Group, at, open_batch
@@ -26,33 +26,14 @@ async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_i
     assert deleted.json["deleted"] == 1 or deleted.json["more"], deleted.json
 
 
-@pytest.mark.parametrize("same_caller", [True, False])
-async def test_a_deletion_of_a_job_finds_what_a_crawl_moves_into_it_behind_the_place_it_has_reached(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, same_caller: bool
-) -> None:
-    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 2)
-    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.001)  # a round for each call
-    early = [make_output(n) for n in range(5)]
-    await group.write(store, *early)
-    await group.write(store, *(make_output(n, root_job_id="gone") for n in range(5, 9)))
-    query = Query(job_id="gone")
-    assert await store.outputs.delete_matching(group.key, query, "one") == (2, True)
-    await group.write(store, *(dict(item, root_job_id="gone") for item in early))  # unchanged: they keep their low ids
-    calls = 0
-    while (await store.outputs.delete_matching(group.key, query, "one" if same_caller else "another"))[1]:
-        calls += 1
-        assert calls < 20
-    assert await group.read(store) == []
-
-
 @pytest.mark.parametrize("others_write", [True, False])
 async def test_a_deletion_pauses_between_its_rounds_while_others_write(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, others_write: bool
 ) -> None:
-    monkeypatch.setattr(outputs, "_DELETED_AT_ONCE", 1)
-    monkeypatch.setattr(outputs, "_DELETED_BESIDE_OTHERS", 1)
-    monkeypatch.setattr(outputs, "_PAUSE", 10**6)
-    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 60)
+    monkeypatch.setattr(deletion, "ITEMS_AT_ONCE", 1)
+    monkeypatch.setattr(deletion, "ITEMS_BESIDE_OTHERS", 1)
+    monkeypatch.setattr(deletion, "PAUSE", 10**6)
+    monkeypatch.setattr(deletion, "SECONDS", 60)
     await group.write(store, *(make_output(n) for n in range(3)))
     written = asyncio.Event()
 
@@ -62,9 +43,10 @@ async def test_a_deletion_pauses_between_its_rounds_while_others_write(
 
     if others_write:
         store.outputs.ids.step = at("before write", write)
-    deleting = asyncio.ensure_future(store.outputs.delete_matching(group.key, Query()))
+    place = await store.outputs.deletion.begin(group.key)
+    deleting = asyncio.ensure_future(store.outputs.deletion.run(group.key, Query(), place))
     if not others_write:
-        assert await asyncio.wait_for(deleting, 60) == (3, False)
+        assert await asyncio.wait_for(deleting, 60) == (3, None)
         return
     await asyncio.wait_for(written.wait(), 60)
     async with asyncio.timeout(60):
@@ -73,19 +55,3 @@ async def test_a_deletion_pauses_between_its_rounds_while_others_write(
     await asyncio.sleep(0.3)
     assert not deleting.done() and len(await group.read(store)) == 2
     deleting.cancel()
-
-
-async def test_unfinished_deletions_that_name_many_jobs_take_little_memory(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(outputs, "_DELETE_SECONDS", 0.0)
-    tracemalloc.start()
-    try:
-        for n in range(20):
-            jobs = tuple(f"{job}-{n}" + "x" * 240 for job in range(1000))
-            assert await store.outputs.delete_matching(group.key, Query(of_jobs=jobs)) == (0, True)
-        del jobs
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert kept < 2**20

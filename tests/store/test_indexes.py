@@ -197,7 +197,7 @@ CALLS: dict[str, Call] = {
     "write outputs": lambda store, org: Group(org).write(store, make_output(1)),
     "patch outputs": lambda store, org: store.outputs.patch(Group(org).key, [Patch("key_hash", "k", True)]),
     "delete an output": lambda store, org: store.outputs.delete(Group(org).key, "id"),
-    "delete outputs": lambda store, org: store.outputs.delete_matching(Group(org).key, Query()),
+    "delete outputs": lambda store, org: Group(org).delete_matching(store),
     "read outputs": lambda store, org: store.outputs.page(Group(org).key, Query()),
     "read an output": lambda store, org: store.outputs.one(Group(org).key, "id"),
     "the version of a group": lambda store, org: store.outputs.watermark(Group(org).key),
@@ -205,7 +205,7 @@ CALLS: dict[str, Call] = {
     "list groups": lambda store, org: store.groups.listing(org, "", None, None),
     "a group": lambda store, org: store.groups.one(Group(org).key),
     "set the retention": lambda store, org: store.groups.set(Group(org).key, {"retention_days": 1}),
-    "remove a group": lambda store, org: store.groups.remove(Group(org).key),
+    "remove a group": lambda store, org: store.groups.remove(Group(org).key, 1),
     "list jobs": lambda store, org: anext(store.jobs.batches(Group(org).key, 10), None),
     "gather jobs": lambda store, org: store.jobs.gather(Group(org).key),
     "remove jobs": lambda store, org: store.jobs.remove(Group(org).key),
@@ -229,7 +229,7 @@ CALLS: dict[str, Call] = {
     "settings of a group": lambda store, org: store.groups.settings(Group(org).key),
     "declare a job": lambda store, org: store.crawls.declare(Group(org).key, "j", {"state": "running"}),
     "a job": lambda store, org: store.crawls.one(Group(org).key, "j"),
-    "what a job did not see": lambda store, org: store.crawls.unseen(Group(org).key, "j", named=True),
+    "what a job did not see": lambda store, org: store.crawls.missing(Group(org).key, "j"),
     "make a webhook": lambda store, org: store.webhooks.create(
         org, {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
     ),

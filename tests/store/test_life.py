@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from service.store import CursorExpired, Patch, Query, Store, StoreUnavailable
+from service.store import CursorExpired, Patch, Query, Store
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group, at, groups_of, look_after, look_after_once, stopped_at, version
@@ -139,32 +139,25 @@ async def test_what_a_filter_selects_is_deleted_and_nothing_else(
     selected = {item["key_hash"] for item in await group.walk(store, **query)}
     everything = {item["key_hash"] for item in await group.walk(store)}
     assert selected
-    done = await store.outputs.delete_matching(group.key, Query(**query))
-    assert done == (len(selected), False)
+    assert await group.delete_matching(store, **query) == len(selected)
     assert {item["key_hash"] for item in await group.walk(store)} == everything - selected
-    assert await store.outputs.delete_matching(group.key, Query(**query)) == (0, False)
+    assert await group.delete_matching(store, **query) == 0
     await group.assert_counts_are_exact(store)
 
 
-async def test_a_deletion_that_fails_continues_at_its_place(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_a_deletion_in_several_calls_goes_on_at_its_place_in_another_process(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
     await group.write(store, *(make_output(n, is_approved=n > 7) for n in range(10)))
-    selected, cursors = store.outputs.selected, list[int]()
-
-    async def failing(key: Any, query: Query) -> tuple[list[tuple[str, int]], int | None]:
-        cursors.append(query.cursor)
-        if len(cursors) == 3:
-            raise StoreUnavailable("gone")
-        return await selected(key, query._replace(limit=2))
-
-    monkeypatch.setattr(store.outputs, "selected", failing)
-    query = Query(is_approved=False)
-    with pytest.raises(StoreUnavailable):
-        await store.outputs.delete_matching(group.key, query)
-    assert (await store.outputs.delete_matching(group.key, query))[1] is False
-    assert cursors[2] > 0 and cursors[3] == cursors[2]
-    assert [item["key_hash"] for item in await group.walk(store)] == ["key-8", "key-9"]
+    query, begin = Query(is_approved=False), await store.outputs.deletion.begin(group.key)
+    items, place = await store.outputs.deletion.run(group.key, query, begin, seconds=0)
+    assert items == 3 and place is not None and place.done > begin.done
+    await group.write(other, make_output(20, is_approved=False), make_output(5, is_approved=False))  # new, and seen
+    while place is not None:
+        _, place = await other.outputs.deletion.run(group.key, query, place, seconds=0)
+    left = {item["key_hash"] for item in await group.walk(store)}
+    assert left == {"key-5", "key-8", "key-9", "key-20"}
     await group.assert_counts_are_exact(store)
 
 
@@ -183,7 +176,7 @@ async def test_an_item_that_is_scraped_again_meanwhile_is_not_deleted(
         await group.write(other, dict(old[1], root_job_id="job-2", last_scraped_date="2026-01-01"))
 
     store.outputs.ids.step = at(step, scrape_again)
-    assert (await store.outputs.delete_matching(group.key, Query(**query)))[0] == 2
+    assert await group.delete_matching(store, **query) == 2
     assert [item["key_hash"] for item in await group.read(store)] == ["key-1"]
     await group.assert_counts_are_exact(store)
 
@@ -199,7 +192,7 @@ async def test_a_job_that_moves_under_a_change_is_counted_once(store: Store, oth
     await group.assert_counts_are_exact(store)
 
 
-async def test_unchanged_items_keep_the_newest_of_their_own_dates_and_its_job(
+async def test_unchanged_items_keep_the_newest_of_their_own_dates_and_go_to_the_job_that_saw_them_last(
     listening: Store, group: Group, commands: Commands
 ) -> None:
     """However many dates there are, it takes a few statements."""
@@ -217,10 +210,10 @@ async def test_unchanged_items_keep_the_newest_of_their_own_dates_and_its_job(
     assert [len(command.body["updates"]) for command in commands.sent if command.name == "update"] == [2, 2]
     found = {item["key_hash"]: item for item in await group.read(listening)}
     for n in range(250):
-        job, year = ("third", 2027) if n < 125 else ("second", 2028)
+        year = 2027 if n < 125 else 2028
         item = found[f"key-{n}"]
         assert (item["root_job_id"], item["last_scraped_date"].date().isoformat()) == (
-            job,
+            "third",
             f"{year}-{1 + n % 12:02}-{1 + n % 28:02}",
         )
     await group.assert_counts_are_exact(listening)
@@ -256,7 +249,7 @@ async def test_items_that_were_not_scraped_for_the_retention_are_deleted(store: 
 
 
 async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
     monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
@@ -270,7 +263,7 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
 async def test_retention_that_has_more_to_delete_goes_on_at_once(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
     monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
@@ -283,17 +276,10 @@ async def test_retention_that_has_more_to_delete_goes_on_at_once(
 async def test_a_retention_that_is_lifted_during_its_pass_deletes_no_more(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.store.upkeep._EXPIRED_AT_ONCE", 3)
+    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
-    expire = store.upkeep._expire
-
-    async def lift(*args: Any) -> Any:
-        done = await expire(*args)
-        await store.groups.set(group.key, {"retention_days": None})
-        return done
-
-    monkeypatch.setattr(store.upkeep, "_expire", lift)
+    store.outputs.ids.step = at("before write", lambda: store.groups.set(group.key, {"retention_days": None}))
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     await store.upkeep._look_at(await group.document(store))
     assert len(await group.read(store)) == 5
@@ -352,8 +338,7 @@ async def test_a_key_whose_record_is_removed_under_a_writer_is_written_anew(
 
 async def test_a_deleted_group_is_gone_and_its_ids_are_never_given_again(store: Store, group: Group) -> None:
     written = await group.write(store, *(make_output(n) for n in range(3)))
-    await store.outputs.delete_matching(group.key, Query())
-    await store.groups.remove(group.key)
+    await group.remove(store)
     assert await groups_of(store, group.organization) == []
     assert (await group.stats(store))["items"] == 0 and await group.jobs(store) == {}
     (new,) = await group.write(store, make_output(0))

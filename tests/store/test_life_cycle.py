@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.store import Query, Store, StoreUnavailable
+from service.store import Store, StoreUnavailable
 from service.store.outputs import recovery
 from service.store.outputs.commit import Rounds
-from tests.store.test_crawls import finish
+from tests.store.test_crawls import begin, finish
 from tests.support.api import make_output
-from tests.support.groups import Group, look_after, look_after_once, open_batch, reap
+from tests.support.groups import Group, at, look_after, look_after_once, open_batch, reap
 
 
 class Beside:
@@ -29,15 +29,15 @@ class Beside:
 
 
 async def delete_all(store: Store, group: Group) -> None:
-    while (await store.outputs.delete_matching(group.key, Query()))[1]:
-        pass
+    await group.delete_matching(store)
 
 
 async def test_a_group_that_never_had_an_item_is_not_recounted_after_its_deletion(store: Store, group: Group) -> None:
     await store.groups.set(group.key, {"rules": [{"min_items": 5}]})
-    await store.groups.remove(group.key)
+    await store.groups.remove(group.key, 0)
     document = await group.document(store)
     assert "recount" not in document and "due" not in document
+    await begin(store, group, "job")
     assert (await finish(store, group, "job"))["state"] == "finished"
 
 
@@ -53,7 +53,7 @@ async def test_a_job_with_the_id_of_a_deleted_one_is_recounted_without_its_delet
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="today") for n in range(20)))
     await delete_all(store, group)
-    await store.groups.remove(group.key)
+    await store.groups.remove(group.key, 0)
     await group.write(store, *(make_output(n, root_job_id="today") for n in range(100, 110)))
     await look_after(store, group)
     job = (await group.jobs(store))["today"]
@@ -73,21 +73,18 @@ async def test_a_recount_counts_what_a_running_job_created_and_somebody_deleted(
 
 
 async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_stays(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group
 ) -> None:
     await group.write(store, make_output(1, root_job_id="old"), make_output(4, root_job_id="old"))
     await group.write(store, make_output(5, root_job_id="running"))
     await group.write(store, make_output(2, root_job_id="ended"))
     await finish(store, group, "ended")
-    delete = store.crawls._delete
 
-    async def beside_a_write(*args: Any) -> Any:
-        monkeypatch.setattr(store.crawls, "_delete", delete)
+    async def write() -> None:
         found = await group.write(other, make_output(3, root_job_id="running"), make_output(4, root_job_id="running"))
         assert [one["result"] for one in found] == ["created", "unchanged"]
-        return await delete(*args)
 
-    monkeypatch.setattr(store.crawls, "_delete", beside_a_write)
+    store.outputs.ids.step = at("before write", write)
     await store.crawls.delete_missing(group.key, "ended")
     assert {item["key_hash"] for item in await group.read(store)} == {"key-2", "key-3", "key-4"}
 
@@ -137,7 +134,7 @@ async def test_a_deletion_that_ends_half_way_leaves_the_group_to_be_recounted(
     await group.write(other, make_output(2, root_job_id="b"))
     monkeypatch.setattr(store.groups, "_versions", Beside(store.groups._versions, delete_many=die))
     with pytest.raises(StoreUnavailable):
-        await store.groups.remove(group.key)
+        await store.groups.remove(group.key, 0)
     await look_after(store, group)
     assert {name: job["items"] for name, job in (await group.jobs(store)).items()} == {"b": 1}
 
@@ -150,7 +147,7 @@ async def test_a_group_whose_jobs_are_deleted_shows_no_verdict_of_them(
     assert "verdict" in await group.document(store)
     await delete_all(store, group)
     await group.write(other, make_output(2, root_job_id="b"))
-    await store.groups.remove(group.key)
+    await store.groups.remove(group.key, 0)
     assert "verdict" not in await group.document(store)
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from schemas.outputs import OutputInput
 from service.store import Group as StoredGroup
-from service.store import Patch, Query, Store, StoreUnavailable
+from service.store import Patch, Place, Query, Store, StoreUnavailable
 from service.store.connection import server_time
 from service.store.outputs.ids import Batch
 from tests.support.api import make_output
@@ -51,6 +51,21 @@ class Group:
         if_ids = None if if_id is None else frozenset([if_id])
         done = [await store.outputs.delete(self.key, item["output_id"], if_ids) for item in items]
         return [result["result"] for result in done]
+
+    async def delete_matching(self, store: Store, **query: Any) -> int:
+        """Delete what a query selects, in as many calls as it takes; return how many items."""
+        place: Place | None = await store.outputs.deletion.begin(self.key)
+        deleted = 0
+        while place is not None:
+            items, place = await store.outputs.deletion.run(self.key, Query(**query), place)
+            deleted += items
+        return deleted
+
+    async def remove(self, store: Store) -> None:
+        """Delete the group, as the route does."""
+        await self.delete_matching(store)
+        await store.reviews.remove(self.key)
+        await store.groups.remove(self.key, (await store.outputs.watermark(self.key)).allocated)
 
     async def read(self, store: Store, **query: Any) -> list[dict[str, Any]]:
         """Return the items of one page."""

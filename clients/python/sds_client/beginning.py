@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from datetime import UTC, datetime
 
 from sds_client.aio import AsyncClient
+
+log = logging.getLogger(__name__)
 
 
 def new_job_id(name: str) -> str:
@@ -29,5 +32,7 @@ class Beginning:
         """Return when the service knows that the job runs. Call it before every write."""
         async with self._lock:
             if not self._is_declared:
-                await self._client.finish_job(self._group, job_id, state="running", series=self.series)
+                job = await self._client.finish_job(self._group, job_id, state="running", series=self.series)
+                for warning in job["warnings"]:
+                    log.warning("%s", warning["msg"])
                 self._is_declared = True

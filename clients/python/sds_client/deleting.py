@@ -12,16 +12,23 @@ async def delete_all(
     path: str,
     query: Mapping[str, str | list[str]],
     on_progress: Callable[[int], None] | None = None,
+    *,
+    dry_run: bool = False,
 ) -> int:
-    """Repeat a DELETE while the service reports that there are more; return how many records it deleted.
+    """Repeat a DELETE with the cursor of each response until the end; return how many records it deleted.
 
-    A request that was carried out but whose response was lost is sent again and counts nothing.
+    With `dry_run` nothing is deleted, and the number that would be is returned. A request that was carried out but
+    whose response was lost is sent again and counts nothing.
     """
-    deleted, more = 0, True
-    while more:
-        response = await transport.call("DELETE", path, query=query)
-        deleted += response.json["deleted"]
-        more = response.json.get("more", False)
+    total: int = 0
+    query = {**query, "dry_run": "true"} if dry_run else query
+    cursor: str | None = None
+    while True:
+        page = query if cursor is None else {**query, "cursor": cursor}
+        response = (await transport.call("DELETE", path, query=page)).json
+        total += response["matched" if dry_run else "deleted"]
         if on_progress is not None:
-            on_progress(deleted)
-    return deleted
+            on_progress(total)
+        if not response.get("more", False):
+            return total
+        cursor = response.get("cursor")

@@ -19,7 +19,7 @@ from sds_client import formats
 from sds_client.aio import AsyncClient
 from sds_client.beginning import Beginning, new_job_id
 from sds_client.transport import PATIENCE
-from sds_client.types import Job
+from sds_client.types import JobSet
 from sds_client.writing import key_hash
 
 _RANDOM_NAME = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}", re.IGNORECASE)
@@ -94,11 +94,14 @@ class Observer:
         await self._beginning.declare(self._job)
         await self._client.push(self._group, [output | ({"files": files} if files else {})])
 
-    async def finish(self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False) -> Job:
+    async def finish(
+        self, *, state: Literal["finished", "failed"] = "finished", delete_missing: bool = False
+    ) -> JobSet:
         """Finish the job of the run, and return it with counts and verdict; see `AsyncClient.finish_job`.
 
         `delete_missing` is for a run that surely saw everything, and needs the scope `delete`.
         """
+        await self._beginning.declare(self._job)
         return await self._client.finish_job(
             self._group, self._job, state=state, series=self._beginning.series, delete_missing=delete_missing
         )

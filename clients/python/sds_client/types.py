@@ -292,6 +292,7 @@ class Job(TypedDict):
     created: int
     changed: int
     unchanged: int
+    shared: int
     first_write: str | None
     last_write: str | None
     finish_date: str | None
@@ -302,6 +303,13 @@ class Job(TypedDict):
     verdict: str | None
     problems: list[BrokenRule]
     review: Review | None
+
+
+class JobSet(Job):
+    """A job after its state was set."""
+
+    held_back: str | None  # why nothing was deleted, although it was asked for
+    warnings: list[Warning]
 
 
 class Field(TypedDict):

@@ -19,11 +19,11 @@ async def list_response(request: web.Request, listing: Listing) -> web.StreamRes
     """Respond with the array of a listing, and a `Link` to the next page if there is one."""
     headers = {}
     if listing.next_key is not None:
-        headers["Link"] = f'<{url_with_cursor(request, _encode_cursor(listing.next_key))}>; rel="next"'
+        headers["Link"] = f'<{url_with_cursor(request, encode_cursor(listing.next_key))}>; rel="next"'
     return await stream_response(request, json_array(listing.chunks), headers=headers)
 
 
-def _encode_cursor(key: Key) -> str:
+def encode_cursor(key: Key) -> str:
     """Return a key as an opaque text for a URL."""
     return base64.urlsafe_b64encode(orjson.dumps(key)).decode().rstrip("=")
 

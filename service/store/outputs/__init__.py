@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.jobs import Jobs
-from service.store.outputs import documents
 from service.store.outputs.commit import MAX_BYTES
 from service.store.outputs.comparing import Comparing, ComparingCache
+from service.store.outputs.deletion import Deletion, Place, Searching
 from service.store.outputs.documents import Page
 from service.store.outputs.encode import Door, Put, Restored
 from service.store.outputs.ids import Ids
@@ -33,16 +31,8 @@ from service.store.outputs.recovery import Recovery
 from service.store.outputs.write_queue import Lanes
 from service.store.watch import Watch
 
-__all__ = ["Outputs", "Page", "Patch", "Query", "Searching"]
+__all__ = ["Outputs", "Page", "Patch", "Place", "Query", "Searching"]
 
-_DELETED_AT_ONCE = 500
-# While others write, a deletion makes small rounds and pauses this many times as long as the last one took.
-_DELETED_BESIDE_OTHERS = 100
-_PAUSE = 3
-# A deletion by filter ends with `more` after this long.
-_DELETE_SECONDS = 2.0
-# Unfinished deletions whose place is remembered.
-_MAX_DELETING = 1000
 # Far more ids than any group can have used since a backup was made.
 RESTORED_GAP = 1_000_000_000
 
@@ -50,9 +40,6 @@ RESTORED_GAP = 1_000_000_000
 # How often `clock` asks whether a group's batches are over.
 _CLOCK_SECONDS = 0.02
 _PAUSED_MS = 1000
-
-# Waits until a search may begin, and holds its place.
-Searching = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Outputs(Reading):
@@ -70,13 +57,11 @@ class Outputs(Reading):
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._max_item_bytes = settings.max_item_bytes
-        # The progress of deletions by filter: the cursor, and whether the current pass has found an item.
-        # By a hash of group, query and caller: a query may name 1000 jobs, which is a megabyte.
-        self._deleting: Bounded[str, tuple[int, bool]] = Bounded(_MAX_DELETING)
-        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout)
+        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.gather)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparing, settings)
+        self.deletion = Deletion(self, self.lanes)
         self._comparing = comparing
         self._tails = Tails(self, watch, settings.mongo_timeout)
 
@@ -151,49 +136,6 @@ class Outputs(Reading):
         self._indexes.require("outputs", "groups")
         results = await self.lanes.apply(group, dict(changes))
         return [results[output_id] for output_id, _ in changes]
-
-    async def delete_matching(
-        self, group: Group, query: Query, caller: str = "", searching: Searching = nullcontext
-    ) -> tuple[int, bool]:
-        """Delete the items that a query selects, for a limited time; return how many, and whether there may be more.
-
-        It is complete when one pass over the whole group finds nothing: an item that a crawl sees again may begin to
-        match behind the place that the pass has reached. The next call of the same caller continues at that place.
-        """
-        place = documents.sha256(documents.canonical([*group, *query, caller]))
-        cursor, found = self._deleting.get(place, (0, False))
-        deadline, deleted = time.monotonic() + _DELETE_SECONDS, 0
-        at_once = _DELETED_BESIDE_OTHERS
-        while time.monotonic() < deadline:
-            self._deleting[place] = cursor, True  # should this fail, the next call continues here
-            async with searching():
-                started, rounds = time.monotonic(), self.lanes.rounds
-                selected, next_cursor = await self.selected(group, query._replace(cursor=cursor, limit=at_once))
-            count = await self._delete(group, query, selected)
-            deleted, found = deleted + count, found or count > 0
-            if next_cursor is None:
-                if not found:
-                    self._deleting.pop(place, None)
-                    return deleted, False
-                next_cursor, found = 0, False
-            cursor = next_cursor
-            others_write = self.lanes.rounds > rounds + 1  # this deletion made one of them
-            at_once = _DELETED_BESIDE_OTHERS if others_write else _DELETED_AT_ONCE
-            if others_write:
-                await asyncio.sleep(min(_PAUSE * (time.monotonic() - started), _DELETE_SECONDS))
-        self._deleting[place] = cursor, found
-        return deleted, True
-
-    async def delete_some(self, group: Group, query: Query) -> tuple[int, int | None]:
-        """Delete up to `limit` items that a query selects; return how many, and the cursor to go on with."""
-        selected, next_cursor = await self.selected(group, query)
-        return await self._delete(group, query, selected), next_cursor
-
-    async def _delete(self, group: Group, query: Query, selected: list[tuple[str, int]]) -> int:
-        """Delete items that a query has selected, unless they have changed since; return how many."""
-        deletes = [(output_id, Delete(frozenset([id]), query)) for output_id, id in selected]
-        results = await self._apply(group, deletes)
-        return sum(result["result"] == "updated" for result in results)
 
     @stored
     @without_time_limit

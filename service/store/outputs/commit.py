@@ -197,8 +197,7 @@ class Rounds:
                 tried = write.tried.get(key)
                 if tried is not None and there is not None and there["id"] == tried["id"]:
                     plan.results[key] = tried  # the failed attempt had written it
-                elif key not in write.results and (there is None or there["id"] < batch.first):
-                    # An item with an id above this batch waits for the next round, whose ids are higher.
+                elif key not in write.results and plan.has_room(change, there):
                     if isinstance(change, Patch) and change.tags is not None:
                         await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
                     else:
@@ -241,20 +240,9 @@ class Rounds:
         replies = await _together([durably(self._database, command) for command in commands])
         matched = sum(reply["n"] for reply in replies)
         if matched < len(plan.touches):
-            fields = {"id": 1, "root_job_id": 1}
-            now = {found["_id"]: found for found in await self._find(list(plan.touches), fields)}
-            plan.touches = {
-                key: touch
-                for key, touch in plan.touches.items()
-                if key in now and (now[key]["id"], now[key]["root_job_id"]) == (touch.known["id"], touch.job)
-            }
-            # Another process may have moved an item to the same job, or have changed one after its touch.
-            moved = any(touch.job != touch.known["root_job_id"] for touch in plan.touches.values())
-            plan.recount |= moved or len(plan.touches) != matched
-            # Nobody knows which of them this round has moved, so none is counted here: a recount adds what nobody has
-            # counted for a job that runs, but cannot tell what was counted twice.
-            for touch in plan.touches.values():
-                touch.known["root_job_id"] = touch.job
+            fields = dict.fromkeys(("id", "root_job_id", "seen", "last_scraped_date"), 1)
+            stored_items = await self._find(list(plan.touches), fields)
+            plan.settle_touches({item["_id"]: item for item in stored_items}, matched)
         for touch in plan.touches.values():
             plan.leave(touch.known, "unchanged")
 

@@ -3,6 +3,9 @@
 The field `change` of an item says what its job did: `created`, `changed` or `unchanged`. When the job writes the item
 again, only `unchanged` can become `changed`. So a job's counts are numbers of items, and `change=` lists exactly these,
 unless overlapping jobs write the same items.
+
+A sight is the write of an item by a job, changed or not. A job keeps where its sights begin and end, as positions in
+the group's ids: `beginning`, the first id of its first batch, and `last_position`, the last id of its last one.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ def plus(name: str, amount: int) -> dict[str, Any]:
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
+# Bytes of counts that wait in a group's document, of which 16 MB is the limit; above, no batch begins.
+MAX_WAITING_BYTES = 2 * 1024 * 1024
+# The bytes of the counts in a group's document, those that are being moved included.
+WAITING_BYTES = {"$bsonSize": {"pending": "$pending", "moving": "$moving"}}
 # Fields of a group that request a recount, and make one that is running invalid.
 RECOUNT = {"recount": plus("recount", 1), "recounts": plus("recounts", 1), "due": {"$min": ["$due", "$$NOW"]}}
 
@@ -37,12 +44,23 @@ class Change:
     tombstones: int = 0
     recount: bool = False
     jobs: dict[str, dict[str, int]] = field(default_factory=dict)
+    taken: dict[tuple[str, str], int] = field(default_factory=dict)  # by job, and by the job that held them before
 
     def job(self, job_id: str, **counts: int) -> None:
         """Add to the counts of a job."""
         kept = self.jobs.setdefault(job_id, {})
         for name, count in counts.items():
             kept[name] = kept.get(name, 0) + count
+
+    def sight(self, job_id: str, first: int, last: int) -> None:
+        """Note that a job has seen items in a batch of ids."""
+        kept = self.jobs.setdefault(job_id, {})
+        kept["beginning"] = min(first, kept.get("beginning", first))
+        kept["last_position"] = max(last, kept.get("last_position", last))
+
+    def take(self, job_before: str, job_id: str, count: int) -> None:
+        """Note that a job has taken items over from another one."""
+        self.taken[job_id, job_before] = self.taken.get((job_id, job_before), 0) + count
 
     def update(self, date: datetime) -> dict[str, Any]:
         """Return the fields of the group's document that add this change, made at `date`.
@@ -55,7 +73,13 @@ class Change:
             update["last_id"] = {"$max": ["$last_id", self.last_id]}
             update["last_change"] = {"$max": ["$last_change", date]}
         if self.jobs or self.created or self.changed:
-            jobs = [{"job_id": job_id, **counts} for job_id, counts in self.jobs.items()]
+            jobs: list[dict[str, Any]] = [{"job_id": job_id, **counts} for job_id, counts in self.jobs.items()]
+            for job in jobs:
+                taken = [
+                    {"from": one, "items": n} for (job_id, one), n in self.taken.items() if job_id == job["job_id"]
+                ]
+                if taken:
+                    job["taken"] = taken
             entry = {"date": date, "created": self.created, "changed": self.changed, "jobs": jobs}
             update["pending"] = {"$concatArrays": [{"$ifNull": ["$pending", []]}, {"$literal": [entry]}]}
         if self.recount:

@@ -247,11 +247,12 @@ class Heads:
     def document(self, output_id: str, content: bytes, id: int, first_id: int, *rest: Any) -> RawBSONDocument:
         """Return the document of an item.
 
-        `rest` is create_date, last_scraped_date, is_approved, change and, if the item exists, its previous id.
+        `rest` is create_date, last_scraped_date, is_approved, change, seen, changed_by and, if the item exists, its
+        previous id.
         """
         alike = self._rest.get(rest)
         if alike is None:
-            names = ("create_date", "last_scraped_date", "is_approved", "change", "prev_id")
+            names = ("create_date", "last_scraped_date", "is_approved", "change", "seen", "changed_by", "prev_id")
             fields = {"update_date": self._date, **dict(zip(names, rest, strict=False))}
             alike = self._rest[rest] = _elements(fields)
         if id < 2**31:

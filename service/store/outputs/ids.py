@@ -22,7 +22,7 @@ from service.store.contract import stored
 from service.store.errors import Misconfigured
 from service.store.group import Group
 from service.store.outputs.comparing import FIELDS
-from service.store.outputs.counts import Change, plus
+from service.store.outputs.counts import MAX_WAITING_BYTES, WAITING_BYTES, Change, plus
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -75,7 +75,9 @@ async def _no_step(name: str) -> None:
 class Ids:
     """Allocates the ids of a group, and tells readers how far they may read."""
 
-    def __init__(self, database: Database, lease_seconds: float, timeout: float) -> None:
+    def __init__(
+        self, database: Database, lease_seconds: float, timeout: float, gather: Callable[[Group], Awaitable[None]]
+    ) -> None:
         self._database = database
         self._timeout = timeout
         self.lease_seconds = lease_seconds
@@ -83,6 +85,8 @@ class Ids:
         self._next_reads: dict[Group, asyncio.Task[Watermark]] = {}  # not begun yet
         self._locks: WeakValueDictionary[Group, asyncio.Lock] = WeakValueDictionary()
         self.step: Callable[[str], Awaitable[None]] = _no_step
+        # Moves the counts in a group's document to those of its jobs.
+        self.gather: Callable[[Group], Awaitable[None]] = gather
         self.clock: datetime | None = None  # None: the clock of the database
         self.first = 1  # the first id of a new group
 
@@ -106,6 +110,9 @@ class Ids:
                 continue
             if document.get("open"):
                 break
+            if document["waiting_bytes"] > MAX_WAITING_BYTES:
+                await self.gather(group)
+                continue
             if "paused" not in document:
                 log.error(
                     "no id was given: the clock of the database is more than a day ahead of the clock of this "
@@ -136,7 +143,8 @@ class Ids:
     def _allocation(self, size: int, token: str) -> dict[str, Any]:
         """Return the stage that takes ids, unless the database's clock is wrong or the group takes no writes now."""
         sane = {"$lte": ["$$NOW", datetime.now(UTC) + _MAX_CLOCK_SKEW]}
-        allowed = {"$and": [sane, {"$lte": [{"$ifNull": ["$paused", "$$NOW"]}, "$$NOW"]}]}
+        has_room = {"$lte": [WAITING_BYTES, MAX_WAITING_BYTES]}
+        allowed = {"$and": [sane, has_room, {"$lte": [{"$ifNull": ["$paused", "$$NOW"]}, "$$NOW"]}]}
         first, date = {"$ifNull": ["$next", self.first]}, {"$max": ["$now", self.clock or "$$NOW"]}
         deadline = {"$add": ["$$NOW", int(self.lease_seconds * 1000)]}
         entry = {"token": token, "first": first, "n": size, "date": date, "deadline": deadline}
@@ -200,8 +208,8 @@ def readable(group: dict[str, Any]) -> int:
     return first - 1
 
 
-# What a lane needs of a group's document besides its batch, such as the bytes of the counts in `pending`.
-_LANE_FIELDS = {"_id": 0, "paused": 1, "pending_bytes": {"$bsonSize": {"pending": "$pending"}}, **FIELDS}
+# What a lane needs of a group's document besides its batch.
+_LANE_FIELDS = {"_id": 0, "paused": 1, "waiting_bytes": WAITING_BYTES, **FIELDS}
 _WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
     ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date"), 1
 )

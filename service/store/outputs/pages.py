@@ -12,7 +12,6 @@ from typing import Any
 
 from pymongo import DESCENDING
 
-from schemas.base import INT64_MAX
 from service.bounded import Bounded
 from service.settings import Settings
 from service.store.connection import Database, read_committed
@@ -272,13 +271,13 @@ class Reading:
         return found[0] if found else None, present[0]["id"] if present else None
 
     @stored
-    async def selected(self, group: Group, query: Query) -> tuple[list[tuple[str, int]], int | None]:
-        """Return output_id and id of up to `limit` items that a query selects, and the cursor to go on with.
+    async def selected(self, group: Group, query: Query, until: int) -> tuple[list[tuple[str, int]], int | None]:
+        """Return output_id and id of up to `limit` items with ids up to `until`, and the cursor to go on with.
 
         Includes items beyond the watermark: they are acknowledged, although no page shows them yet.
         """
         self._indexes.require("outputs", "groups")
-        watermark = (await self._ids.watermark(group))._replace(end=INT64_MAX)
+        watermark = (await self._ids.watermark(group))._replace(end=until + 1)
         found = await self._range(group, query._replace(fields=("output_id",)), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 

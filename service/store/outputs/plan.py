@@ -31,11 +31,12 @@ from service.store.outputs.encode import (
     with_tags,
 )
 from service.store.outputs.ids import Batch
+from service.store.outputs.missing import not_seen_since
 from service.store.outputs.query import JUDGED, Query, still_matches
 
 KNOWN_FIELDS = dict.fromkeys(
     (
-        *("id", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted", "change"),
+        *("id", "seen", "first_id", "key_hash", "root_job_id", "content_hash", "is_approved", "deleted", "change"),
         *("create_date", "last_scraped_date", *FILTER_TAGS),
     ),
     1,
@@ -58,6 +59,8 @@ _TAGS_BYTES = 16 * 1024 * 1024 // 50
 _ANY = Query()
 # Each item of a statement is searched among its constants, so their number is bounded.
 _TOUCHED_AT_ONCE = 100
+# Pairs of jobs, before and after, that one batch counts in its group's document: each name may have 768 bytes.
+_MAX_PAIRS = 50
 
 Known = dict[str, Any]  # the fields of a stored document that a round reads
 Result = dict[str, Any]  # the outcome of one change
@@ -81,14 +84,18 @@ class Patch:
 
 @dataclass(frozen=True)
 class Delete:
-    """Turn an item into a deletion record, if it still matches; the id alone does not tell, as a touch keeps it."""
+    """Turn an item into a deletion record, if it still matches: its id alone does not show that it was seen again."""
 
     if_ids: frozenset[int] | None = None
     query: Query = _ANY
+    until: int | None = None  # a later sight keeps the item
     size: int = 0
 
     def selects(self, known: Known) -> bool:
-        return (self.if_ids is None or known["id"] in self.if_ids) and still_matches(self.query, known)
+        if self.if_ids is not None and known["id"] not in self.if_ids:
+            return False
+        is_seen = self.until is not None and (known.get("seen") or 0) > self.until
+        return not is_seen and still_matches(self.query, known)
 
 
 Pending = Put | Patch | Delete
@@ -134,8 +141,8 @@ class Touch(NamedTuple):
 
     known: Known
     job: str
-    seen_by: str  # the job that sent it, even where a newer one has it
     scraped: datetime
+    is_moved: bool = True  # whether the item belongs to the job from then on; a later sight may have been faster
 
 
 @dataclass
@@ -154,6 +161,22 @@ class Plan:
 
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)
+        self._pairs: set[tuple[str | None, str | None]] = set()
+
+    def has_room(self, change: Pending, known: Known | None) -> bool:
+        """Return whether a change can be part of this batch; if not, it waits for the next one.
+
+        That one has higher ids than an item which a later batch than this one has written or seen.
+        """
+        if known is not None and max(known["id"], known.get("seen") or 0) >= self.batch.first:
+            return False
+        before = None if known is None else known["root_job_id"]
+        pair = (before, change.root_job_id if isinstance(change, Put) else None)
+        if pair not in self._pairs:
+            if len(self._pairs) >= _MAX_PAIRS:
+                return False
+            self._pairs.add(pair)
+        return True
 
     def add(self, output_id: str, change: Pending, known: Known | None) -> None:
         """Decide what becomes of one change."""
@@ -185,10 +208,12 @@ class Plan:
     def _put(self, put: Put, known: Known | None) -> None:
         output_id, id, date, content = put.output_id, self._id, self.batch.date, put.content
         scraped = put.scraped or date
+        changed_by = put.root_job_id if put.restored is None else None
         if known is None:
             approved = bool(put.is_approved)
             content = with_fields(content, self._judged(put, None, approved))
-            document = self._heads.document(output_id, content, id, id, date, scraped, approved, "created")
+            rest: tuple[Any, ...] = (date, scraped, approved, "created", self.batch.first, changed_by)
+            document = self._heads.document(output_id, content, id, id, *rest)
             row = Row(
                 output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size, self.actor
             )
@@ -205,7 +230,7 @@ class Plan:
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
         done = change_of(put.root_job_id, job_before, known["change"])
-        rest = (known["create_date"], newest, approved, done, known["id"])
+        rest = (known["create_date"], newest, approved, done, self.batch.first, changed_by, known["id"])
         document = self._heads.document(output_id, content, id, first_id, *rest)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
 
@@ -259,28 +284,24 @@ class Plan:
 
     def _set(self, known: Known, kind: str, changes: dict[str, Any], unset: dict[str, Any], size: int) -> None:
         newer = {"id": self._id, "prev_id": known["id"], "update_date": self.batch.date}
-        update = {"$set": {**newer, **changes}}
-        if unset:
-            update["$unset"] = unset
+        # A change by a person: it is no sight, and made by no job.
+        update = {"$set": {**newer, **changes}, "$unset": {**unset, "changed_by": ""}}
         self._update(known, kind, known["root_job_id"], changes["is_approved"], update, size)
 
     def _update(self, known: Known, kind: str, job: str, approved: bool, update: Any, size: int) -> None:
-        """Add an update that does nothing if the item was changed or touched meanwhile."""
-        seen = {name: known[name] for name in ("id", "root_job_id", "last_scraped_date")}
-        statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **seen}, "u": update, "hint": "_id_"}
+        """Add an update that does nothing if the item was changed or seen meanwhile."""
+        state = {"id": known["id"], "root_job_id": known["root_job_id"], "seen": known.get("seen")}
+        statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **state}, "u": update, "hint": "_id_"}
         row = Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size, self.actor)
         self.rows.append(row)
 
     def _touch(self, put: Put, known: Known) -> None:
-        scraped = put.scraped or self.batch.date
-        newest = put.scraped is None or scraped >= known["last_scraped_date"]
-        job = put.root_job_id if newest else known["root_job_id"]
-        self.touches[put.output_id] = Touch(known, job, put.root_job_id, scraped)
+        self.touches[put.output_id] = Touch(known, put.root_job_id, put.scraped or self.batch.date)
 
     def touch_statements(self) -> list[dict[str, Any]]:
         """Return the statements that store the touches: a few, however many dates they have.
 
-        They match an item only as it was looked up: a change gives it another id, a touch another job.
+        They match no item that was changed meanwhile, which has another id, and none that a later batch has seen.
         """
         alike: dict[tuple[str, str], list[Touch]] = {}
         for touch in self.touches.values():
@@ -294,24 +315,51 @@ class Plan:
     def _touch_statement(self, before: str, job: str, touches: list[Touch]) -> dict[str, Any]:
         ids = [touch.known["id"] for touch in touches]
         statement = {"multi": True, "hint": "id"}
-        statement["q"] = {**self.batch.group.owner, "id": {"$in": ids}, "root_job_id": before}
+        position = self.batch.first
+        earlier = {"root_job_id": before, **not_seen_since(position)}
+        statement["q"] = {**self.batch.group.owner, "id": {"$in": ids}, **earlier}
         changes: dict[str, Any] = {} if before == job else {"root_job_id": job, "change": "unchanged"}
-        first = touches[0]
-        if all(touch.scraped == first.scraped and "is_rehashed" not in touch.known for touch in touches):
-            update = {"$max": {"last_scraped_date": first.scraped}, **({"$set": changes} if changes else {})}
-            return {**statement, "u": update}
+        scraped = touches[0].scraped
+        if all(touch.scraped == scraped and "is_rehashed" not in touch.known for touch in touches):
+            update = {"$max": {"last_scraped_date": scraped, "seen": position}}
+            return {**statement, "u": update | ({"$set": changes} if changes else {})}
         # Each item finds its values among the constants: one statement per item would cost the database twice as much.
         dates = [touch.scraped for touch in touches]
         hashes = [touch.known["content_hash"] for touch in touches]
         place = {"$indexOfArray": ["$$ids", "$id"]}
-        changes = {name: {"$literal": value} for name, value in changes.items()}
+        changes = {name: {"$literal": value} for name, value in changes.items()} | {"seen": position}
         changes["last_scraped_date"] = {"$max": ["$last_scraped_date", {"$arrayElemAt": ["$$dates", place]}]}
         changes["content_hash"] = {"$arrayElemAt": ["$$hashes", place]}
         return {**statement, "u": [{"$set": changes}], "c": {"ids": ids, "dates": dates, "hashes": hashes}}
 
+    def settle_touches(self, stored_items: dict[str, Known], matched: int) -> None:
+        """Keep the touches that are done, given the items as they are stored after it and how many have matched.
+
+        One is done when the item carries its sight or a later one. An item that changed goes to another round, and so
+        does one whose later sight has an earlier date.
+        """
+        position, own = self.batch.first, 0
+        kept: dict[str, Touch] = {}
+        for key, touch in self.touches.items():
+            stored = stored_items.get(key)
+            if stored is None or stored["id"] != touch.known["id"]:
+                continue
+            seen = stored.get("seen", 0)
+            if seen == position:
+                own += 1
+                kept[key] = touch
+            elif seen > position and stored["last_scraped_date"] >= touch.scraped:
+                # If the same job has seen it later, that sight is counted.
+                known = {**touch.known, "root_job_id": stored["root_job_id"]}
+                kept[key] = touch._replace(known=known, is_moved=False)
+        # Others were touched too, and then seen or changed again: which of them is unknown.
+        self.recount |= matched > own
+        self.touches = kept
+
     def count(self, made: list[Row]) -> Change:
         """Return how the written rows and the touches change the counts."""
         change = Change(recount=self.recount, last_id=made[-1].id if made else 0)
+        first, last = self.batch.first, self.batch.first + self.batch.size - 1
         # Most rows of a round are alike.
         for (kind, job, approved, job_before, approved_before, deleted_before, change_before), count in Counter(
             row.counted_as for row in made
@@ -329,16 +377,18 @@ class Plan:
             if kind in ("created", "changed"):
                 done = change_of(job, job_before, change_before)
                 change.job(job, **counted(done, change_before if job_before == job else None, count))
-        for (before, job, seen_by), count in Counter(
-            (touch.known["root_job_id"], touch.job, touch.seen_by) for touch in self.touches.values()
+                change.sight(job, first, last)
+                if job_before not in (None, job):
+                    change.take(job_before, job, count)
+        for (before, job, is_moved), count in Counter(
+            (touch.known["root_job_id"], touch.job, touch.is_moved) for touch in self.touches.values()
         ).items():
-            # Once: if the item stays where it is, its job has counted it before, or a newer job has it.
-            change.job(seen_by, unchanged=count if job != before else 0)
-            if seen_by != job:
-                change.job(seen_by, elsewhere=count)
-            if job != before:
+            change.job(job, unchanged=count if job != before else 0)  # else the job has counted it before
+            change.sight(job, first, last)
+            if job != before and is_moved:
                 change.job(before, items=-count)
                 change.job(job, items=count)
+                change.take(before, job, count)
         return change
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from schemas.paths import Condition
 from service.store.group import Group
 from service.store.outputs.fields import holds, is_missing
+from service.store.outputs.missing import Missing, not_seen_since
 
 # Hidden records (`Watermark.hidden`) that one plain read may skip; a group with more of them is read in windows.
 _MAX_HIDDEN = 1000
@@ -50,8 +51,7 @@ class Query(NamedTuple):
     missing: str | None = None  # a path below `data`
     where: tuple[Condition, ...] = ()  # all of them hold
     rejected: bool | None = None
-    of_jobs: tuple[str, ...] | None = None  # of any of these jobs
-    not_of_job: str | None = None
+    missing_from: Missing | None = None  # only what is missing from a job
     walk: int | None = None  # the newest id when a walk with deletions began
     newest_first: bool = False
     deleted: bool | str = False  # "only": nothing but deletion records
@@ -67,11 +67,10 @@ class Query(NamedTuple):
 
 def still_matches(query: Query, known: dict[str, Any]) -> bool:
     """Return whether an item with the same id as before still matches: seeing it again changes its job and date."""
-    job, before = known["root_job_id"], query.scraped_before
+    before = query.scraped_before
     return (
-        query.job_id in (None, job)
-        and (query.of_jobs is None or job in query.of_jobs)
-        and query.not_of_job != job
+        query.job_id in (None, known["root_job_id"])
+        and (query.missing_from is None or query.missing_from.includes(known))
         and (before is None or known["last_scraped_date"] < before.replace(tzinfo=None))
     )
 
@@ -99,6 +98,8 @@ def is_search(group: Group, query: Query) -> bool:
 def select(group: Group, query: Query, hidden: int) -> Selection:
     """Return how a query is read, as far as this is known without the database."""
     indexed = {field: value for name, (_, field) in INDEXED.items() if (value := getattr(query, name)) is not None}
+    if query.missing_from is not None and query.missing_from.holders is not None:
+        indexed["root_job_id"] = {"$in": list(query.missing_from.holders)}
     residual: dict[str, Any] = {}
     passed_over = {} if query.deleted else dict(LIVE)
     if not indexed:
@@ -144,9 +145,7 @@ def _conditions(query: Query) -> list[dict[str, Any]]:
     of_jobs: list[dict[str, Any]] = []
     if query.change is not None:
         of_jobs.append({"change": query.change})
-    if query.of_jobs is not None:
-        of_jobs.append({"root_job_id": {"$in": list(query.of_jobs)}})
-    if query.not_of_job is not None:
-        of_jobs.append({"root_job_id": {"$ne": query.not_of_job}})
+    if query.missing_from is not None:
+        of_jobs.append(not_seen_since(query.missing_from.beginning))
     of_ids = [] if query.max_id is None else [{"id": {"$lte": query.max_id}}]
     return of_content + of_jobs + of_ids

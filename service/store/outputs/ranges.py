@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 from pymongo import ASCENDING, DESCENDING
 
-from service.store.connection import Database, kill_cursor, read_committed
+from service.store.connection import MAJORITY, Collection, Database, kill_cursor, read_committed
 from service.store.decoding import RAW, Document
 from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.ids import Watermark
+from service.store.outputs.missing import Missing
 from service.store.outputs.query import Query, Selection, select
 
 # Documents looked at in the first window of a page, and at most in each further one. Seconds after which a page ends
@@ -67,6 +68,7 @@ class Ranges:
 
     def __init__(self, database: Database, max_bytes: int) -> None:
         self._database, self._max_bytes = database, max_bytes
+        self._jobs: Collection = database.get_collection("jobs", read_concern=MAJORITY)
 
     async def read(self, group: Group, query: Query, watermark: Watermark) -> Found:
         """Return up to `limit` documents between the cursor and the watermark; fewer if they are very large."""
@@ -128,9 +130,12 @@ class Ranges:
             bounds = {"$gt": within.low, "$lt": within.high}
             if last is not None:
                 bounds |= {"$gte": last} if query.newest_first else {"$lte": last}
+            where = {**within.indexed, "id": bounds, **selection.residual}
+            if query.missing_from is not None and query.missing_from.holders is None:
+                where["root_job_id"] = {"$in": await self._holders(where, within, query.missing_from)}
             wanted = {
                 "find": "outputs",
-                "filter": {**within.indexed, "id": bounds, **selection.residual},
+                "filter": where,
                 "projection": query.projection,
                 "sort": within.order,
                 "hint": selection.hint,
@@ -148,6 +153,15 @@ class Ranges:
                 return Found(found, found_bytes, last)
             size = max(_FIRST_WINDOW, min(_WINDOW, 10 * size, int(size * (deadline - now) / (now - began))))
             began = now
+
+    async def _holders(self, where: dict[str, Any], within: Range, missing: Missing) -> list[str]:
+        """Return the other jobs of a series that hold items of a window."""
+        pipeline: list[dict[str, Any]] = [{"$match": where}, {"$group": {"_id": "$root_job_id"}}]
+        command = {"aggregate": "outputs", "pipeline": pipeline, "hint": within.selection.hint}
+        reply = await read_committed(self._database, {**command, "cursor": {"batchSize": _WINDOW + 1}}, within.time)
+        names = [group["_id"] for group in reply["cursor"]["firstBatch"]]
+        jobs = {**within.group.owner, "job_id": {"$in": names, "$ne": missing.job_id}, "series": missing.series}
+        return [job["job_id"] async for job in self._jobs.find(jobs, ["job_id"], hint="job")]
 
     async def _end_of_window(self, within: Range, size: int) -> int | None:
         """Return the id of the last of `size` documents of a range; None if it has fewer."""

@@ -120,7 +120,7 @@ class Recovery:
             "id": {"$gte": batch.first},
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted"]
+        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted", "changed_by"]
         seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
             if document["_id"] in seen:  # changed during this read, and found again at its new id
@@ -129,6 +129,8 @@ class Recovery:
             job, in_place = document["root_job_id"], document["id"] < batch.first + batch.size
             if in_place:
                 change.last_id = max(change.last_id, document["id"])
+                if "changed_by" in document:
+                    change.sight(document["changed_by"], batch.first, batch.first + batch.size - 1)
             if document.get("first_id", 0) >= batch.first:
                 change.created += 1
                 change.items += 1

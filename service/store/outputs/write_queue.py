@@ -28,7 +28,7 @@ from service.store.time_budget import in_time, time_budget
 
 # A larger round gains nothing, and may take longer than its lease.
 _MAX_KEYS = 1000
-# A lost round means that another process changed the same keys: 20 in a row mean a stuck database, not a race.
+# A round without any result means that another process changed the same keys: 20 in a row mean a stuck database.
 _MAX_LOSSES = 20
 # Seconds before a failed round is tried again, for those of its clients that still wait.
 _RETRY_SECONDS = 0.2
@@ -148,7 +148,7 @@ class Lane:
         for write in self._settled:
             write.succeed()
         self._written, self._settled = None, []
-        if document.get("pending_bytes", 0) > _MAX_PENDING_BYTES:
+        if document.get("waiting_bytes", 0) > _MAX_PENDING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
                 await self._lanes.jobs.gather(self.group)
 
@@ -197,8 +197,9 @@ class Lane:
         """
         complete = []
         for write in reversed(writes):
-            write.results |= {key: plan.results[key] for key in write.changes if key in plan.results}
-            write.losses += 1
+            results = {key: plan.results[key] for key in write.changes if key in plan.results}
+            write.losses = write.losses + 1 if write.results.keys() >= results.keys() else 0
+            write.results |= results
             if len(write.results) == len(write.changes):
                 complete.append(write)
             elif write.losses < _MAX_LOSSES:

@@ -250,14 +250,22 @@ class Outputs(Base):
         return True
 
     async def delete_many(
-        self, group: str, *, on_progress: Callable[[int], None] | None = None, **filters: Unpack[DeleteFilters]
+        self,
+        group: str,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+        dry_run: bool = False,
+        **filters: Unpack[DeleteFilters],
     ) -> int:
         """Delete the items that match all filters, of which at least one is needed; return how many.
 
+        What is written while it runs stays. With `dry_run` nothing is deleted, and the number of matches is returned.
+
         Large deletions take many requests: `on_progress` is called after each with the number deleted so far. When
-        one fails for good, what was deleted stays deleted, and the same call continues.
+        one fails for good, what was deleted stays deleted, and the same call deletes the rest.
         """
-        return await delete_all(self._transport, outputs_path(group), delete_query(filters), on_progress)
+        query = delete_query(filters)
+        return await delete_all(self._transport, outputs_path(group), query, on_progress, dry_run=dry_run)
 
 
 async def _batched(items: Items, batcher: Batcher) -> AsyncGenerator[Batch | None]:

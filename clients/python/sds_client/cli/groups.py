@@ -217,7 +217,12 @@ def jobs_finish(
     state: Literal["finished", "failed"] = "failed" if failed else "finished"
     if hint := missing_group(client, group):
         raise ValueError(f"there is no group {group!r} yet: nothing was stored{hint}")
-    return _judged(client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing))
+    job = client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing)
+    for warning in job["warnings"]:
+        tell(f"warning: {warning['msg']}\n")
+    if job["held_back"]:
+        tell(f"warning: nothing was deleted: {job['held_back']}\n")
+    return _judged(job)
 
 
 def _none(what: str, group: str, client: Client) -> str:

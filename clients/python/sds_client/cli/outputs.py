@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from sds_client.cli import exporting, importing
 from sds_client.cli.errors import NothingFoundError, UsageError
-from sds_client.cli.printing import Result, discard, print_json, table, tell
+from sds_client.cli.printing import Result, count, discard, print_json, table, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.following import replace_file
@@ -119,6 +119,7 @@ def _add_delete(actions: argparse._SubParsersAction[Any], common: argparse.Argum
     delete.add_argument("--scraped-before", help="only items last scraped before this ISO 8601 date")
     delete.add_argument("--max-id", type=int, help="only items with an id up to this: what comes later stays")
     delete.add_argument("--all", action="store_true", help="every item of the group")
+    delete.add_argument("--dry-run", action="store_true", help="say how many items would be deleted, and delete none")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.set_defaults(command=outputs_delete)
 
@@ -281,10 +282,13 @@ def _approve_matching(client: Client, group: str, filters: dict[str, Any], appro
 
 
 @storing_command
-def outputs_delete(client: Client, group: str, yes: bool, **given: Any) -> Result:
+def outputs_delete(client: Client, group: str, dry_run: bool, yes: bool, **given: Any) -> Result:
     check_selection(given)
     filters = _filters(given)
     query = delete_query(filters)
+    if dry_run:
+        matched = client.delete_many(group, dry_run=True, **filters)
+        return Result({"matched": matched}, f"{count(matched, 'item')} would be deleted")
     texts = {name: text if isinstance(text, str) else " and ".join(text) for name, text in query.items()}
     named = ", ".join("=".join(pair) for pair in texts.items())
     what = "all outputs" if set(query) == {"all"} else f"the outputs with {named}"

@@ -101,6 +101,7 @@ class OutputsPipeline:
         if self._delete_missing and incomplete:
             log.warning("SDS_DELETE_MISSING: nothing is deleted, because %s", incomplete)
         delete = self._delete_missing and not incomplete
+        await self._beginning.declare(self._job_id())  # also a crawl without items is judged
         job = await self._client.finish_job(
             self._group,
             self._job_id(),
@@ -110,6 +111,8 @@ class OutputsPipeline:
         )
         if delete:
             self._crawler.stats.set_value("sds/deleted", job["deleted"])
+        if job["held_back"]:
+            log.warning("SDS_DELETE_MISSING: nothing is deleted: %s", job["held_back"])
         if job["verdict"]:
             self._crawler.stats.set_value("sds/verdict", job["verdict"])
         if job["verdict"] == "failed":

@@ -21,6 +21,7 @@ from sds_client.types import (
     GroupWithSettings,
     Item,
     Job,
+    JobSet,
     LocalStorageEntry,
     Review,
     Token,
@@ -136,19 +137,22 @@ class Resources(Base):
         state: Literal["running", "finished", "failed"] = "finished",
         series: str | None = None,
         delete_missing: bool = False,
-    ) -> Job:
+    ) -> JobSet:
         """Set the state of a crawl (ended, or running), and return the job with its counts and its verdict.
 
-        With `delete_missing`, the items of the series that the job did not see are deleted, unless the verdict is
-        `failed`; the token needs the scope `delete`. Repeating the call changes nothing.
+        Send `running` before the first item: only it creates a job, and what anybody has seen since is not missing.
+        With `delete_missing`, what is missing from the job is deleted, unless the verdict is `failed` or `held_back`
+        gives another reason; the token needs the scope `delete`. Repeating the call changes nothing.
         """
         value = {"state": state, "missing": "delete" if delete_missing else "keep"}
         if series is not None:
             value["series"] = series
+        warnings: list[Any] = []
         while True:
             job = (self._wait(self._transport.call("PUT", job_path(group, job_id), value=value))).json
+            warnings = warnings or job.get("warnings", [])  # the first response has them
             if not job.pop("more"):
-                return cast(Job, job)
+                return cast(JobSet, {"held_back": None, **job, "warnings": warnings})
 
     def fields(self, group: str, job_id: str | None = None) -> GroupFields:
         """Return the fill rate, types and example values of each path in `data`, over the newest 1000 items."""
