@@ -15,11 +15,15 @@ from service.http.middleware.access_log import access
 from service.runtime.logging import JsonFormatter
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review, until_ready
 from tests.support.routes import API_ROUTES
+from tests.support.sessions import put
 
 GETS = [
-    path.replace("{group_id}", "group-1").replace("{job_id}", "job-1")
-    for method, path, _, _ in API_ROUTES
-    if method == "GET" and "{output_id}" not in path and "{webhook_id}" not in path
+    path.replace("{group_id}", "group-1")
+    .replace("{job_id}", "job-1")
+    .replace("{pool}", "shop")
+    .replace("{name}", "anna")
+    for method, path, scope, _ in API_ROUTES
+    if method == "GET" and scope != "admin" and "{output_id}" not in path and "{webhook_id}" not in path
 ]
 POSTS = {
     "/v1/cookies": make_cookie,
@@ -32,6 +36,7 @@ POSTS = {
 async def fill(api: Api) -> None:
     for path, make in POSTS.items():
         await api.ok(path, [make()])
+    await put(api, "/v1/sessions/shop/anna", {})
 
 
 async def test_head_responds_like_get_without_a_body(api: Api) -> None:

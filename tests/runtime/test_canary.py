@@ -107,6 +107,9 @@ GOOD: dict[str, Any] = {
     "/v1/reviews/group": [make_review(comment=VALUE)],
     "/v1/outputs/group": [make_output(1, data={"secret": VALUE})],
 }
+# The variables of paths.
+NAMES = dict.fromkeys(("output_id", "job_id", "webhook_id", "token_id", "pool", "name", "lease_id"), VALUE)
+SESSION = {"storage_state": STATE, "user_data": {"secret": VALUE}, "note": VALUE}
 WRONG_TYPES = [{VALUE: VALUE}, [VALUE], None, 1]
 FIELDS = {
     "/v1/cookies": (make_cookie(value=VALUE), ("value", "domain", "name", "secure", "expires", "path")),
@@ -166,7 +169,7 @@ async def send_everything_wrong(canaries: Canaries) -> None:
         for broken in (VALUE, [VALUE], [{VALUE: VALUE}], {VALUE: VALUE}):
             assert await send("POST", "/v1/storage-state", json=STATE | {part: broken}) == 422
     for method, path, _, _ in API_ROUTES:
-        path = path.format(group_id=token, output_id=VALUE, job_id=VALUE, webhook_id=VALUE)
+        path = path.format(**NAMES | {"group_id": token})
         await send(method, path)
         await send(method, path, token=UNKNOWN)
         conditions = dict.fromkeys(("If-Match", "If-None-Match", "Last-Event-ID"), VALUE)
@@ -221,6 +224,7 @@ QUICK = (BulkWriteError, KeyError, web.HTTPException)
 
 OUTPUTS, OUTPUT, GROUP = "/v1/outputs/{group_id}", "/v1/outputs/{group_id}/{output_id}", "/v1/groups/{group_id}"
 JOB = f"{GROUP}/jobs/{{job_id}}"
+POOL, SESSION_PATH, LEASE = "/v1/sessions/{pool}", "/v1/sessions/{pool}/{name}", "/v1/leases/{lease_id}"
 # Part of the store, its method that fails, and the route that uses it.
 FORCED = [
     ("cookies", "set", "POST", "/v1/cookies"),
@@ -241,6 +245,7 @@ FORCED = [
     ("outputs", "pages", "GET", f"{OUTPUTS}/export"),
     ("outputs", "one", "GET", OUTPUT),
     ("outputs", "versions", "GET", f"{OUTPUT}/versions"),
+    ("outputs", "restore", "POST", f"{OUTPUT}/restore"),
     ("outputs", "selected", "DELETE", OUTPUTS),
     ("groups", "listing", "GET", "/v1/groups"),
     ("groups", "settings", "GET", GROUP),
@@ -248,6 +253,16 @@ FORCED = [
     ("crawls", "one", "GET", JOB),
     ("crawls", "declare", "PUT", JOB),
     ("crawls", "finish", "PUT", JOB),
+    ("sessions.pools", "list", "GET", "/v1/sessions"),
+    ("sessions.pools", "find", "GET", POOL),
+    ("sessions.pools", "set", "PUT", POOL),
+    ("sessions.pools", "delete", "DELETE", POOL),
+    ("sessions.pools", "find", "GET", SESSION_PATH),
+    ("sessions.records", "put", "PUT", SESSION_PATH),
+    ("sessions.pools", "find", "DELETE", SESSION_PATH),
+    ("sessions.pools", "find", "POST", f"{POOL}/lease"),
+    ("sessions.leases", "renew", "PUT", LEASE),
+    ("sessions.leases", "release", "POST", f"{LEASE}/release"),
     ("webhooks", "list", "GET", "/v1/webhooks"),
     ("webhooks", "create", "POST", "/v1/webhooks"),
     ("webhooks", "delete", "DELETE", "/v1/webhooks/{webhook_id}"),
@@ -267,6 +282,10 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("PATCH", OUTPUT): {"tags": {"secret": VALUE}},
     ("PUT", GROUP): {"retention_days": 1},
     ("PUT", JOB): {"state": "finished"},
+    ("PUT", POOL): {"rest_seconds": 1},
+    ("PUT", SESSION_PATH): SESSION,
+    ("PUT", LEASE): {"user_data": SESSION["user_data"]},
+    ("POST", f"{LEASE}/release"): {"outcome": "good", **SESSION},
     ("POST", "/v1/webhooks"): {"url": f"https://hooks.example/{VALUE}", "events": ["job.finished"]},
 }
 QUERIES = {
@@ -309,7 +328,7 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
         for query in QUERIES.get((method, path), [""]):
             with monkeypatch.context() as patch:
                 patch.setattr(owner, name, fail_at_once if is_stream else fail)
-                url = path.format(group_id="group", output_id=VALUE, job_id=VALUE, webhook_id=VALUE)
+                url = path.format(**NAMES | {"group_id": "group"})
                 body = CHANGES.get((method, path), GOOD.get(url) if method == "POST" else None)
                 options = {} if body is None else {"json": body}
                 token = UNKNOWN if part == "tokens" else None
@@ -323,7 +342,7 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
 
 def test_exceptions_are_forced_in_every_route_that_needs_a_token() -> None:
     forced = {(method, path) for _, _, method, path in FORCED}
-    assert forced == {(route.method, route.path) for route in API_ROUTES if route.scope != "public"}
+    assert forced == {(route.method, route.path) for route in API_ROUTES if route.scope not in ("public", "admin")}
 
 
 async def test_the_stores_errors_carry_nothing_of_the_drivers() -> None:

@@ -77,6 +77,8 @@ CHANGES: dict[tuple[str, str], Any] = {
     ("PATCH", "/v1/outputs/{group_id}"): [{"key_hash": "key-1", "is_approved": True}],
     ("PATCH", "/v1/outputs/{group_id}/{output_id}"): {"tags": {"country": "France"}},
     ("PUT", "/v1/groups/{group_id}"): {"retention_days": 30},
+    ("PUT", "/v1/sessions/{pool}"): {"rest_seconds": 1},
+    ("PUT", "/v1/sessions/{pool}/{name}"): {"user_data": {"account": "anna"}},
     ("PUT", "/v1/groups/{group_id}/jobs/{job_id}"): {"state": "running"},
 }
 # Routes that need more than their path, and the ways to read that stay open: all of them end after one item.
@@ -89,8 +91,16 @@ QUERIES = {
         *("", "?format=csv", "?format=json", "?follow=true&limit=1", "?format=sse&limit=1")
     ],
 }
-# An organization has a bounded number of them, and each has its own name.
-ONCE = {("POST", "/v1/webhooks")}
+# An organization has a bounded number of webhooks, and each has its own name; leases and deletions of sessions need
+# what other requests have made.
+ONCE = {
+    ("POST", "/v1/webhooks"),
+    ("POST", "/v1/sessions/{pool}/lease"),
+    ("PUT", "/v1/leases/{lease_id}"),
+    ("POST", "/v1/leases/{lease_id}/release"),
+    ("DELETE", "/v1/sessions/{pool}"),
+    ("DELETE", "/v1/sessions/{pool}/{name}"),
+}
 # What works without the database.
 INDEPENDENT = {"/healthz", "/metrics"}
 # What works without the database while the token is remembered.
@@ -118,7 +128,7 @@ async def call(api: Api, method: str, path: str, output_id: str = "", query: str
     group, output_id = ("deleted", "unknown") if method == "DELETE" else ("group", output_id)
     options = {} if body is None else {"json": body}
     started = time.monotonic()
-    path_of = path.format(group_id=group, output_id=output_id, job_id="job-1")
+    path_of = path.format(group_id=group, output_id=output_id, job_id="job-1", pool="shop", name="anna")
     response = await api.request(method, path_of + query, **options)
     return Call(method, path, response, time.monotonic() - started)
 
