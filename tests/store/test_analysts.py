@@ -96,7 +96,10 @@ def test_an_analyst_reads_and_aggregates(analyst: Any, database: Any, name: str)
     assert code(analyst, read) is None
 
 
-@pytest.mark.parametrize("name", ["cookies", "local_storage", "origins", "tokens", "sequences", "anything"])
+@pytest.mark.parametrize(
+    "name",
+    ["cookies", "local_storage", "origins", "session_secrets", "sessions", "pools", "tokens", "sequences", "anything"],
+)
 def test_an_analyst_reads_nothing_else(analyst: Any, name: str) -> None:
     assert code(analyst, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
     look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
