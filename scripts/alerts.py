@@ -74,10 +74,12 @@ class Service(ServiceProcess):
             found = re.search(rf"^{name} (\S+)$", response.read().decode(), re.MULTILINE)
         return float(found[1]) if found else 0.0
 
-    def call(self, token: str, path: str, body: Any = None) -> None:
+    def call(self, token: str, path: str, body: Any = None, method: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers), timeout=30) as response:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.url + path, data, headers, method=method), timeout=30
+        ) as response:
             response.read()
 
 
@@ -204,6 +206,17 @@ class Lab:
             wait_until(lambda: "WebhooksFail" not in (self.firing() or ()), "WebhooksFail still fires")
 
     @contextmanager
+    def empty_pool(self) -> Iterator[None]:
+        def ask() -> None:
+            with suppress(OSError):  # 409
+                self.one.call(self.tokens[0], "/v1/sessions/empty/lease", {})
+            time.sleep(1)
+
+        self.one.call(self.tokens[0], "/v1/sessions/empty", {}, "PUT")
+        with repeating(ask, threads=1):
+            yield
+
+    @contextmanager
     def fail_point(self, commands: list[str], **how: Any) -> Iterator[None]:
         self.mongod.fail_point("failCommand", "alwaysOn", failCommands=commands, **how)
         try:
@@ -235,6 +248,7 @@ CASES: list[tuple[dict[str, str], Condition]] = [
     ),
     ({"WorkersRestart": "four workers are killed"}, Lab.dying_workers),
     ({"WebhooksFail": "a receiver responds with 500"}, Lab.failing_receiver),
+    ({"PoolEmpty": "a worker asks a pool without sessions"}, Lab.empty_pool),
 ]
 
 

@@ -1,5 +1,7 @@
 """GET /metrics, without a token."""
 
+import asyncio
+
 from aiohttp import web
 
 from service.http.endpoint import endpoint
@@ -10,6 +12,7 @@ from service.http.metrics import METRICS
 @endpoint("Get metrics", None, gives=["text/plain"])
 async def metrics(request: web.Request) -> web.StreamResponse:
     """Return the metrics of all workers in the format of Prometheus or OpenMetrics, as the client accepts."""
-    state = await request.app[STORE].in_flight()
-    text, content_type = request.app[METRICS].render(request.headers.get("Accept", ""), state)
+    store = request.app[STORE]
+    state, sessions = await asyncio.gather(store.in_flight(), store.sessions.pools.by_state())
+    text, content_type = request.app[METRICS].render(request.headers.get("Accept", ""), state, sessions)
     return web.Response(body=text, headers={"Content-Type": content_type, "Vary": "Accept"})

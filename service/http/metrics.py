@@ -74,6 +74,7 @@ FAMILIES = {
     "sds_event_loop_lag_seconds": Family("histogram", "Delay of the event loop."),
     "sds_items_in_total": Family("counter", "Output items written.", ("organization", "result")),
     "sds_items_out_total": Family("counter", "Output items read.", ("organization",)),
+    "sds_sessions": Family("gauge", "Sessions of all organizations, by state: leased, ready, …", ("state",)),
     "sds_no_session_total": Family("counter", "Requests for a lease when no session was ready.", ("organization",)),
     "sds_upkeep_failures_total": Family("counter", "Failed passes of the upkeep."),
     "sds_webhook_deliveries_total": Family("counter", "Attempts to deliver a webhook.", ("result",)),
@@ -214,7 +215,7 @@ class Metrics:
             self._values[self._lag + bisect_left(_SECONDS, late)] += 1
             self._values[self._lag + _SUM] += late
 
-    def render(self, accept: str, state: InFlight | None) -> tuple[bytes, str]:
+    def render(self, accept: str, state: InFlight | None, sessions: dict[str, int]) -> tuple[bytes, str]:
         """Return all metrics in the format that a client accepts, and its content type."""
         self._sample()
         try:
@@ -222,9 +223,9 @@ class Metrics:
             encode, content_type = choose_encoder(accept if accept.isascii() else "")
         except TypeError:  # a version that is no number
             encode, content_type = choose_encoder("")
-        return encode(_Collected(self._collect(state))), content_type
+        return encode(_Collected(self._collect(state, sessions))), content_type
 
-    def _collect(self, state: InFlight | None) -> Iterator[Metric]:
+    def _collect(self, state: InFlight | None, sessions: dict[str, int]) -> Iterator[Metric]:
         workers = {self._worker: self._cells.rows()} if self._folder is None else read_rows(self._folder)
         sums: defaultdict[str, defaultdict[Labels, list[float]]] = defaultdict(lambda: defaultdict(list))
 
@@ -247,6 +248,8 @@ class Metrics:
             add("sds_batches_in_flight", (), [state.batches])
             add("sds_oldest_batch_seconds", (), [state.oldest_seconds])
             add("sds_oldest_upkeep_seconds", (), [state.oldest_upkeep_seconds])
+        for session_state, count in sessions.items():
+            add("sds_sessions", (session_state,), [count])
         for name, described in FAMILIES.items():
             if name in sums:
                 yield _metric(name, described, sums[name])

@@ -163,7 +163,7 @@ async def test_organizations_beyond_the_first_hundred_are_counted_together(
         token = TENANT.set(organization)
         counted.count_read(2)
         TENANT.reset(token)
-    found = parse(counted.render("", None)[0].decode())
+    found = parse(counted.render("", None, {})[0].decode())
     assert len([name for name in found if name.startswith("sds_items_out_total")]) == 101
     assert found['sds_items_out_total{organization="other"}'] == 100
 

@@ -18,7 +18,7 @@ from tests.support.sessions import lease, make_state, put, release
 
 OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
 VALUE = "canary-" + os.urandom(20).hex()
-GIVEN = {"storage_state": make_state(VALUE), "user_data": {"password": VALUE}}
+GIVEN: dict[str, Any] = {"storage_state": make_state(VALUE), "user_data": {"password": VALUE}}
 COLLECTIONS = ("pools", "sessions", "session_secrets", "released_leases")
 
 

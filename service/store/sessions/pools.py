@@ -19,6 +19,7 @@ from service.store.errors import StoreError
 from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sessions import changes
+from service.store.time_budget import time_budget
 
 DEFAULTS: dict[str, int | None] = {
     "lease_seconds": 300,
@@ -33,6 +34,7 @@ STATES = ("ready", "resting", "leased", "needs_login", "blocked", "retired")
 MAX_POOLS = 1000
 
 _SETTLE_SECONDS = 1.0
+_COUNT_SECONDS = 1.0  # for the metrics of all organizations
 _MAX_REMEMBERED = 10_000
 # A process that waits says so again well before this time.
 _PUBLISHED_SECONDS = 6.0
@@ -143,7 +145,7 @@ class Pools:
         async for group in self._sessions.aggregate([{"$match": of_pool}, by_state], hint="take"):
             id, state = group["_id"]["pool_id"], group["_id"]["state"]
             if id in counts:
-                counts[id]["leased" if state in changes.LEASED else state] += group["count"]
+                counts[id][_served_state(state)] += group["count"]
         return [{"pool": pool.name, **pool.settings, "sessions": counts[id]} for id, pool in chosen.items()]
 
     async def settle(self, pool: Pool) -> bool:
@@ -185,6 +187,23 @@ class Pools:
         """Settle a pool unless this process has done so less than a second ago."""
         if time.monotonic() >= self._settled.get(pool.id, -_SETTLE_SECONDS) + _SETTLE_SECONDS:
             await self.settle(pool)
+
+    async def by_state(self) -> dict[str, int]:
+        """Return the number of sessions of all organizations by state; nothing if that takes more than a second."""
+        try:
+            with time_budget(_COUNT_SECONDS):
+                return await self._by_state()
+        except StoreError:
+            return {}
+
+    @stored
+    async def _by_state(self) -> dict[str, int]:
+        self._require()
+        counts = dict.fromkeys(STATES, 0)
+        by_state: list[Record] = [{"$group": {"_id": "$state", "count": {"$sum": 1}}}]
+        async for group in self._sessions.aggregate(by_state, hint="take"):
+            counts[_served_state(group["_id"])] += group["count"]
+        return counts
 
     @stored
     async def delete(self, organization_id: int, name: str) -> int | None:
@@ -235,6 +254,10 @@ class Pools:
 
     def _require(self) -> None:
         self._indexes.require("pools", "sessions", "session_secrets", "released_leases")
+
+
+def _served_state(state: str) -> str:
+    return "leased" if state in changes.LEASED else state
 
 
 def _pool(document: Record | None) -> Pool | None:
