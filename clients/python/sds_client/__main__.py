@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from sds_client.cli import completion, groups, outputs, running, sessions, singer, state, webhooks
+from sds_client.cli import completion, groups, mcp, outputs, running, sessions, singer, state, webhooks
 from sds_client.cli.parser import Parser, parse
 from sds_client.version import __version__
 
@@ -15,7 +15,7 @@ def parser() -> Parser:
     whole = Parser(prog="sds", description="Client of the Scraping Data Service.")
     whole.add_argument("--version", action="version", version=f"scraping-data-client {__version__}")
     commands, common = whole.add_subparsers(required=True, metavar="COMMAND"), running.options()
-    for resource in (outputs, groups, state, sessions, webhooks, singer):
+    for resource in (outputs, groups, state, sessions, webhooks, singer, mcp):
         resource.add(commands, common)
     completion.add(commands)
     return whole
