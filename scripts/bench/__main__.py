@@ -50,6 +50,7 @@ def main() -> None:
         epilog="; ".join(f"{name}: {text}" for name, text in _HELP.items()),
     )
     names = [compare.OURS, compare.FLOOR, compare.FASTAPI, compare.FASTIFY, compare.EVE]
+    names += [compare.FASTAPI_UPSERTS, compare.FASTIFY_UPSERTS]
     parser.add_argument("measurement", nargs="?", choices=_SIZES, default="compare")
     parser.add_argument("--quick", action="store_true", help="less data and shorter runs")
     parser.add_argument("--items", type=int, help="in the database")

@@ -1,4 +1,8 @@
-"""FastAPI with Beanie: keyset paging, response model; validated models in, insert_many."""
+"""FastAPI with Beanie: keyset paging, response model; validated models in.
+
+`/v1/outputs` appends with insert_many. `/v1/upserts` stores one item per key, writes changes only, and returns the
+result of each item.
+"""
 
 import hashlib
 import json
@@ -8,10 +12,11 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 from uuid import uuid4
 
+import orjson
 from beanie import Document, init_beanie
 from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel, Field
-from pymongo import AsyncMongoClient, WriteConcern
+from pymongo import AsyncMongoClient, UpdateOne, WriteConcern
 
 
 class FileIn(BaseModel):
@@ -83,6 +88,17 @@ class Written(BaseModel):
     created: int
 
 
+class Result(BaseModel):
+    id: int
+    output_id: str
+    key_hash: str
+    result: str
+
+
+class Upserted(BaseModel):
+    items: list[Result]
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> Any:
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(os.environ["MONGO_URL"])
@@ -119,12 +135,16 @@ async def get(
     return Page(metadata=Metadata(next_url=next_url, next_cursor=next_cursor), items=items)
 
 
+async def last_id(group_id: str, count: int) -> int:
+    counted = await app.state.counters.find_one_and_update(
+        {"_id": group_id}, {"$inc": {"next": count}}, upsert=True, return_document=True
+    )
+    return int(counted["next"])
+
+
 @app.post("/v1/outputs/{group_id}", response_model=Written)
 async def post(group_id: str, items: list[OutputIn]) -> Any:
-    counted = await app.state.counters.find_one_and_update(
-        {"_id": group_id}, {"$inc": {"next": len(items)}}, upsert=True, return_document=True
-    )
-    now, last = datetime.now(UTC), counted["next"]
+    now, last = datetime.now(UTC), await last_id(group_id, len(items))
     documents = [
         item.model_dump()
         | {
@@ -143,3 +163,48 @@ async def post(group_id: str, items: list[OutputIn]) -> Any:
     # Past Beanie's own insert_many, whose encoder in Python would more than double the cost.
     await app.state.ingest.insert_many(documents, ordered=False)
     return Written(created=len(documents))
+
+
+@app.post("/v1/upserts/{group_id}", response_model=Upserted)
+async def upsert(group_id: str, items: list[OutputIn]) -> Any:
+    owner = {"organization_id": 1, "group_id": group_id}
+    sent: dict[str, dict[str, Any]] = {}
+    for item in items:
+        fields = item.model_dump()
+        content = {name: fields[name] for name in ("source_url", "data", "tags", "files")}
+        fields["files"] = [File(**file).model_dump() for file in fields["files"]]
+        fields["key_hash"] = item.key_hash or digest([item.source_url, item.data])
+        fields["value_hash"] = item.value_hash or digest(item.data)
+        fields["content_hash"] = digest(content)
+        fields |= {"country": item.tags.get("country"), "region": item.tags.get("region")}
+        sent[fields["key_hash"]] = fields
+    names = {"key_hash": 1, "output_id": 1, "id": 1, "content_hash": 1}
+    found = app.state.ingest.find({**owner, "key_hash": {"$in": list(sent)}}, names)
+    stored = {document["key_hash"]: document async for document in found}
+    now, id = datetime.now(UTC), await last_id(group_id, len(sent)) - len(sent)
+    created, changed, unchanged, results = [], [], [], {}
+    for key, fields in sent.items():
+        before = stored.get(key)
+        if before is not None and before["content_hash"] == fields["content_hash"]:
+            seen = {"root_job_id": fields["root_job_id"], "last_scraped_date": fields["last_scraped_date"]}
+            unchanged.append(UpdateOne({"_id": before["_id"]}, {"$set": seen}))
+            results[key] = {**before, "result": "unchanged"}
+            continue
+        id += 1
+        fields |= {"id": id, "update_date": now}
+        if before is None:
+            fields |= {**owner, "output_id": str(uuid4()), "create_date": now}
+            created.append(fields)
+            results[key] = {**fields, "result": "created"}
+        else:
+            changed.append(UpdateOne({"_id": before["_id"], "id": before["id"]}, {"$set": fields}))
+            results[key] = {**before, "id": id, "result": "updated"}
+    if created:
+        await app.state.ingest.insert_many(created, ordered=False)
+    if changed or unchanged:
+        await app.state.ingest.bulk_write([*changed, *unchanged], ordered=False)
+    return {"items": [results[key] for key in results]}
+
+
+def digest(value: Any) -> str:
+    return hashlib.sha256(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)).hexdigest()

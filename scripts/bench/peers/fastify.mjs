@@ -1,4 +1,5 @@
-// Fastify with MongoDB's Node driver: keyset paging, schema-checked bodies in, insertMany.
+// Fastify with MongoDB's Node driver: keyset paging, schema-checked bodies in. `/v1/outputs` appends with insertMany.
+// `/v1/upserts` stores one item per key, writes changes only, and returns the result of each item.
 
 import { createHash, randomUUID } from "node:crypto";
 import Fastify from "fastify";
@@ -55,13 +56,20 @@ app.get("/v1/outputs/:group", { schema: { querystring: query } }, async (request
   return { metadata: { next_url: url, next_cursor: next }, items };
 });
 
-app.post("/v1/outputs/:group", { schema: { body: { type: "array", maxItems: 1000, items: output } } }, async (request) => {
-  const group = request.params.group;
+const body = { schema: { body: { type: "array", maxItems: 1000, items: output } } };
+const digest = (...parts) => createHash("sha256").update(parts.join("\n")).digest("hex");
+
+async function firstId(group, count) {
   const counter = await counters.findOneAndUpdate(
-    { _id: group }, { $inc: { next: request.body.length } }, { upsert: true, returnDocument: "after" },
+    { _id: group }, { $inc: { next: count } }, { upsert: true, returnDocument: "after" },
   );
+  return counter.next - count;
+}
+
+app.post("/v1/outputs/:group", body, async (request) => {
+  const group = request.params.group;
   const now = new Date();
-  let id = counter.next - request.body.length;
+  let id = await firstId(group, request.body.length);
   const documents = request.body.map((item) => ({
     organization_id: 1, group_id: group, ...item,
     files: (item.files ?? []).map((one) => ({ id: randomUUID(), create_date: now, ...one })),
@@ -72,6 +80,50 @@ app.post("/v1/outputs/:group", { schema: { body: { type: "array", maxItems: 1000
   }));
   await ingest.insertMany(documents, { ordered: false });
   return { created: documents.length };
+});
+
+app.post("/v1/upserts/:group", body, async (request) => {
+  const owner = { organization_id: 1, group_id: request.params.group };
+  const now = new Date();
+  const sent = new Map();
+  for (const item of request.body) {
+    const { source_url, data, tags = {}, files = [] } = item;
+    const text = JSON.stringify(data);
+    const key_hash = item.key_hash ?? digest(source_url, text);
+    sent.set(key_hash, {
+      ...item, tags, key_hash, value_hash: item.value_hash ?? digest(text),
+      files: files.map((one) => ({ id: randomUUID(), create_date: now, ...one })),
+      content_hash: digest(source_url, text, JSON.stringify(tags), JSON.stringify(files)),
+      last_scraped_date: item.last_scraped_date ? new Date(item.last_scraped_date) : now,
+      is_approved: item.is_approved ?? false, country: tags.country, region: tags.region,
+    });
+  }
+  const names = { key_hash: 1, output_id: 1, id: 1, content_hash: 1 };
+  const found = await ingest.find({ ...owner, key_hash: { $in: [...sent.keys()] } }, { projection: names }).toArray();
+  const stored = new Map(found.map((document) => [document.key_hash, document]));
+  let id = await firstId(request.params.group, sent.size);
+  const created = [], updates = [], items = [];
+  for (const [key_hash, fields] of sent) {
+    const before = stored.get(key_hash);
+    if (before?.content_hash === fields.content_hash) {
+      const seen = { root_job_id: fields.root_job_id, last_scraped_date: fields.last_scraped_date };
+      updates.push({ updateOne: { filter: { _id: before._id }, update: { $set: seen } } });
+      items.push({ id: before.id, output_id: before.output_id, key_hash, result: "unchanged" });
+      continue;
+    }
+    Object.assign(fields, { id: ++id, update_date: now });
+    if (before) {
+      updates.push({ updateOne: { filter: { _id: before._id, id: before.id }, update: { $set: fields } } });
+      items.push({ id, output_id: before.output_id, key_hash, result: "updated" });
+    } else {
+      Object.assign(fields, { ...owner, output_id: randomUUID(), create_date: now });
+      created.push(fields);
+      items.push({ id, output_id: fields.output_id, key_hash, result: "created" });
+    }
+  }
+  if (created.length) await ingest.insertMany(created, { ordered: false });
+  if (updates.length) await ingest.bulkWrite(updates, { ordered: false });
+  return { items };
 });
 
 await app.listen({ host: "127.0.0.1", port: Number(process.env.PORT) });
