@@ -4,8 +4,9 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from schemas.base import Base, Choice, Digits, ListOf, Text, WholeNumber, optional, problem
+from schemas.base import Base, Choice, Digits, ListOf, QueryFlag, Text, WholeNumber, optional, problem
 from schemas.errors import Problem
+from schemas.outputs import Pagination
 from schemas.paths import DataPaths
 from schemas.reviews import Review
 from schemas.rules import Rule
@@ -173,6 +174,56 @@ class Job(Base):
     verdict = fields.String(required=True, allow_none=True, metadata={"enum": ["passed", "failed", None]})
     problems = fields.List(fields.Nested(BrokenRule), required=True)
     review = fields.Nested(Review, required=True, allow_none=True, metadata={"description": "Its latest review"})
+
+
+class JobChangesQuery(Base):
+    limit = Digits(minimum=1, maximum=1000, load_default=10, metadata={"description": "Items of a page, at most"})
+    cursor = Digits(minimum=0, load_default=0, metadata={"description": "Only ids greater than this"})
+    path = optional(
+        Text,
+        max_length=1024,
+        description="Only changes of this field, in full or below data: price.amount, tags.country",
+    )
+    summary = QueryFlag(
+        load_default=False,
+        allow_none=True,
+        metadata={"description": "true: how many items changed, and in which fields"},
+    )
+
+
+class ChangedField(Base):
+    path = fields.String(required=True)
+    before = fields.Raw(allow_none=True, metadata={"description": "Absent where the field was not there"})
+    after = fields.Raw(allow_none=True, metadata={"description": "Absent where the field is no longer there"})
+
+
+class ChangedItem(Base):
+    id = fields.Integer(required=True)
+    output_id = fields.String(required=True)
+    key_hash = fields.String(required=True)
+    source_url = fields.String(required=True)
+    fields_ = fields.List(fields.Nested(ChangedField), required=True, data_key="fields")
+
+
+class FieldChanges(Base):
+    path = fields.String(required=True)
+    changed = fields.Integer(required=True, metadata={"description": "Items in which it changed"})
+
+
+class JobChanges(Base):
+    """A page of changed items, or with `summary=true` their number and fields."""
+
+    metadata = fields.Nested(Pagination)
+    items = fields.Raw(
+        required=True,
+        metadata={"description": "The changed items (ChangedItem); with summary=true their number"},
+    )
+    fields_ = fields.List(
+        fields.Nested(FieldChanges),
+        data_key="fields",
+        metadata={"description": "With summary=true: most changed first"},
+    )
+    more = fields.Boolean(metadata={"description": "With summary=true: whether the time was not enough for all items"})
 
 
 class JobPut(Job):

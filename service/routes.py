@@ -62,6 +62,7 @@ ROUTES = [
     Route("GET", "/v1/groups/{group_id}/stats", "read", groups.stats),
     Route("GET", "/v1/groups/{group_id}/jobs", "read", groups.jobs),
     Route("GET", "/v1/groups/{group_id}/jobs/{job_id}", "read", jobs.get),
+    Route("GET", "/v1/groups/{group_id}/jobs/{job_id}/changes", "read", jobs.changes),
     Route("PUT", "/v1/groups/{group_id}/jobs/{job_id}", "write", jobs.put),
     Route("GET", "/v1/groups/{group_id}/fields", "read", groups.fields),
     Route("GET", "/v1/webhooks", "write", webhooks.get),

@@ -6,23 +6,46 @@ from typing import Any
 
 from aiohttp import web
 
-from schemas.groups import Job, JobInput, JobPut
+from schemas.groups import Job, JobChanges, JobChangesQuery, JobInput, JobPut
 from service.http.endpoint import endpoint
 from service.http.errors import Problem, invalid, not_found, problem
 from service.http.input.json_input import read_object
-from service.http.input.query import path_group, path_id
+from service.http.input.query import QueryLoader, path_group, path_id
 from service.http.keys import STORE
 from service.http.middleware.auth import require_scope
+from service.http.output.paging import url_with_cursor
 from service.http.output.responses import json_response
 from service.store import Crawls, Group
 
 _INPUT = JobInput()
+_CHANGES = QueryLoader(JobChangesQuery())
 
 
 @endpoint("Get a job", Job(), not_found=True)
 async def get(request: web.Request) -> web.StreamResponse:
     """Return one job, as in the list of jobs."""
     return await json_response(request, await _job(request, path_group(request), path_id(request, "job_id")))
+
+
+@endpoint("Get what a job changed", JobChanges(), query=JobChangesQuery, not_found=True)
+async def changes(request: web.Request) -> web.StreamResponse:
+    """Return the items that a job changed, each field with its value before and after, from the versions kept.
+
+    The list stays complete when later jobs have seen or changed the items. With `summary=true`, return how many items
+    changed and in which fields; `more` says that the time was not enough for all of them.
+    """
+    group, job_id = path_group(request), path_id(request, "job_id")
+    query, store = _CHANGES.load(request), request.app[STORE]
+    span = await store.crawls.span(group, job_id)
+    if span is None:
+        raise not_found("job", "job_id")
+    if query["summary"]:
+        return await json_response(request, await store.outputs.job_changes.summary(group, span, query["path"]))
+    span = span._replace(low=max(span.low, query["cursor"]))
+    page = await store.outputs.job_changes.page(group, span, query["limit"], query["path"])
+    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
+    metadata = {"next_url": next_url, "next_cursor": page.next_cursor}
+    return await json_response(request, {"metadata": metadata, "items": page.items})
 
 
 @endpoint("Begin or finish a job", JobPut(), body=JobInput(), not_found=True)

@@ -26,6 +26,7 @@ from service.store.judging import Judged, Judging, kept_rates, rates_of
 from service.store.listing import Record
 from service.store.outputs import Outputs, Place
 from service.store.outputs.counts import KINDS, UPKEEP_DELAY
+from service.store.outputs.job_changes import Span
 from service.store.outputs.missing import MAX_HOLDERS, Missing, not_seen_since
 from service.store.outputs.query import LIVE, Query
 from service.store.rules import Facts, dropped, judge
@@ -149,6 +150,17 @@ class Crawls:
         await self._counts.gather(group)
         found = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS)
         return None if found is None else served(found)
+
+    @stored
+    async def span(self, group: Group, job_id: str) -> Span | None:
+        """Return the ids between which a job made its changes; None if there is no such job."""
+        self._indexes.require("groups", "jobs")
+        await self._counts.gather(group)
+        job = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS, ["beginning", "last_position"])
+        if job is None:
+            return None
+        beginning = job.get("beginning")
+        return Span(job_id, 0, 0) if beginning is None else Span(job_id, beginning - 1, job.get("last_position", 0))
 
     @stored
     async def finish(self, group: Group, job_id: str) -> Record:

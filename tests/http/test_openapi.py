@@ -65,6 +65,7 @@ MORE_ERRORS = {
     ("DELETE", "/v1/outputs/{group_id}/{output_id}"): {"404", "412"},
     ("POST", "/v1/outputs/{group_id}/{output_id}/restore"): {"404", "409"},
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
+    ("GET", "/v1/groups/{group_id}/jobs/{job_id}/changes"): {"404"},
     ("PUT", "/v1/groups/{group_id}/jobs/{job_id}"): {"404"},
     ("GET", "/v1/sessions/{pool}"): {"404"},
     ("DELETE", "/v1/sessions/{pool}"): {"404"},

@@ -23,6 +23,7 @@ from service.store.outputs.deletion import Deletion, Place, Searching
 from service.store.outputs.documents import Page
 from service.store.outputs.encode import Door, Put, Restored
 from service.store.outputs.ids import Ids
+from service.store.outputs.job_changes import JobChanges
 from service.store.outputs.live import Form, Gate, Reader, Tails
 from service.store.outputs.pages import Reading
 from service.store.outputs.plan import Delete, Patch, Result
@@ -63,6 +64,7 @@ class Outputs(Reading):
         self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparing, settings)
         self.deletion = Deletion(self, self.lanes)
         self._comparing = comparing
+        self.job_changes = JobChanges(database, self.ids, comparing, indexes)
         self._tails = Tails(self, watch, settings.mongo_timeout)
 
     def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
