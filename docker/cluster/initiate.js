@@ -1,9 +1,10 @@
-// Initiate the replica set and make its users, once. Runs in the network of mongo1, where the localhost exception
+// Initiate the replica set and make its users, once. Runs in the network of the first member, where the localhost exception
 // allows the first user to be made. Run again, it changes nothing.
 const fs = require("fs");
 const secret = (name) => fs.readFileSync(`/run/secrets/${name}`, "utf8").trim();
 
-const members = ["mongo1", "mongo2", "mongo3"].map((name, n) => ({ _id: n, host: `${name}:27017`, priority: n ? 1 : 2 }));
+const names = (process.env.MEMBERS ?? "mongo1:27017,mongo2:27017,mongo3:27017").split(",");
+const members = names.map((host, n) => ({ _id: n, host, priority: n ? 1 : 2 }));
 const admin = db.getSiblingDB("admin");
 const root = secret("mongo_root_password");
 
@@ -22,7 +23,7 @@ if (!canLogIn()) {
     if (error.codeName !== "AlreadyInitialized") throw error;
   }
   for (let tries = 0; !db.hello().isWritablePrimary; tries++) {
-    if (tries > 120) throw new Error("mongo1 does not become the primary.");
+    if (tries > 120) throw new Error(names[0] + " does not become the primary.");
     sleep(500);
   }
   admin.createUser({ user: "root", pwd: root, roles: ["root"] });
