@@ -18,7 +18,7 @@ from typing import Any
 from pymongo.errors import PyMongoError
 
 from service.bounded import Bounded
-from service.store.connection import MAJORITY, Collection, Database, opened
+from service.store.connection import MAJORITY, Collection, Database, opened, read_committed
 from service.store.group import Group
 
 log = logging.getLogger("service.store")
@@ -26,6 +26,7 @@ log = logging.getLogger("service.store")
 _MAX_KNOWN = 100_000
 _POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
+_MAJORITY_READ = {"find": "meta", "limit": 1, "singleBatch": True}
 # How long the stream stays open after the last reader has gone.
 _IDLE_SECONDS = 30.0
 # `rounds` is counted up whenever a batch is finished.
@@ -110,8 +111,9 @@ class Watch:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _changes(self) -> AsyncIterator[Group]:
-        start = (await self._database.command("ping")).get("operationTime")
-        self._wake_all()  # earlier changes are not in the stream
+        # The time of a majority read: that of a ping may be later than a change that readers do not see yet.
+        start = (await read_committed(self._database, _MAJORITY_READ)).get("operationTime")
+        self._wake_all()  # earlier changes are not in the stream, nor those from after the previous one broke
         if start is None:
             await self._poll()
         async with await opened(self._groups.watch(_PIPELINE, start_at_operation_time=start)) as stream:

@@ -14,6 +14,7 @@ from pymongo.errors import PyMongoError
 from service.store import Store
 from service.store import watch as watching
 from tests.support.api import make_output
+from tests.support.commands import Commands
 from tests.support.groups import Group, stopped_at
 from tests.support.live_pages import SOON, reading, until_waiting, waiting_readers
 
@@ -123,6 +124,57 @@ async def test_a_stream_that_breaks_is_opened_again(
         await group.write(store, make_output(2))
     assert await waiting < SOON
     assert breaks == 1
+
+
+class BrokenStream:
+    """A change stream that returns nothing, and breaks when it is told to."""
+
+    def __init__(self) -> None:
+        self.is_open, self.breaks = asyncio.Event(), asyncio.Event()
+
+    async def __aenter__(self) -> BrokenStream:
+        self.is_open.set()
+        return self
+
+    async def __aexit__(self, *_: object) -> None: ...
+
+    def __aiter__(self) -> BrokenStream:
+        return self
+
+    async def __anext__(self) -> dict[str, Any]:
+        await self.breaks.wait()
+        raise PyMongoError("injected")
+
+
+async def test_what_changes_after_a_stream_has_broken_wakes_its_readers(
+    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, open_stream = BrokenStream(), watching.opened
+    streams = [first]
+
+    async def opened(made: Any) -> Any:
+        return streams.pop() if streams else await open_stream(made)
+
+    monkeypatch.setattr(watching, "opened", opened)
+    with store.watch.waiting(group.key) as changed:
+        await first.is_open.wait()
+        changed.clear()
+        await group.write(other, make_output(1))  # the broken stream does not return it
+        await Group(group.organization, "chairs").write(other, make_output(1))  # the next one begins here
+        first.breaks.set()
+        await asyncio.wait_for(changed.wait(), 2 * SOON)
+
+
+async def test_the_stream_begins_where_readers_read(listening: Store, group: Group, commands: Commands) -> None:
+    with listening.watch.waiting(group.key):
+        async with asyncio.timeout(2 * SOON):
+            while not any(command.name == "aggregate" for command in commands.sent):
+                await asyncio.sleep(0.01)
+    names = [command.name for command in commands.sent]
+    before = commands.sent[names.index("aggregate") - 1]
+    assert (before.name, before.body["readConcern"]["level"]) == ("find", "majority")
+    (stream,) = [command.body["pipeline"][0] for command in commands.sent if command.name == "aggregate"]
+    assert "startAtOperationTime" in stream["$changeStream"]
 
 
 async def test_without_change_streams_the_groups_are_polled(
