@@ -177,6 +177,8 @@ log = logging.getLogger("service.store")
 REAP_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
 _IN_FLIGHT_SECONDS = 1.0
+# The collections whose indexes the upkeep of groups needs: that of other collections may be missing.
+_LOOKED_AFTER = ("groups", "outputs", "jobs", "days", "versions")
 
 
 class InFlight(NamedTuple):
@@ -224,6 +226,7 @@ class Store:
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
+        self._building: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
 
     @classmethod
@@ -290,7 +293,7 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        for task in (self._task, self._looking):
+        for task in (self._task, self._building, self._looking):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -308,6 +311,16 @@ class Store:
         if done is not None:
             done.result()  # raises its exception
 
+    async def _build_indexes(self) -> bool:
+        """Build the indexes beside everything else; return whether all exist. Raises StoreError if one cannot be."""
+        if self._building is None:
+            self._building = asyncio.create_task(self.ensure_indexes())
+        done, _ = await asyncio.wait({self._building}, timeout=_RETRY_SECONDS)
+        if done:
+            build, self._building = self._building, None
+            build.result()
+        return bool(done)
+
     async def _keep_up(self) -> None:
         indexed, refused = False, ""
         while True:
@@ -317,17 +330,18 @@ class Store:
                     if indexed:
                         await self.indexes.verify()
                     else:
-                        await self.ensure_indexes()
-                        indexed = True
+                        indexed = await self._build_indexes()
                 except StoreError as error:
                     failed = error
                 # Also if an index of another collection cannot be made.
                 if self.indexes.have("groups", "outputs") and (ended := await self.outputs.recovery.reap()):
                     log.warning("ended batches of dead writers", extra={"batches": ended})
+                if not isinstance(failed, LayoutError):
+                    if self.indexes.have(*_LOOKED_AFTER):
+                        self._look_after_groups()
+                    await self.sessions.pools.purge()
                 if failed is not None:
                     raise failed
-                await self.sessions.pools.purge()
-                self._look_after_groups()
             except LayoutError as error:
                 if str(error) != refused:  # once, not every second
                     log.error(str(error))

@@ -16,9 +16,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from sds_client import AsyncClient, ClientError, CursorExpired
+from sds_client import AsyncClient, Client, ClientError, CursorExpired
+from sds_client.transport import Waiting
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
-from tests.support.peer import failure, page, peer, written
+from tests.support.peer import Peer, failure, page, peer, written
 from tests.support.tls import make_certificate
 
 
@@ -87,6 +88,25 @@ async def test_patience_ends() -> None:
             await client.groups()
     assert caught.value.status == 503
     assert 1 < len(service.requests) < 20
+
+
+@pytest.mark.parametrize("kind", [AsyncClient, Client])
+async def test_the_patience_of_default_settings_ends_after_two_minutes(kind: type[AsyncClient] | type[Client]) -> None:
+    async def groups(service: Peer, waits: list[Waiting]) -> None:
+        if kind is AsyncClient:
+            async with AsyncClient(service.url, "t", on_wait=waits.append) as client:
+                await client.groups()
+        else:
+            with Client(service.url, "t", on_wait=waits.append) as client:
+                await asyncio.to_thread(client.groups)
+
+    async with peer(failure(503), []) as service, asyncio.timeout(60):
+        waits: list[Waiting] = []
+        await groups(service, waits)
+        assert 0 < waits[0].seconds <= 120
+    async with peer(failure(503, **{"Retry-After": "121"})) as service, asyncio.timeout(60):
+        with pytest.raises(ClientError):
+            await groups(service, [])
 
 
 async def test_a_failure_that_takes_longer_than_the_patience_is_followed_by_another_attempt() -> None:

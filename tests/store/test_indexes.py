@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.errors import DuplicateKeyError
 
 from service.settings import Settings
 from service.store import Patch, Query, Selection, Store, StoreError, StoreUnavailable, Vault
@@ -147,6 +148,49 @@ async def test_a_collection_whose_indexes_cannot_be_made_does_not_hold_up_the_ot
     assert line.__dict__["collection"] == "cookies"
     await store.client.drop_database(store.database.name)
     await store.close()
+
+
+async def test_the_upkeep_goes_on_while_the_indexes_of_another_collection_cannot_be_made(
+    mongo_url: str, organization: int
+) -> None:
+    store = Store.connect(Settings(mongo_database=f"{DATABASE}_broken_{organization}"), mongo_url)
+    same = {"organization_id": organization, "domain": "d", "path_key": "/", "name": "n"}
+    await store.database["cookies"].insert_many([dict(same), dict(same)])
+    store.start_upkeep()
+    group = Group(organization)
+    async with asyncio.timeout(SECONDS):
+        while not store.indexes.have("outputs", "groups", "jobs", "days", "versions"):
+            await asyncio.sleep(0.01)
+        await group.write(store, make_output(1, last_scraped_date="2020-01-01"))
+        await store.groups.set(group.key, {"retention_days": 1})
+        while await group.read(store):
+            await asyncio.sleep(0.05)
+    assert not store.indexes.have("cookies")
+    await store.client.drop_database(store.database.name)
+    await store.close()
+
+
+IDENTITIES = ["cookies", "local_storage", "origins", "groups", "jobs", "days", "webhooks"]
+
+
+@pytest.mark.parametrize("name", IDENTITIES)
+async def test_the_database_refuses_a_second_record_of_the_same_identity(
+    store: Store, organization: int, name: str
+) -> None:
+    identity = next(index.document["key"] for index in INDEXES[name] if index.document.get("unique"))
+    record = {field: organization if field == "organization_id" else "same" for field in identity}
+    await store.database[name].insert_one(dict(record))
+    with pytest.raises(DuplicateKeyError):
+        await store.database[name].insert_one(dict(record))
+
+
+async def test_setting_a_local_storage_entry_in_two_processes_at_once_stores_it_once(
+    store: Store, other: Store, organization: int
+) -> None:
+    entries = [{**ENTRY, "key": f"key-{number}"} for number in range(50)]
+    await asyncio.gather(*(each.local_storage.set(organization, entries) for each in (store, other) * 4))
+    where = {"organization_id": organization}
+    assert await store.database["local_storage"].count_documents(where) == len(entries)
 
 
 async def test_indexes_that_vanish_are_noticed_and_nothing_is_written_without_them(

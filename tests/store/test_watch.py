@@ -13,6 +13,7 @@ from pymongo.errors import PyMongoError
 
 from service.store import Store
 from service.store import watch as watching
+from service.store.connection import opened as open_stream
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group, stopped_at
@@ -149,7 +150,7 @@ class BrokenStream:
 async def test_what_changes_after_a_stream_has_broken_wakes_its_readers(
     store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, open_stream = BrokenStream(), watching.opened
+    first = BrokenStream()
     streams = [first]
 
     async def opened(made: Any) -> Any:
