@@ -129,6 +129,7 @@ class Crawls:
 
     async def _exists(self, group: Group, job: Record) -> bool:
         """Return whether a job exists, once the batches in flight are counted."""
+        await self._counts.gather(group)
         if await self._jobs.find_one(job, ["_id"]) is None:
             await self._settle(group.owner)
             await self._counts.gather(group)

@@ -191,6 +191,23 @@ async def test_a_reader_that_came_too_late_starts_again(admin: Api, store: Store
     assert await walk(admin, "/v1/outputs/shop?cursor=1") == three[2:]
 
 
+async def test_a_page_in_the_middle_whose_cursor_is_from_before_a_removal_is_refused(
+    admin: Api, store: Store, three: list[dict[str, Any]]
+) -> None:
+    first = await admin.ok("/v1/outputs/shop?deleted=true&limit=1")
+    for item in three[1:]:
+        await delete(admin, item)
+    await admin.ok("/v1/outputs/shop", [make_output(number) for number in range(7, 10)])
+    await walk(admin, "/v1/outputs/shop")  # this process knows how far it may read
+    await age_out(store, admin.organization_id)
+    path = f"/v1/outputs/shop?deleted=true&limit=1&cursor={first['metadata']['next_cursor']}"
+    assert (await admin.ok(path.replace("deleted=true", "deleted=false")))["metadata"]["next_cursor"], (
+        "it is not the last"
+    )
+    response = await admin.get(path)
+    assert (response.status, response.problems()) == (410, [(["query", "cursor"], "cursor_expired")])
+
+
 async def test_an_export_that_was_cut_continues_over_what_has_aged_out(
     admin: Api, store: Store, three: list[dict[str, Any]]
 ) -> None:

@@ -159,7 +159,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.crawls.one(owner, "job-9")
     for more in (
         {"missing": "a.b"},
-        {"where": ("a", "1")},
+        {"where": (("a", ":", "1"),)},
         {"rejected": True},
         {"missing_from": missing},
         {"missing_from": missing._replace(holders=None)},
