@@ -14,7 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.typedefs import Handler
 
 from service.http.keys import REASON, REQUEST_ID, STREAMING
-from service.store import CursorExpired, CursorInvalid, StoreUnavailable
+from service.store import CursorExpired, CursorInvalid, StoreError, StoreUnavailable
 
 log = logging.getLogger("service")
 
@@ -182,6 +182,8 @@ def _respond(request: web.Request, error: Exception) -> web.Response | None:
             "request failed",
             extra={
                 "error": type(error).__name__,
+                # The store's errors have the class and the code of the driver's, and quote nothing.
+                **({"cause": str(error)} if isinstance(error, StoreError) else {}),
                 "status": failure.status,
                 "at": place(error),
                 "request_id": request.get(REQUEST_ID),

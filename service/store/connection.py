@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pymongo import WriteConcern
-from pymongo.errors import AutoReconnect, PyMongoError
+from pymongo.errors import AutoReconnect, InvalidOperation, PyMongoError
 from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStartedEvent, CommandSucceededEvent
 from pymongo.read_concern import ReadConcern
 
@@ -165,9 +165,12 @@ async def read_committed(database: Database, command: dict[str, Any], since: Any
 
 async def in_transaction(client: Client, work: Callable[[Any], Awaitable[T]]) -> T:
     """Return what `work` returns, once all its writes are durable; it runs again after a conflict or a failover."""
-    async with await opened(client.start_session()) as session:
-        result: T = await session.with_transaction(work, write_concern=DURABLE)
-        return result
+    try:
+        async with await opened(client.start_session()) as session:
+            result: T = await session.with_transaction(work, write_concern=DURABLE)
+            return result
+    except InvalidOperation:  # the driver loses track of a transaction in a failover
+        raise StoreUnavailable("a transaction was interrupted") from None
 
 
 async def kill_cursor(database: Database, collection: str, cursor: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.store import Store
+from service.store import Store, wanted
 from tests.conftest import MakeApi
 from tests.support.api import Api
 from tests.support.sessions import lease, make_state, put, release, session_of
@@ -130,6 +130,32 @@ async def test_a_late_copy_of_a_lease_request_takes_no_second_session(admin: Api
     response = await admin.post("/v1/sessions/shop/lease", {"lease_id": OWN_ID})
     assert (response.status, response.problems()) == (409, [(["body", "lease_id"], "lease_lost")])
     assert (await admin.ok("/v1/sessions"))[0]["sessions"]["ready"] == 2
+
+
+async def test_a_copy_of_a_request_whose_lease_ended_by_itself_takes_no_second_session(
+    admin: Api, store: Store
+) -> None:
+    for name in ("a", "b"):
+        await put(admin, f"/v1/sessions/shop/{name}", {})
+    await lease(admin, "shop", lease_id=OWN_ID)
+    await lapse(store, admin, seconds=301)
+    response = await admin.post("/v1/sessions/shop/lease", {"lease_id": OWN_ID})
+    assert (response.status, response.problems()) == (409, [(["body", "lease_id"], "lease_lost")])
+    assert (await admin.ok("/v1/sessions"))[0]["sessions"]["ready"] == 2
+
+
+async def test_a_late_copy_that_is_undone_does_not_end_the_lease_that_was_delivered(admin: Api, store: Store) -> None:
+    """Found by the checker: the copy in a paused process found its client gone, and took the lease back."""
+    await put(admin, "/v1/sessions/shop/anna", {})
+    pool = await store.sessions.pools.find(admin.organization_id, "shop")
+    assert pool
+    first, late = wanted(OWN_ID), wanted(OWN_ID)
+    assert await store.sessions.queue.take(pool, first)
+    await lease(admin, "shop", lease_id=OWN_ID)
+    assert await store.sessions.queue.take(pool, late)
+    for copy in (first, late):
+        assert not await store.sessions.leases.undo(pool, copy)
+    await release(admin, OWN_ID)
 
 
 async def test_a_lease_id_of_another_request_is_refused(admin: Api, stranger: Api) -> None:

@@ -16,6 +16,7 @@ from service.store.sessions.leases import (
 )
 from service.store.sessions.pools import Pool, Pools, TooManySessions
 from service.store.sessions.queue import PoolDeleted, Queue
+from service.store.sessions.receipts import Receipts
 from service.store.sessions.records import Records, VersionConflict
 from service.store.sessions.secrets import KINDS, Secrets
 from service.store.sessions.watch import SessionWatch
@@ -42,9 +43,10 @@ class Sessions:
     """The sessions of all organizations: their pools, records, secrets and leases."""
 
     def __init__(self, client: Client, database: Database, vault: Vault, indexes: Indexes) -> None:
-        self.pools = Pools(database, indexes)
+        receipts = Receipts(database)
+        self.pools = Pools(database, receipts, indexes)
         self.secrets = Secrets(database, vault, indexes)
         self.records = Records(client, database, self.pools, self.secrets)
-        self.leases = Leases(client, database, self.pools, self.secrets, indexes)
+        self.leases = Leases(client, database, self.pools, self.secrets, receipts, indexes)
         self.queue = Queue(self.pools, self.leases, SessionWatch(database))
         self.records.freed = self.leases.freed = self.queue.wake

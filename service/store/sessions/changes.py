@@ -63,9 +63,9 @@ def take(settings: Settings, lease: dict[str, Any], seconds: int | None, *, shar
     ]
 
 
-def claim(lease_id: str, request: str) -> list[Stage]:
-    """Return the update that gives a lease to a repeated request: the earlier one no longer undoes it."""
-    return [{"$set": {"leases": _changed(lease_id, {"request": literal(request), "at": NOW})}}]
+def claim(lease_id: str) -> list[Stage]:
+    """Return the update after which no copy of its request undoes a lease: one of them may have delivered it."""
+    return [{"$set": {"leases": _changed(lease_id, {"request": None, "at": NOW})}}]
 
 
 def renew(settings: Settings, lease_id: str, seconds: int | None) -> list[Stage]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
 import hmac
 import math
 import secrets
@@ -22,6 +22,7 @@ from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sessions import changes
 from service.store.sessions.pools import Pool, Pools
+from service.store.sessions.receipts import Receipts, answer_of
 from service.store.sessions.secrets import Secrets
 
 _NEW_ID = 24  # bytes
@@ -82,11 +83,19 @@ def wanted(
 class Leases:
     """The leases of all organizations, kept in their sessions."""
 
-    def __init__(self, client: Client, database: Database, pools: Pools, secrets: Secrets, indexes: Indexes) -> None:
-        self._client, self._pools, self._secrets, self._indexes = client, pools, secrets, indexes
+    def __init__(
+        self,
+        client: Client,
+        database: Database,
+        pools: Pools,
+        secrets: Secrets,
+        receipts: Receipts,
+        indexes: Indexes,
+    ) -> None:
+        self._client, self._pools, self._secrets, self._receipts = client, pools, secrets, receipts
+        self._indexes = indexes
         self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
         self.freed: Callable[[str], None] = lambda pool_id: None  # called with the pool of a session that is released
-        self._released: Collection = database.get_collection("released_leases", write_concern=DURABLE)
 
     # -- taking ------------------------------------------------------------------------------
 
@@ -111,11 +120,10 @@ class Leases:
             taken = await self._take(pool, wanted, besides, may_join)
         if taken is None:
             return await self.again(pool, wanted)
-        lease = _lease(taken, wanted.lease_id)
-        if wanted.is_own_id and await self._receipt(pool.organization_id, wanted.lease_id) is not None:
+        if wanted.is_own_id and await self._receipts.find(pool.organization_id, wanted.lease_id) is not None:
             await self.undo(pool, wanted)  # a copy of a request whose lease has ended must not take a second session
             raise LeaseLost
-        return lease
+        return _lease(taken, wanted.lease_id)
 
     async def _take(self, pool: Pool, wanted: Wanted, besides: Sequence[str], may_join: bool) -> Record | None:
         where: Record = dict(pool.owner)
@@ -139,15 +147,20 @@ class Leases:
 
     @stored
     async def again(self, pool: Pool, wanted: Wanted) -> SessionLease | None:
-        """Return the lease that an earlier copy of this request has taken; that copy no longer undoes it."""
+        """Return the lease that an earlier copy of this request has taken; no copy undoes it any more.
+
+        Raises LeaseLost if it has ended, LeaseInUse if it is another request's.
+        """
         if not wanted.is_own_id:
             return None
         where = {"organization_id": pool.organization_id, "leases.id": wanted.lease_id}
         live = {**where, "$expr": changes.is_live(wanted.lease_id)}
-        update = changes.claim(wanted.lease_id, wanted.request)
+        update = changes.claim(wanted.lease_id)
         found = await self._sessions.find_one_and_update(
             live, update, return_document=ReturnDocument.AFTER, hint="lease"
         )
+        if await self._receipts.find(pool.organization_id, wanted.lease_id) is not None:
+            raise LeaseLost
         if found is None:
             return None
         lease = _lease(found, wanted.lease_id)
@@ -203,10 +216,10 @@ class Leases:
             try:
                 session, pool = await self._find(organization_id, lease_id)
             except LeaseLost:
-                receipt = await self._receipt(organization_id, lease_id)
-                if receipt is None or not hmac.compare_digest(receipt["digest"], digest):
+                answer = answer_of(await self._receipts.find(organization_id, lease_id), digest)
+                if answer is None:
                     raise
-                return receipt["answer"]  # type: ignore[no-any-return]
+                return answer
             shared = session["state"] == "shared"
             saves = release.outcome in changes.SAVING
             writes = self._writes(pool, session, release.secrets) if saves else []
@@ -220,8 +233,10 @@ class Leases:
             )
             if writes:
                 update.append(changes.saved(_sizes(release.secrets)))
-            receipt = {"_id": _receipt_id(organization_id, lease_id), "organization_id": organization_id}
-            changed = await self._change(session, lease_id, update, writes, (pool, receipt | {"digest": digest}))
+            try:
+                changed = await self._change(session, lease_id, update, writes, (pool, digest))
+            except DuplicateKeyError:  # it has ended meanwhile
+                continue
             if changed is not None:
                 self.freed(pool.id)
                 return _answer(pool, changed, bool(writes))
@@ -236,8 +251,13 @@ class Leases:
             # Only a member that is the primary for certain may say so.
             certain = self._sessions.with_options(read_concern=ReadConcern("linearizable"))
             session = await certain.find_one(live, hint="lease")
-        pool = None if session is None else await self._pools.by_id(organization_id, session["pool_id"])
-        if session is None or pool is None:
+        if session is None:
+            raise LeaseLost
+        # After the session was found: a late copy of its request may have taken another session with an id that ended.
+        pool, receipt = await asyncio.gather(
+            self._pools.by_id(organization_id, session["pool_id"]), self._receipts.find(organization_id, lease_id)
+        )
+        if pool is None or receipt is not None:
             raise LeaseLost
         return session, pool
 
@@ -253,7 +273,7 @@ class Leases:
         lease_id: str,
         update: list[Any],
         writes: list[Any],
-        released: tuple[Pool, Record] | None = None,
+        released: tuple[Pool, bytes] | None = None,
     ) -> Record | None:
         """Update the session of a lease and save its secrets, all or nothing; None if it has changed since."""
         where = {
@@ -274,20 +294,15 @@ class Leases:
             if writes:
                 await self._secrets.write(writes, transaction)
             if released is not None:
-                pool, receipt = released
-                receipt = {**receipt, "date": changed["update_date"], "answer": _answer(pool, changed, bool(writes))}
-                await self._released.insert_one(receipt, session=transaction)
+                pool, digest = released
+                answer = _answer(pool, changed, bool(writes))
+                await self._receipts.add(lease_id, digest, changed, answer, transaction)
             return changed
 
         if not writes and released is None:
             changed: Record | None = await self._sessions.find_one_and_update(where, update, **options)
             return changed
         return await in_transaction(self._client, write)
-
-    async def _receipt(self, organization_id: int, lease_id: str) -> Record | None:
-        where = {"_id": _receipt_id(organization_id, lease_id), "organization_id": organization_id}
-        found: Record | None = await self._released.find_one(where)
-        return found
 
 
 def served_session(pool: Pool | str, session: Record) -> Record:
@@ -317,11 +332,6 @@ def _lease(session: Record, lease_id: str) -> SessionLease:
 
 def _sizes(secrets: dict[str, str]) -> dict[str, int]:
     return {kind: len(text) for kind, text in secrets.items()}
-
-
-def _receipt_id(organization_id: int, lease_id: str) -> str:
-    """Return the `_id` of a receipt, which does not tell the lease id."""
-    return f"{organization_id}/{hashlib.sha256(lease_id.encode()).hexdigest()}"
 
 
 def _digest(lease_id: str, release: Release) -> bytes:

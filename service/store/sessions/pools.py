@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pymongo import ReturnDocument
+from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from service.bounded import Bounded
@@ -19,6 +19,7 @@ from service.store.errors import StoreError
 from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sessions import changes
+from service.store.sessions.receipts import Receipts
 from service.store.time_budget import time_budget
 
 DEFAULTS: dict[str, int | None] = {
@@ -41,6 +42,7 @@ _PUBLISHED_SECONDS = 6.0
 # A list settles this many pools before it counts; the others are counted as they are stored.
 _SETTLED_AT_ONCE = 100
 _DELETED_AT_ONCE = 1000
+_ENDED_AT_ONCE = 1000
 # A request that was under way when its pool was deleted has ended after this time.
 _PURGE_AFTER = timedelta(minutes=10)
 _PURGE_EVERY_SECONDS = 60.0
@@ -81,8 +83,8 @@ class Pool(NamedTuple):
 class Pools:
     """The pools of all organizations."""
 
-    def __init__(self, database: Database, indexes: Indexes) -> None:
-        self._indexes = indexes
+    def __init__(self, database: Database, receipts: Receipts, indexes: Indexes) -> None:
+        self._receipts, self._indexes = receipts, indexes
         self._pools: Collection = database.get_collection("pools", write_concern=DURABLE, read_concern=LOCAL)
         self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
         self._secrets: Collection = database.get_collection("session_secrets", write_concern=DURABLE)
@@ -148,17 +150,34 @@ class Pools:
                 counts[id][_served_state(state)] += group["count"]
         return [{"pool": pool.name, **pool.settings, "sessions": counts[id]} for id, pool in chosen.items()]
 
+    @stored
     async def settle(self, pool: Pool) -> bool:
         """End the leases, rests and blocks of a pool that are over; return whether there were any."""
         self._settled[pool.id] = time.monotonic()
         update, changed = changes.settle(pool.settings), False
         for _ in range(_MAX_SETTLES):
-            done = await self._sessions.update_many({**pool.owner, **changes.DUE}, update, hint="due")
-            if not done.modified_count:
+            ended = await self._end_leases(pool, update)
+            rested = {**pool.owner, "state": {"$in": ["resting", "blocked"]}, **changes.DUE}
+            done = await self._sessions.update_many(rested, update, hint="due")
+            if not (ended or done.modified_count):
                 break
             changed = True
         return changed
 
+    async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
+        """End leases that nobody has released; their ids are noted before, so that none is ever live again."""
+        leased = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
+        found = await self._sessions.find(leased, ["due", "leases"], hint="due").limit(_ENDED_AT_ONCE).to_list(None)
+        if not found:
+            return False
+        ids = [lease["id"] for session in found for lease in session["leases"] if lease["until"] <= session["due"]]
+        await self._receipts.note_ended(pool.organization_id, ids)
+        own = {"organization_id": pool.organization_id}
+        same = [{"_id": session["_id"], **own, "due": session["due"]} for session in found]
+        await self._sessions.bulk_write([UpdateOne(one, update, hint="_id_") for one in same], ordered=False)
+        return True
+
+    @stored
     async def publish(self, pool: Pool, process: str, waiting: Sequence[Waiting]) -> None:
         """Let other processes know who waits in this one; what a process does not repeat expires."""
         entries = [
@@ -174,10 +193,12 @@ class Pools:
         update = [{"$set": {"waiting": {"$concatArrays": [others, entries]}}}]
         await self._pools.update_one({"_id": pool.id, "organization_id": pool.organization_id}, update)
 
+    @stored
     async def has_shared(self, pool: Pool) -> bool:
         """Return whether a session of a pool has shared leases."""
         return await self._sessions.find_one({**pool.owner, "state": "shared"}, ["_id"], hint="take") is not None
 
+    @stored
     async def ready_of(self, pool: Pool, names: Sequence[str]) -> frozenset[str]:
         """Return which of some names are ready to be leased."""
         where = {**pool.owner, "name": {"$in": list(names)}, "state": "ready"}

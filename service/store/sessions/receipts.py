@@ -1,0 +1,60 @@
+"""What became of leases that have ended: a lease id is live once, whoever repeats which request how late."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+from typing import Any
+
+from pymongo.errors import BulkWriteError
+
+from service.store.browser_state import now
+from service.store.connection import DURABLE, LOCAL, Collection, Database
+from service.store.errors import duplicates
+from service.store.listing import Record
+
+
+class Receipts:
+    """The released leases with the response that each release got, and the leases that have ended by themselves."""
+
+    def __init__(self, database: Database) -> None:
+        self._released: Collection = database.get_collection(
+            "released_leases", write_concern=DURABLE, read_concern=LOCAL
+        )
+
+    async def find(self, organization_id: int, lease_id: str) -> Record | None:
+        """Return the receipt of a lease; None while it is live, or was never taken."""
+        where = {"_id": _id(organization_id, lease_id), "organization_id": organization_id}
+        found: Record | None = await self._released.find_one(where)
+        return found
+
+    async def add(self, lease_id: str, digest: bytes, session: Record, answer: Record, transaction: Any) -> None:
+        """Store the response to a release, in the transaction of the release."""
+        organization_id = session["organization_id"]
+        receipt = {"_id": _id(organization_id, lease_id), "organization_id": organization_id, "digest": digest}
+        fields = {"answer": answer, "date": session["update_date"]}
+        await self._released.insert_one({**receipt, **fields}, session=transaction)
+
+    async def note_ended(self, organization_id: int, lease_ids: Sequence[str]) -> None:
+        """Note leases that have ended by themselves; noting one again changes nothing."""
+        common = {"organization_id": organization_id, "digest": b"", "answer": None, "date": now()}
+        try:
+            await self._released.insert_many(
+                [{"_id": _id(organization_id, lease_id), **common} for lease_id in lease_ids], ordered=False
+            )
+        except BulkWriteError as error:
+            duplicates(error)
+
+
+def answer_of(receipt: Record | None, digest: bytes) -> Record | None:
+    """Return the response to a release that is repeated word for word."""
+    if receipt is None or not hmac.compare_digest(receipt["digest"], digest):
+        return None
+    answer: Record = receipt["answer"]
+    return answer
+
+
+def _id(organization_id: int, lease_id: str) -> str:
+    """Return the `_id` of a receipt, which does not tell the lease id."""
+    return f"{organization_id}/{hashlib.sha256(lease_id.encode()).hexdigest()}"
