@@ -17,7 +17,7 @@ const TABS = ["jobs", "fields", "time", "settings"];
 // Loaded after the first view is there, so that the others open at once and while the service is away.
 const LATER = [
   "./groups/groups.js", "./groups/group.js", "./items/items.js", "./items/versions.js", "./crawls/jobs.js", "./crawls/fields.js", "./crawls/time.js", "./crawls/settings.js",
-  "./state/state.js",
+  "./state/state.js", "./sessions/sessions.js",
 ];
 const LISTEN_MS = 10_000; // without any response for so long, ask for one
 const RETRY_MS = 2_500;
@@ -33,6 +33,7 @@ let last = ""; // where one was or wanted to be
 function viewOf([name, first, second, third, ...rest]) {
   if (rest.length || (third !== undefined && (name !== "groups" || second !== "jobs"))) return null;
   if (name === "state" && second === undefined) return import("./state/state.js");
+  if (name === "sessions" && second === undefined) return import("./sessions/sessions.js");
   if (name !== "groups") return null;
   if (first === undefined) return import("./groups/groups.js");
   return second === undefined || TABS.includes(second) ? import("./groups/group.js") : null;
@@ -100,7 +101,7 @@ function trouble(error) {
 
 function showPerson() {
   nav.hidden = person.hidden = false;
-  nav.querySelector('[href="#/state"]').hidden = !may("state");
+  for (const name of ["state", "sessions"]) nav.querySelector(`[href="#/${name}"]`).hidden = !may("state");
   account.textContent = accountName();
   account.classList.toggle("danger-text", expiresSoon());
 }

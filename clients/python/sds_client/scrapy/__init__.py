@@ -23,9 +23,10 @@ from scrapy.downloadermiddlewares.cookies import CookiesMiddleware as ScrapyCook
 from sds_client.environment import access_token
 from sds_client.scrapy.cookies import CookiesMiddleware
 from sds_client.scrapy.pipeline import OutputsPipeline
+from sds_client.scrapy.sessions import SessionsMiddleware
 from sds_client.scrapy.sources import SourceUrls
 
-__all__ = ["Addon", "CookiesMiddleware", "OutputsPipeline", "SourceUrls"]
+__all__ = ["Addon", "CookiesMiddleware", "OutputsPipeline", "SessionsMiddleware", "SourceUrls"]
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,10 @@ class Addon:
             self._add(settings, "SPIDER_MIDDLEWARES", SourceUrls, 10)
         else:
             log.warning("items are not stored: SDS_GROUP is not set")
-        if settings.getbool("SDS_COOKIES", True):
+        if settings.get("SDS_SESSION_POOL") or settings.getbool("SDS_COOKIES", True):
+            cookies = SessionsMiddleware if settings.get("SDS_SESSION_POOL") else CookiesMiddleware
             settings.set_in_component_priority_dict("DOWNLOADER_MIDDLEWARES", ScrapyCookiesMiddleware, None)
-            self._add(settings, "DOWNLOADER_MIDDLEWARES", CookiesMiddleware, 700)
+            self._add(settings, "DOWNLOADER_MIDDLEWARES", cookies, 700)
 
     def _add(self, settings: Any, name: str, component: type, place: int) -> None:
         # Scrapy's own method: a plain `set` would lose to the project's settings, whose priority is higher.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
 from http.cookiejar import Cookie, DefaultCookiePolicy
 from typing import Any
 
@@ -54,11 +55,16 @@ class CookiesMiddleware(scrapy_cookies.CookiesMiddleware):
         return super().process_response(request, response)
 
     def _jar(self) -> CookieJar:
-        # As browsers do: a cookie without a domain of its own is for its host only.
-        jar = CookieJar(DefaultCookiePolicy(strict_ns_domain=DefaultCookiePolicy.DomainStrictNonDomain))
-        for cookie in self._cookies or []:
-            jar.set_cookie(_jar_cookie(cookie))
-        return jar
+        return jar_of(self._cookies or [])
+
+
+def jar_of(cookies: Iterable[types.Cookie]) -> CookieJar:
+    """Return a jar with these cookies."""
+    # As browsers do: a cookie without a domain of its own is for its host only.
+    jar = CookieJar(DefaultCookiePolicy(strict_ns_domain=DefaultCookiePolicy.DomainStrictNonDomain))
+    for cookie in cookies:
+        jar.set_cookie(_jar_cookie(cookie))
+    return jar
 
 
 def _jar_cookie(cookie: types.Cookie) -> Cookie:
