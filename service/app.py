@@ -8,15 +8,17 @@ from functools import partial
 
 from aiohttp import web
 
+from service.capacity.parked import Parking
+from service.capacity.work import WORK, Gates
 from service.http.errors import errors
 from service.http.input.query import known_parameters, well_formed_target
-from service.http.keys import READINESS, SETTINGS, STOPPING, STORE
+from service.http.keys import GATES, PARKING, READINESS, SETTINGS, STOPPING, STORE
 from service.http.memory import watch_memory
 from service.http.metrics import METRICS, Metrics
 from service.http.middleware.access_log import ACCESS_LOG, AccessLog, observe
 from service.http.middleware.auth import AUTHENTICATOR, Authenticator, authenticate
 from service.http.middleware.cors import add_cors, preflight
-from service.http.middleware.limits import LIMITS, Limits, admit, rate_limit, time_limit
+from service.http.middleware.limits import RATE, Rate, govern, rate_limit, time_limit
 from service.http.middleware.security_headers import add_headers
 from service.http.openapi import DOCUMENT, document
 from service.http.outgoing import Sender
@@ -36,7 +38,7 @@ MIDDLEWARES = [
     authenticate,
     rate_limit,
     known_parameters,
-    admit,
+    govern,
 ]
 
 
@@ -47,8 +49,11 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     app[STORE] = store
     app[STOPPING] = asyncio.Event()
     app[READINESS] = Readiness(store.database)
-    app[LIMITS] = Limits(settings)
-    app[METRICS] = Metrics(settings, store, app[LIMITS])
+    gates = app[GATES] = Gates(settings.max_bytes_in_flight)
+    app[PARKING] = Parking(gates)
+    app[RATE] = Rate(settings.rate_limit)
+    store.outputs.within(WORK.get, app[PARKING])
+    app[METRICS] = Metrics(settings, store, gates)
     app[ACCESS_LOG] = AccessLog(settings.access_log)
     app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private), settings.base_url)
     attempts = app[COURIER].attempts

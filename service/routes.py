@@ -1,7 +1,9 @@
 """The API as one table: every route, the scope that its token needs, and its handler."""
 
 from service.handlers import (
+    approvals,
     cookies,
+    deletions,
     documentation,
     export,
     groups,
@@ -47,14 +49,14 @@ ROUTES = [
     Route("GET", "/v1/reviews/{group_id}", "read", reviews.get),
     Route("POST", "/v1/outputs/{group_id}", "write", outputs.post),
     Route("GET", "/v1/outputs/{group_id}", "read", outputs.get),
-    Route("PATCH", "/v1/outputs/{group_id}", "write", outputs.patch),
-    Route("DELETE", "/v1/outputs/{group_id}", "delete", outputs.delete),
+    Route("PATCH", "/v1/outputs/{group_id}", "write", approvals.patch),
+    Route("DELETE", "/v1/outputs/{group_id}", "delete", deletions.delete),
     Route("GET", "/v1/outputs/{group_id}/export", "read", export.get),
     Route("GET", "/v1/outputs/{group_id}/{output_id}", "read", output.get),
     Route("GET", "/v1/outputs/{group_id}/{output_id}/versions", "read", output.versions),
     Route("POST", "/v1/outputs/{group_id}/{output_id}/restore", "write", output.restore),
-    Route("PATCH", "/v1/outputs/{group_id}/{output_id}", "write", output.patch),
-    Route("DELETE", "/v1/outputs/{group_id}/{output_id}", "delete", output.delete),
+    Route("PATCH", "/v1/outputs/{group_id}/{output_id}", "write", approvals.patch_one),
+    Route("DELETE", "/v1/outputs/{group_id}/{output_id}", "delete", deletions.delete_one),
     Route("GET", "/v1/groups", "read", groups.get),
     Route("GET", "/v1/groups/{group_id}", "read", groups.one),
     Route("PUT", "/v1/groups/{group_id}", "write", groups.put),

@@ -59,20 +59,11 @@ class Settings:
     max_depth: int = _setting(64, "Maximum nesting of a field's value; at most 150.")
     max_values: int = _setting(1_500_000, "Maximum number of values in one body, nested ones included.")
     max_files: int = _setting(10_000, "Maximum number of files of all output items in one body.")
-    max_in_flight: int = _setting(
-        256,
-        "Requests worked on at once, per process; more get 503 with Retry-After. A token gets at most 5/8 of them, "
-        "an organization 3/4.",
-    )
-    max_receiving: int = _setting(
-        256,
-        "Request bodies received at once, per process; more get 503. A token gets at most 5/8 of them, "
-        "an organization 3/4.",
-    )
     max_bytes_in_flight: int = _setting(
         256 * 1024 * 1024,
-        "Bytes of bodies and responses held at once, per process; more get 503. A token gets at most 5/8 of them, "
-        "an organization 3/4. At least 16 MiB, and four times MAX_BODY_BYTES.",
+        "Bytes that requests may hold, per process: a quarter for bodies being received, half for work, a quarter for "
+        "responses being sent. Requests wait for them in turn, and get 503 with Retry-After if that takes too long. A "
+        "token gets at most 5/8 of each part, an organization 3/4. At least 16 MiB, and four times MAX_BODY_BYTES.",
     )
     rate_limit: float = _setting(0.0, "Requests per second for each token, per process; 0 is off.")
     receive_timeout: float = _setting(20.0, "Seconds a client may take to send one request.")

@@ -121,3 +121,19 @@ async def poisoned_estimate(target: Target) -> None:
             await target.attacker.call("GET", f"/v1/outputs/poisoned?limit=1000{fields}")
         reads = (target.attacker.call("GET", "/v1/outputs/poisoned?limit=1000") for _ in range(60))
         target.facts["refused"] = sum(status != 200 for status in await asyncio.gather(*reads))
+
+
+@attack("21", "150 pages of twelve items of a megabyte in a group of tiny ones")
+async def sudden_megabytes(target: Target) -> None:
+    tiny = [output(n, data={}) for n in range(1000)]
+    await target.attacker.fill("/v1/outputs/sudden", tiny)
+    for number in range(1000, 1000 + target.size(24, 12)):
+        await target.attacker.fill("/v1/outputs/sudden", [output(number, data={"text": "x" * 1_000_000})])
+    async with target.measured():
+        for _ in range(3):  # they teach the service that items are small
+            await target.attacker.call("GET", "/v1/outputs/sudden?limit=1000")
+        others = asyncio.create_task(target.others(5))
+        path = "/v1/outputs/sudden?limit=12&cursor=1000"
+        reads = (target.attacker.call("GET", path) for _ in range(target.size(150, 20)))
+        statuses = await asyncio.gather(*reads)
+        target.facts |= {"refused": sum(status != 200 for status in statuses), **await others}

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from aiohttp import web
 
-from service.handlers.page import ASSETS
 from service.http.openapi import DOCUMENT
-from service.http.output.responses import bytes_response
-from service.http.output.static import Asset, serve
+from service.http.output.static import PAGE_ASSETS, Asset, serve
 from service.http.output.static import asset as asset_of
+from service.http.reply import Reply
 
 # Swagger UI sets styles from its script and shows pictures from data: URLs.
 _POLICY = {
@@ -32,16 +31,16 @@ def _assets() -> dict[str, Asset]:
     return {file.name: asset_of(file.name, file.read_bytes()) for file in files}
 
 
-async def document(request: web.Request) -> web.StreamResponse:
+async def document(request: web.Request) -> Reply:
     """Return the OpenAPI document."""
-    return await bytes_response(request, request.app[DOCUMENT])
+    return Reply(request.app[DOCUMENT])
 
 
-async def index(request: web.Request) -> web.StreamResponse:
+async def index(request: web.Request) -> Reply:
     """Return the page that shows the OpenAPI document."""
-    return serve(request, ASSETS["docs/docs.html"], _POLICY)
+    return serve(request, PAGE_ASSETS["docs/docs.html"], _POLICY)
 
 
-async def asset(request: web.Request) -> web.StreamResponse:
+async def asset(request: web.Request) -> Reply:
     """Return a script or a style sheet of Swagger UI."""
     return serve(request, _assets().get(request.match_info["name"]), _POLICY)

@@ -9,15 +9,14 @@ from contextlib import suppress
 from aiohttp import web
 
 from schemas.outputs import ExportQuery, Output
-from service.handlers.outputs import query_of
 from service.http.endpoint import endpoint
 from service.http.errors import invalid
+from service.http.input.output_query import query_of
 from service.http.input.query import QueryLoader, path_group
 from service.http.keys import STOPPING, STORE
 from service.http.metrics import METRICS
-from service.http.middleware.limits import ADMISSION, LIMITS, TailGate
 from service.http.output import exports, parquet
-from service.http.output.responses import STREAM_BYTES, stream_response
+from service.http.reply import Reply, Texts
 from service.store import Behind, Group, Page, Query
 
 _QUERY = QueryLoader(ExportQuery())
@@ -33,7 +32,7 @@ _HEARTBEAT_SECONDS = 15.0
     gives=[exports.NDJSON, exports.CSV, exports.EVENTS, parquet.PARQUET],
     responses={"410": {"description": "Deletion records after this cursor were removed: start again from cursor 0"}},
 )
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Reply:
     """Stream the outputs from the cursor on, as NDJSON, CSV, Parquet, one JSON array or server-sent events.
 
     `follow=true` keeps an NDJSON export open and sends what comes, with an empty line every 15 seconds.
@@ -50,8 +49,7 @@ async def get(request: web.Request) -> web.StreamResponse:
         raise invalid("value_error", "follow=true needs format=ndjson or sse, and order=asc", "query", "follow")
     if follow:
         live = exports.LIVE[format]
-        pieces = _follow(request, group, query, limit, live)
-        return await stream_response(request, pieces, live.content_type, at_once=True)
+        return Reply(_follow(request, group, query, limit, live), content_type=live.content_type, follows=True)
     outputs, headers = request.app[STORE].outputs, {}
     if limit is None and not query.newest_first:  # the export contains all up to this id
         headers["X-Cursor"] = str(max(query.cursor, (await outputs.watermark(group)).version))
@@ -67,7 +65,7 @@ async def get(request: web.Request) -> web.StreamResponse:
             pieces, content_type = parquet.rows(pages, query.fields, bool(query.deleted)), parquet.PARQUET
         case _:
             pieces, content_type = exports.array(pages), exports.JSON
-    return await stream_response(request, pieces, content_type, headers=headers)
+    return Reply(pieces, headers=headers, content_type=content_type)
 
 
 def _last_event(request: web.Request) -> int:
@@ -77,54 +75,50 @@ def _last_event(request: web.Request) -> int:
 
 async def _follow(
     request: web.Request, group: Group, query: Query, left: int | None, live: exports.Live
-) -> AsyncGenerator[bytes | memoryview, None]:
-    """Yield the present items, like an export, and then the pieces of the query's tail.
+) -> AsyncGenerator[bytes | Texts, None]:
+    """Yield the present items, like an export, and then the texts of the query's tail.
 
     The first piece is yielded at once, even if empty, so that an expired cursor is an error, not a broken stream.
     """
-    app, admission = request.app, request[ADMISSION]
-    outputs, metrics, stopping = app[STORE].outputs, app[METRICS], app[STOPPING]
-    gate, begun, sent = TailGate(app[LIMITS], group.organization_id), False, time.monotonic()
-    with outputs.tail(group, query._replace(limit=0), live.form, gate) as reader:
-        while True:
+    outputs, metrics, stopping = request.app[STORE].outputs, request.app[METRICS], request.app[STOPPING]
+    begun, sent, is_over = False, time.monotonic(), False
+
+    async def shared() -> Texts:
+        nonlocal left, is_over
+        with suppress(Behind):
+            while not stopping.is_set():
+                part = await reader.next(_HEARTBEAT_SECONDS, left)
+                if part is None:
+                    if not stopping.is_set():
+                        yield live.beat(reader.position)
+                    continue
+                yield part.text
+                metrics.count_read(part.items)
+                left = None if left is None else left - part.items
+                if left == 0:
+                    break
+            is_over = True
+
+    with outputs.tail(group, query._replace(limit=0), live.form) as reader:
+        while not is_over:
             query = query._replace(cursor=reader.position)
             async for page in outputs.pages(group, query, left):
                 reached, count = page.checkpoint, len(page.documents)
                 text = await live.form.render(page)
-                del page  # a slow reader holds the text only
                 if begun and not text and time.monotonic() >= sent + _HEARTBEAT_SECONDS:
                     text = live.beat(reached)
                 if text or not begun:
                     yield text
                     begun, sent = True, time.monotonic()
-                del text
                 metrics.count_read(count)
                 reader.position = max(reader.position, reached)
                 left = None if left is None else left - count
                 if left == 0 or stopping.is_set():
                     return
-            admission.pause()  # waiting readers hold no memory
-            with suppress(Behind):
-                while not stopping.is_set():
-                    part = await reader.next(_HEARTBEAT_SECONDS, left)
-                    if part is None:
-                        if not stopping.is_set():
-                            yield live.beat(reader.position)
-                        continue
-                    await admission.hold_in_turn(len(part.text))
-                    yield part.text
-                    admission.release(len(part.text))
-                    metrics.count_read(part.items)
-                    left = None if left is None else left - part.items
-                    if left == 0:
-                        return
-                return
-            await admission.resume(STREAM_BYTES)
+            yield shared()
 
 
 async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     async for page in pages:
         request.app[METRICS].count_read(len(page.documents))
-        counted = [page]
-        del page
-        yield counted.pop()  # a slow reader holds only the rendered text
+        yield page

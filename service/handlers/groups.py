@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from datetime import timedelta
 from typing import Any
 
@@ -21,11 +19,9 @@ from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_group
 from service.http.keys import ORGANIZATION, STORE
 from service.http.middleware.auth import require_scope
-from service.http.middleware.limits import ADMISSION
-from service.http.offload import off_loop
-from service.http.output.field_statistics import FieldStatistics
-from service.http.output.paging import decode_cursor, list_response
-from service.http.output.responses import STREAM_BYTES, json_array, json_response, stream_response
+from service.http.output.field_statistics import describe_fields
+from service.http.output.paging import decode_cursor, json_array, list_reply
+from service.http.reply import Json, Reply
 from service.store import Group, Groups, Query, Store, StoreUnavailable, now, time_budget
 
 _LISTED_DAYS = timedelta(days=30)
@@ -45,31 +41,31 @@ def _since() -> str:
 
 
 @endpoint("List groups", GroupCounts(many=True), query=PageQuery)
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Reply:
     """Return the organization's groups, newest change first, each with its last 30 days.
 
     With `limit`, return a page with that many records and a `Link` header to the next page.
     """
     query, groups = _GROUPS.load(request), request.app[STORE].groups
     cursor = decode_cursor(query["cursor"])
-    return await list_response(request, await groups.listing(request[ORGANIZATION], _since(), query["limit"], cursor))
+    return list_reply(request, await groups.listing(request[ORGANIZATION], _since(), query["limit"], cursor))
 
 
 @endpoint("Get the counts of a group", GroupCounts())
-async def stats(request: web.Request) -> web.StreamResponse:
+async def stats(request: web.Request) -> Json:
     """Return the counts of a group, and its items created, changed and gained per day (UTC)."""
     group = path_group(request)
-    return await json_response(request, await request.app[STORE].groups.one(group))
+    return await request.app[STORE].groups.one(group)
 
 
 @endpoint("Get a group", GroupWithSettings())
-async def one(request: web.Request) -> web.StreamResponse:
+async def one(request: web.Request) -> Json:
     """Return the settings and counts of a group; a group that does not exist has the defaults and counts of 0."""
-    return await json_response(request, await _group(request, path_group(request)))
+    return await _group(request, path_group(request))
 
 
 @endpoint("Set up a group", GroupSet(), body=GroupSettings())
-async def put(request: web.Request) -> web.StreamResponse:
+async def put(request: web.Request) -> Json:
     """Change settings of a group, also before its first item; those left out stay unchanged.
 
     `retention_days` lets the service delete items that were not scraped for that long; it needs the scope `delete`.
@@ -84,7 +80,7 @@ async def put(request: web.Request) -> web.StreamResponse:
         require_scope(request, "delete")
     await groups.set(group, settings)
     warnings = await _warnings(request.app[STORE], group, settings)
-    return await json_response(request, {**await _group(request, group), "warnings": warnings})
+    return {**await _group(request, group), "warnings": warnings}
 
 
 async def _warnings(store: Store, group: Group, settings: dict[str, Any]) -> list[Problem]:
@@ -123,7 +119,7 @@ async def _group(request: web.Request, group: Group) -> dict[str, Any]:
 
 
 @endpoint("Delete a group", OutputsDeleted(), query=DeletionQuery)
-async def delete(request: web.Request) -> web.StreamResponse:
+async def delete(request: web.Request) -> Json:
     """Delete all outputs, reviews and jobs of a group; its ids are never used again, and its settings stay.
 
     A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
@@ -139,18 +135,18 @@ async def delete(request: web.Request) -> web.StreamResponse:
             await store.webhooks.group_removed(group, counts["last_id"])
         await store.groups.remove(group, place.until)
     cursor = cursor_of(request, done.place)
-    return await json_response(request, {"deleted": done.items, "more": done.place is not None, "cursor": cursor})
+    return {"deleted": done.items, "more": done.place is not None, "cursor": cursor}
 
 
 @endpoint("List the jobs of a group", Job(many=True))
-async def jobs(request: web.Request) -> web.StreamResponse:
+async def jobs(request: web.Request) -> Reply:
     """Return the newest 1000 jobs of a group: items now held, created, changed, unchanged, latest review.
 
     The comment of a review is cut after 1000 characters; `/v1/reviews/{group_id}` has all of it.
     """
     group = path_group(request)
     store = request.app[STORE]
-    return await stream_response(request, json_array(_reviewed(store, group)))
+    return Reply(json_array(_reviewed(store, group)))
 
 
 async def _reviewed(store: Store, group: Group) -> AsyncIterator[list[Any]]:
@@ -161,20 +157,12 @@ async def _reviewed(store: Store, group: Group) -> AsyncIterator[list[Any]]:
 
 
 @endpoint("Describe the fields of a group's data", GroupFields(), query=FieldsQuery)
-async def fields(request: web.Request) -> web.StreamResponse:
+async def fields(request: web.Request) -> Json:
     """Return fill rate, types, smallest, largest and example values for each path in `data`.
 
     Looks at the newest `limit` items that match, for some seconds.
     """
     group = path_group(request)
     loaded = _FIELDS.load(request)
-    query = Query(job_id=loaded["job_id"], newest_first=True, fields=("data",))
-    statistics = FieldStatistics()
-    request[ADMISSION].hold(STREAM_BYTES)
-    end = time.monotonic() + _FIELDS_SECONDS
-    async with aclosing(request.app[STORE].outputs.pages(group, query, loaded["limit"])) as pages:
-        async for page in pages:
-            await off_loop(page.size, lambda page=page: statistics.add(page.items()))  # type: ignore[misc]
-            if time.monotonic() > end:
-                break
-    return await json_response(request, statistics.result())
+    outputs = request.app[STORE].outputs
+    return await describe_fields(outputs, group, loaded["job_id"], loaded["limit"], _FIELDS_SECONDS)

@@ -4,26 +4,27 @@ from aiohttp import web
 
 from schemas.health import Health
 from service.http.endpoint import endpoint
-from service.http.errors import error_response, unavailable
+from service.http.errors import error_body, unavailable
 from service.http.keys import READINESS, REASON, STOPPING, STORE
-from service.http.output.responses import json_response
+from service.http.reply import Json, Reply
 from service.store import StoreError
 
 
 @endpoint("Is the process alive?", Health())
-async def healthz(request: web.Request) -> web.StreamResponse:
+async def healthz(request: web.Request) -> Json:
     """Respond with 200 while the process is alive."""
-    return await json_response(request, {"status": "ok"})
+    return {"status": "ok"}
 
 
 @endpoint("Is the service ready?", Health())
-async def readyz(request: web.Request) -> web.StreamResponse:
+async def readyz(request: web.Request) -> Json | Reply:
     """Respond with 200 if the database takes writes; with 503 while it does not, and once the process stops."""
     if request.app[STOPPING].is_set() or not await _is_ready(request.app):
         # Returned, not raised: starting and stopping are not failures, and are not logged as such.
         request[REASON] = "not_ready"
-        return error_response(unavailable("not_ready"))
-    return await json_response(request, {"status": "ok"})
+        error = unavailable("not_ready")
+        return Reply(error_body(error.problems), error.headers, error.status)
+    return {"status": "ok"}
 
 
 async def _is_ready(app: web.Application) -> bool:

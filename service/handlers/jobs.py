@@ -14,7 +14,7 @@ from service.http.input.query import QueryLoader, path_group, path_id
 from service.http.keys import STORE
 from service.http.middleware.auth import require_scope
 from service.http.output.paging import url_with_cursor
-from service.http.output.responses import json_response
+from service.http.reply import Json
 from service.store import Crawls, Group
 
 _INPUT = JobInput()
@@ -22,13 +22,13 @@ _CHANGES = QueryLoader(JobChangesQuery())
 
 
 @endpoint("Get a job", Job(), not_found=True)
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Json:
     """Return one job, as in the list of jobs."""
-    return await json_response(request, await _job(request, path_group(request), path_id(request, "job_id")))
+    return await _job(request, path_group(request), path_id(request, "job_id"))
 
 
 @endpoint("Get what a job changed", JobChanges(), query=JobChangesQuery, not_found=True)
-async def changes(request: web.Request) -> web.StreamResponse:
+async def changes(request: web.Request) -> Json:
     """Return the items that a job changed, each field with its value before and after, from the versions kept.
 
     The list stays complete when later jobs have seen or changed the items. With `summary=true`, return how many items
@@ -40,16 +40,16 @@ async def changes(request: web.Request) -> web.StreamResponse:
     if span is None:
         raise not_found("job", "job_id")
     if query["summary"]:
-        return await json_response(request, await store.outputs.job_changes.summary(group, span, query["path"]))
+        return await store.outputs.job_changes.summary(group, span, query["path"])
     span = span._replace(low=max(span.low, query["cursor"]))
     page = await store.outputs.job_changes.page(group, span, query["limit"], query["path"])
     next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
     metadata = {"next_url": next_url, "next_cursor": page.next_cursor}
-    return await json_response(request, {"metadata": metadata, "items": page.items})
+    return {"metadata": metadata, "items": page.items}
 
 
 @endpoint("Begin or finish a job", JobPut(), body=JobInput(), not_found=True)
-async def put(request: web.Request) -> web.StreamResponse:
+async def put(request: web.Request) -> Json:
     """Set the state of a job to running, finished or failed; repeating a request changes nothing.
 
     When a job is finished, `missing` counts the items of its series that it did not see, `fields` has the fill rates
@@ -75,7 +75,7 @@ async def put(request: web.Request) -> web.StreamResponse:
     if said["state"] == "finished" and said["missing"] == "delete":
         held_back, more = await crawls.delete_missing(group, job_id)
     added = {"more": more, "held_back": held_back, "warnings": warnings}
-    return await json_response(request, {**await _job(request, group, job_id), **added})
+    return {**await _job(request, group, job_id), **added}
 
 
 async def _warnings(crawls: Crawls, group: Group, job_id: str, series: str | None) -> list[Problem]:

@@ -17,8 +17,7 @@ from service.http.input.query import path_id
 from service.http.input.sessions import read_with_secrets
 from service.http.keys import ORGANIZATION, STORE
 from service.http.metrics import METRICS
-from service.http.middleware.limits import parked
-from service.http.output.responses import json_response
+from service.http.reply import Json, parked
 from service.store import (
     SESSION_SECRETS,
     LeaseInUse,
@@ -38,7 +37,7 @@ _LOST = {"409": {"description": "The lease has ended: nothing was saved"}}
 
 
 @endpoint("Lease a session", Lease(), body=LeaseInput(), responses=_NO_SESSION, not_found=True)
-async def post(request: web.Request) -> web.StreamResponse:
+async def post(request: web.Request) -> Json:
     """Lease the ready session that was used longest ago, and return it with its secrets.
 
     With `wait`, respond as soon as one is ready. Until the lease is released or ends, nobody else gets this session.
@@ -54,7 +53,7 @@ async def post(request: web.Request) -> web.StreamResponse:
             raise ConnectionResetError
         found = {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
         is_sending = True  # from here on the client may have the lease
-        return await json_response(request, found)
+        return found
     except BaseException as error:
         if not is_sending and (lease is not None or isinstance(error, StoreUnavailable)):
             queue.undo(pool, asked)
@@ -96,7 +95,7 @@ async def _no_session(request: web.Request, pool: SessionPool, asked: Wanted) ->
 
 
 @endpoint("Renew a lease", LeaseRenewed(), body=LeaseRenewal(), responses=_LOST)
-async def put(request: web.Request) -> web.StreamResponse:
+async def put(request: web.Request) -> Json:
     """Renew a lease, and save the state of its session; a lease never ends earlier than before."""
     lease_id, body = _path_lease(request), await read_with_secrets(request, _RENEWAL)
     leases, secrets = request.app[STORE].sessions.leases, _secrets(body)
@@ -104,11 +103,11 @@ async def put(request: web.Request) -> web.StreamResponse:
         lease, saved = await leases.renew(request[ORGANIZATION], lease_id, body.get("seconds"), secrets)
     except LeaseLost:
         raise _lost("path") from None
-    return await json_response(request, {"seconds": lease.seconds, "expires": lease.expires, "saved": saved})
+    return {"seconds": lease.seconds, "expires": lease.expires, "saved": saved}
 
 
 @endpoint("Release a lease", SessionReleased(), body=LeaseRelease(), responses=_LOST)
-async def release(request: web.Request) -> web.StreamResponse:
+async def release(request: web.Request) -> Json:
     """End a lease with its outcome, and return the session without its secrets.
 
     `good` and `bad` save what is sent. A release that is repeated word for word gets the same response again.
@@ -119,7 +118,7 @@ async def release(request: web.Request) -> web.StreamResponse:
         session = await request.app[STORE].sessions.leases.release(request[ORGANIZATION], lease_id, ends)
     except LeaseLost:
         raise _lost("path") from None
-    return await json_response(request, session)
+    return session
 
 
 def _path_lease(request: web.Request) -> str:

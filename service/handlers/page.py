@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-
 from aiohttp import web
 
-from service.http.output.static import TYPES, Asset, serve
-from service.http.output.static import asset as asset_of
+from service.http.output.static import PAGE_ASSETS, serve
+from service.http.reply import Reply
 
 _HEADERS = {
     # The page shows scraped data, which may be hostile: it cannot become a script or a form, and the only requests
@@ -32,22 +28,11 @@ _HEADERS = {
 }
 
 
-def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Asset]]:
-    for file in folder.iterdir():
-        if file.is_dir():
-            yield from _walk(file, f"{prefix}{file.name}/")
-        elif file.name.rpartition(".")[2] in TYPES:
-            yield prefix + file.name, asset_of(file.name, file.read_bytes())
-
-
-ASSETS = dict(_walk(files("service") / "page"))
-
-
-async def index(request: web.Request) -> web.StreamResponse:
+async def index(request: web.Request) -> Reply:
     """Return the page."""
-    return serve(request, ASSETS["index.html"], _HEADERS)
+    return serve(request, PAGE_ASSETS["index.html"], _HEADERS)
 
 
-async def asset(request: web.Request) -> web.StreamResponse:
+async def asset(request: web.Request) -> Reply:
     """Return a script, a style sheet or a picture of the page."""
-    return serve(request, ASSETS.get("/".join(request.match_info.values())), _HEADERS)
+    return serve(request, PAGE_ASSETS.get("/".join(request.match_info.values())), _HEADERS)

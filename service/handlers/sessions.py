@@ -21,8 +21,8 @@ from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_id
 from service.http.input.sessions import read_with_secrets
 from service.http.keys import ORGANIZATION, STORE
-from service.http.output.paging import decode_cursor, list_response
-from service.http.output.responses import json_response
+from service.http.output.paging import decode_cursor, list_reply
+from service.http.reply import Json, Reply
 from service.store import TooManySessions, VersionConflict
 
 _QUERY = QueryLoader(SessionsQuery())
@@ -31,13 +31,13 @@ _CONFLICT = {"412": {"description": "The session has another version than if_ver
 
 
 @endpoint("List the pools", Pool(many=True))
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Json:
     """Return the organization's pools by name: settings, and the number of sessions by state."""
-    return await json_response(request, await request.app[STORE].sessions.pools.list(request[ORGANIZATION]))
+    return await request.app[STORE].sessions.pools.list(request[ORGANIZATION])
 
 
 @endpoint("Set up a pool", Pool(), body=PoolSettings())
-async def put_pool(request: web.Request) -> web.StreamResponse:
+async def put_pool(request: web.Request) -> Json:
     """Change settings of a pool, which is created if there is none; those left out stay unchanged."""
     name, pools = path_id(request, "pool", NAME_LENGTH), request.app[STORE].sessions.pools
     settings = await read_object(request, _SETTINGS)
@@ -48,21 +48,21 @@ async def put_pool(request: web.Request) -> web.StreamResponse:
     listed = await pools.list(request[ORGANIZATION], name)
     if not listed:  # it was deleted meanwhile
         raise not_found("pool", "pool")
-    return await json_response(request, listed[0])
+    return listed[0]
 
 
 @endpoint("Delete a pool", SessionsDeleted(), not_found=True)
-async def delete_pool(request: web.Request) -> web.StreamResponse:
+async def delete_pool(request: web.Request) -> Json:
     """Delete a pool with its sessions and end their leases; return the number of sessions."""
     name = path_id(request, "pool", NAME_LENGTH)
     deleted = await request.app[STORE].sessions.pools.delete(request[ORGANIZATION], name)
     if deleted is None:
         raise not_found("pool", "pool")
-    return await json_response(request, {"deleted": deleted})
+    return {"deleted": deleted}
 
 
 @endpoint("List the sessions of a pool", Session(many=True), query=SessionsQuery, not_found=True)
-async def list_pool(request: web.Request) -> web.StreamResponse:
+async def list_pool(request: web.Request) -> Reply:
     """Return the sessions of a pool by name, without their secrets.
 
     With `limit`, return a page with that many records and a `Link` header to the next page.
@@ -70,21 +70,21 @@ async def list_pool(request: web.Request) -> web.StreamResponse:
     query, pool = _QUERY.load(request), await find_pool(request)
     cursor = decode_cursor(query["cursor"])
     records = request.app[STORE].sessions.records
-    return await list_response(request, await records.listing(pool, query["state"], query["limit"], cursor))
+    return list_reply(request, await records.listing(pool, query["state"], query["limit"], cursor))
 
 
 @endpoint("Get a session", SessionWithSecrets(), not_found=True)
-async def one(request: web.Request) -> web.StreamResponse:
+async def one(request: web.Request) -> Json:
     """Return a session with its secrets."""
     pool, name = await find_pool(request), path_id(request, "name", NAME_LENGTH)
     session = await request.app[STORE].sessions.records.find(pool, name)
     if session is None:
         raise not_found("session", "name")
-    return await json_response(request, await with_secrets(request, pool, session))
+    return await with_secrets(request, pool, session)
 
 
 @endpoint("Put a session", Session(), body=SessionInput(), responses=_CONFLICT)
-async def put(request: web.Request) -> web.StreamResponse:
+async def put(request: web.Request) -> Json:
     """Create a session or change it, and return it without its secrets; a pool that does not exist is created.
 
     A new `storage_state` sets `ready` and restarts uses, age, errors and rest, unless `state` says otherwise. A leased
@@ -101,13 +101,13 @@ async def put(request: web.Request) -> web.StreamResponse:
     except VersionConflict:
         message = "The session has another version: read it again"
         raise ApiError(412, [problem("precondition_failed", message, "body", "if_version")]) from None
-    return await json_response(request, session)
+    return session
 
 
 @endpoint("Delete a session", SessionsDeleted(), not_found=True)
-async def delete(request: web.Request) -> web.StreamResponse:
+async def delete(request: web.Request) -> Json:
     """Delete a session with its secrets, and end its lease."""
     pool, name = await find_pool(request), path_id(request, "name", NAME_LENGTH)
     if not await request.app[STORE].sessions.records.delete(pool, name):
         raise not_found("session", "name")
-    return await json_response(request, {"deleted": 1})
+    return {"deleted": 1}

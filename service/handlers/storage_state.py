@@ -9,15 +9,15 @@ from service.http.endpoint import endpoint
 from service.http.input.query import QueryLoader
 from service.http.input.storage_state import read_state
 from service.http.keys import ORGANIZATION, STORE
-from service.http.output.responses import json_response, stream_response
 from service.http.output.storage_state import storage_state
+from service.http.reply import Json, Reply
 from service.store import Selection, now
 
 _QUERY = QueryLoader(StorageStateQuery())
 
 
 @endpoint("Get the storage state", StorageState(), query=StorageStateQuery)
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Reply:
     """Return Playwright's storageState without expired records, ready for `new_context(storage_state=…)`."""
     store, organization_id = request.app[STORE], request[ORGANIZATION]
     selection = Selection(domain=_QUERY.load(request)["domain"], subdomains=True, active_at=now())
@@ -26,15 +26,15 @@ async def get(request: web.Request) -> web.StreamResponse:
         store.local_storage.records(organization_id, selection, extra=True),
         store.origins.records(organization_id, selection),
     )
-    return await stream_response(request, pieces)
+    return Reply(pieces)
 
 
 @endpoint("Merge a storage state", StorageStateWritten(), body=StorageStateInput())
-async def post(request: web.Request) -> web.StreamResponse:
+async def post(request: web.Request) -> Json:
     """Set the cookies and local storage of a storageState, record by record; the others stay."""
     state = await read_state(request)
     store, organization_id = request.app[STORE], request[ORGANIZATION]
     cookies = await store.cookies.set(organization_id, state.cookies)
     local_storage = await store.local_storage.set(organization_id, state.local_storage)
     await store.origins.set(organization_id, state.origins)
-    return await json_response(request, {"cookies": cookies._asdict(), "local_storage": local_storage._asdict()})
+    return {"cookies": cookies._asdict(), "local_storage": local_storage._asdict()}

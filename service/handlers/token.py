@@ -5,21 +5,18 @@ from aiohttp import web
 from schemas.token import Token
 from service.http.endpoint import endpoint
 from service.http.keys import TOKEN
-from service.http.output.responses import json_response
+from service.http.reply import Json
 
 
 @endpoint("Describe the token", Token())
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Json:
     """Return the organization, scopes and expiry of the caller's own token; never its text."""
     token = request[TOKEN]
-    return await json_response(
-        request,
-        {
-            "id": token.id,
-            "organization_id": token.organization_id,
-            "scopes": sorted(token.scopes),
-            "label": token.label,
-            "create_date": token.create_date,
-            "expires": token.expires,
-        },
-    )
+    return {
+        "id": token.id,
+        "organization_id": token.organization_id,
+        "scopes": sorted(token.scopes),
+        "label": token.label,
+        "create_date": token.create_date,
+        "expires": token.expires,
+    }

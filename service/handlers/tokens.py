@@ -13,7 +13,7 @@ from service.http.errors import ApiError, invalid, not_found, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, STORE, TOKEN
-from service.http.output.responses import json_response
+from service.http.reply import Json
 from service.store import MAX_TOKENS, Token, TooManyTokens, hash_token
 
 log = logging.getLogger("service")
@@ -22,14 +22,14 @@ _INPUT = TokenInput()
 
 
 @endpoint("List tokens", OrganizationToken(many=True))
-async def get(request: web.Request) -> web.StreamResponse:
+async def get(request: web.Request) -> Json:
     """Return the newest 1000 tokens of the organization, newest first, revoked ones too; never their text."""
     tokens = await request.app[STORE].tokens.newest(request[ORGANIZATION])
-    return await json_response(request, list(map(_served, tokens)))
+    return list(map(_served, tokens))
 
 
 @endpoint("Make a token", TokenCreated(), body=TokenInput())
-async def post(request: web.Request) -> web.StreamResponse:
+async def post(request: web.Request) -> Json:
     """Make a token of the organization; the response has its text, which is not shown again.
 
     It may have the scopes read, write, delete and state, whatever the caller's own are; `admin` is given on the
@@ -47,7 +47,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     if token is None:
         raise not_found("token", "token_id")
     _log(request, "token made", token)
-    return await json_response(request, {**_served(token), "token": secret})
+    return {**_served(token), "token": secret}
 
 
 @endpoint(
@@ -56,7 +56,7 @@ async def post(request: web.Request) -> web.StreamResponse:
     not_found=True,
     responses={"409": {"description": "It is the caller's own token"}},
 )
-async def delete(request: web.Request) -> web.StreamResponse:
+async def delete(request: web.Request) -> Json:
     """Revoke a token: it stops working within 5 seconds. Revoking it again changes nothing."""
     token_id, tokens = path_id(request, "token_id"), request.app[STORE].tokens
     if token_id == request[TOKEN].id:
@@ -68,7 +68,7 @@ async def delete(request: web.Request) -> web.StreamResponse:
     if await tokens.end(token):
         _log(request, "token revoked", token)
         token = await tokens.find(token.digest) or token
-    return await json_response(request, _served(token))
+    return _served(token)
 
 
 def _served(token: Token) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 from aiohttp.typedefs import Handler
 
+from service.capacity.gate import Full
 from service.http.keys import REASON, REQUEST_ID, STREAMING
 from service.store import CursorExpired, CursorInvalid, StoreError, StoreUnavailable
 
@@ -127,7 +128,7 @@ def http_error(status: int, headers: Mapping[str, str] | None = None) -> ApiErro
 
 
 def unavailable(reason: str) -> ApiError:
-    """Return a 503 that is counted under its reason: requests, bodies, bytes, tokens, database, not_ready, …"""
+    """Return a 503 that is counted under its reason: the name of a gate, tokens, database, not_ready, …"""
     kind, message, loc = _HTTP[503]
     return ApiError(503, [problem(kind, message, *loc)], {"Retry-After": "1"}, reason)
 
@@ -143,6 +144,8 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(414 if bytes(error.args[0]).startswith(b"/") else 431)
         case HttpProcessingError():
             return http_error(431 if error.message.startswith("Too many headers") else 400)
+        case Full():
+            return unavailable(error.args[0])
         case StoreUnavailable():
             return unavailable("database")
         case CursorInvalid():

@@ -7,11 +7,15 @@ import functools
 
 from aiohttp import web
 
+from service.capacity.parked import Parking
+from service.capacity.work import Gates
 from service.settings import Settings
 from service.store import Readiness, Store, Token
 
 SETTINGS = web.AppKey("settings", Settings)
 STORE = web.AppKey("store", Store)
+GATES = web.AppKey("gates", Gates)
+PARKING = web.AppKey("parking", Parking)
 READINESS = web.AppKey("readiness", Readiness)
 
 # Set when the service must stop: it is no longer ready, and endless streams end.

@@ -28,9 +28,9 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from service import __version__
+from service.capacity.gate import Shares
+from service.capacity.work import Gates, organization
 from service.http.cells import Cells, Labels, Row, read_rows
-from service.http.middleware.limits import Limits
-from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import InFlight, Store
 
@@ -93,10 +93,13 @@ FAMILIES = {
 }
 
 
+GATES = ("connections", "readers", "receiving", "searches", "reads", "working", "sending")
+
+
 class Metrics:
     """The values of this worker, and of all workers when they are collected."""
 
-    def __init__(self, settings: Settings, store: Store, limits: Limits) -> None:
+    def __init__(self, settings: Settings, store: Store, gates: Gates) -> None:
         folder = os.environ.get(FOLDER)
         self._folder = Path(folder) if folder else None
         self._worker = os.environ.get(NUMBER, "0")
@@ -110,16 +113,20 @@ class Metrics:
         self._organizations: dict[int, str] = {}
         self._sampled: list[tuple[int, Callable[[], float]]] = []
         self._followed: list[list[Any]] = []
-        for pool in (limits.working, limits.receiving, limits.bytes):
-            self.add_resource(pool.name, lambda pool=pool: pool.used, lambda pool=pool: pool.total)  # type: ignore[misc]
-        # Replaced when the number of connections is known.
-        self.add_resource("connections", lambda: limits.requests.used, lambda: limits.requests.total)
-        self.add_resource("readers", lambda: limits.waiting.used, lambda: limits.waiting.total)
+        for name in GATES:
+            self._add_gate(gates, name)
         self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
         self.add_resource("lanes", lambda: store.outputs.lanes.busy)
         store.pool.on_command = self._observe_command
         self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
         self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)
+
+    def _add_gate(self, gates: Gates, name: str) -> None:
+        def gate() -> Shares:  # some are replaced when the number of connections is known
+            found: Shares = getattr(gates, name)
+            return found
+
+        self.add_resource(name, lambda: gate().used, lambda: gate().total)
 
     def add_resource(self, name: str, used: Callable[[], int], limit: Callable[[], int] | None = None) -> None:
         """Show how much of something is used, beside its limit where it has one."""
@@ -170,7 +177,7 @@ class Metrics:
 
     def _organization(self) -> str:
         """Return the label of the organization whose request this is."""
-        id = TENANT.get()
+        id = organization()
         label = self._organizations.get(id)
         if label is None:
             if len(self._organizations) >= _MAX_ORGANIZATIONS:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NamedTuple
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from service.store import SCOPES
 
@@ -18,7 +17,7 @@ class Route(NamedTuple):
     method: str
     path: str
     scope: str  # the scopes that its token needs, all of them, or "public"
-    handler: Handler
+    handler: Callable[[web.Request], Awaitable[Any]]
 
 
 _SCOPES = web.AppKey("scopes", dict[web.AbstractRoute, frozenset[str]])

@@ -25,9 +25,9 @@ from aiohttp.http_parser import RawRequestMessage
 from aiohttp.web_protocol import RequestPayloadError
 from multidict import CIMultiDict
 
+from service.capacity.work import HEADS, Gates
 from service.http.errors import ApiError, error_body, error_response, http_error, to_api_error, unavailable
-from service.http.keys import EXPECTS, HEAD_BYTES, STAYING
-from service.http.middleware.limits import HEADS, LIMITS, Limits, Pool
+from service.http.keys import EXPECTS, GATES, HEAD_BYTES, STAYING
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.http.output.slow_readers import SlowReader
 from service.runtime.sockets import BACKLOG
@@ -69,13 +69,13 @@ class Protocol(web.RequestHandler):
     """One connection. Reports broken HTTP in the one error shape, and ends slow requests."""
 
     def __init__(
-        self, server: Server, *, receive_timeout: float, min_send_rate: float, ledger: Pool, **kwargs: Any
+        self, server: Server, *, receive_timeout: float, min_send_rate: float, gates: Gates, **kwargs: Any
     ) -> None:
         super().__init__(server, **kwargs)
         self._server = server
         self.handling = False  # the handler runs
         self._in_progress = False  # from the end of a request's head until its response is sent
-        self._ledger = ledger
+        self._receiving = gates.receiving
         self._counted = 0  # bytes taken from it
         self._head, self._head_end = 0, b""  # size and last bytes of an incomplete head
         self._ahead = b""  # received after the request in progress
@@ -194,10 +194,10 @@ class Protocol(web.RequestHandler):
     def _count_heads(self) -> bool:
         """Count the bytes that belong to no request in progress; return False if there is no room for them."""
         more = self._head + len(self._ahead) - self._counted
-        if more > 0 and not self._ledger.take(HEADS, more, self._ledger.total // 8):
+        if more > 0 and not self._receiving.take(HEADS, more, self._receiving.total // 2):
             return False
         if more < 0:
-            self._ledger.put_back(HEADS, -more)
+            self._receiving.put_back(HEADS, -more)
         self._counted += more
         return True
 
@@ -383,8 +383,8 @@ class Runner(web.AppRunner):
     """Runs an application on our server."""
 
     def __init__(self, app: web.Application, settings: Settings, max_connections: int = 10_000) -> None:
-        limits = app[LIMITS] if LIMITS in app else Limits(settings)
-        limits.set_connections(max_connections)
+        gates = app[GATES] if GATES in app else Gates(settings.max_bytes_in_flight)
+        gates.set_connections(max_connections)
         self._max_connections = max_connections
         self._options = {
             "receive_timeout": settings.receive_timeout,
@@ -395,7 +395,7 @@ class Runner(web.AppRunner):
             "auto_decompress": False,  # aiohttp's blocks the event loop and has no limit: see `body.inflate`
             "max_line_size": MAX_HEAD,
             "max_field_size": 16384,
-            "ledger": limits.bytes,
+            "gates": gates,
         }
         # `finish_requests` has waited for the requests before the shutdown.
         super().__init__(app, handle_signals=False, shutdown_timeout=1.0)

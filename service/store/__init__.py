@@ -42,7 +42,7 @@ from service.store.local_storage import LocalStorage
 from service.store.messages import TEST, Message, Outcome, new_message
 from service.store.organizations import Organizations
 from service.store.origins import Origins
-from service.store.outputs import Outputs, Page, Patch, Place, Query, Searching
+from service.store.outputs import Outputs, Page, Patch, Place, Query
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
@@ -52,7 +52,6 @@ from service.store.outputs.live import Behind, Form, Part
 from service.store.outputs.missing import Missing
 from service.store.outputs.paths import Paths
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
-from service.store.outputs.query import is_search
 from service.store.readiness import Readiness
 from service.store.reviews import Reviews
 from service.store.sealing import Rotation, SealedRecords
@@ -126,6 +125,7 @@ __all__ = [
     "Misconfigured",
     "Missing",
     "Outcome",
+    "Outputs",
     "Page",
     "PageText",
     "Part",
@@ -137,7 +137,6 @@ __all__ = [
     "Release",
     "Rotation",
     "SealedRecords",
-    "Searching",
     "Selection",
     "SessionLease",
     "SessionPool",
@@ -158,7 +157,6 @@ __all__ = [
     "hash_token",
     "in_time",
     "is_filled",
-    "is_search",
     "is_token",
     "new_message",
     "new_secret",

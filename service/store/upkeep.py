@@ -23,7 +23,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
-from service.store.outputs.counts import KINDS, RECOUNT, Change, plus
+from service.store.outputs.counts import KINDS, MAX_REPLY, RECOUNT, Change, plus
 from service.store.outputs.deletion import Deletion, Place
 from service.store.outputs.query import Query
 
@@ -250,6 +250,10 @@ class Upkeep:
             }
             # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
             where = {**owner, "recounts": kept.get("recounts")}
+            if kept.get("last_id"):  # unless something larger was written since the snapshot
+                is_known = {"$lt": [{"$ifNull": ["$largest", MAX_REPLY]}, MAX_REPLY]}
+                stays = {"$or": [is_known, {"$ne": ["$last_id", kept["last_id"]]}]}
+                done["largest"] = {"$cond": [stays, "$largest", difference.largest]}
             if not has_snapshots:  # the result is valid only if writers paused all the time
                 where |= {"next": kept.get("next"), **_QUIET}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
@@ -272,6 +276,7 @@ class Upkeep:
 
         def compare(job_id: str, held: dict[str, Any], job: dict[str, Any]) -> None:
             found.update({name: held.get(name, 0) for name in ("items", "approved", "deleted")})
+            change.largest = max(change.largest, held.get("largest", 0))
             added = [job, pending.pop(job_id, {}), moved.pop(job_id, {})]
             if job.get("move", 0) >= moving["number"]:
                 added.pop()
@@ -353,6 +358,7 @@ def _by_job(removed_id: int) -> dict[str, Any]:
             "last_position": {"$max": {"$cond": [_DELETED, None, {"$max": ["$seen", own_id]}]}},
             "approved": {"$sum": {"$cond": [{"$eq": ["$is_approved", True]}, 1, 0]}},
             "deleted": {"$sum": {"$cond": [_DELETED, 1, 0]}},
+            "largest": {"$max": {"$bsonSize": "$$ROOT"}},
             **{kind: {"$sum": {"$cond": [is_of_kind, 1, 0]}} for kind, is_of_kind in kinds.items()},
         }
     }

@@ -13,12 +13,12 @@ import pytest
 from aiohttp import web
 
 from service.handlers import outputs
-from service.http.middleware.limits import LIMITS
 from service.runtime.tuning import tune_collector
 from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api, Response, make_cookie, make_entry, make_file, make_output
 from tests.support.bad_input import MIB, bodies, nested, refused, send
+from tests.support.capacity import bytes_held
 from tests.support.stall import without_stall
 
 
@@ -199,21 +199,21 @@ async def test_settings_of_more_than_256_kib_are_413(api: Api, path: str, encodi
 
 
 @pytest.mark.parametrize("path", ["/v1/outputs/g", "/v1/outputs/g/x"])
-async def test_tags_are_held_in_the_ledger_as_large_as_they_are_in_memory(
+async def test_tags_are_counted_as_large_as_they_are_in_memory(
     api: Api, store: Store, app: web.Application, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     """7 MB of patches took 267 MB as Python's objects."""
     held, write = [], store.outputs.patch
 
     async def watched(*args: Any) -> Any:
-        held.append(app[LIMITS].bytes.used)
+        held.append(bytes_held(app))
         return await write(*args)
 
     monkeypatch.setattr(store.outputs, "patch", watched)
     one = {"tags": {"a": [{"a": {"a": {"a": 0}}}] * 2000}}
     await api.patch(path, one if path.endswith("x") else [{"output_id": "x", **one}])
     assert held[0] > 2000 * 4 * 200
-    assert app[LIMITS].bytes.used == 0
+    assert bytes_held(app) == 0
 
 
 # -- settings --------------------------------------------------------------------------------------------

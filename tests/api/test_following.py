@@ -13,8 +13,7 @@ import pytest
 from aiohttp import ClientResponse, web
 
 from service.handlers import export
-from service.http.keys import STOPPING
-from service.http.middleware.limits import LIMITS
+from service.http.keys import GATES, STOPPING
 from service.store import Store
 from service.store.outputs import ranges
 from tests.support.api import Api, make_output
@@ -149,13 +148,13 @@ async def test_it_is_not_compressed(shop: Api) -> None:
         assert await stream.key() == "key-0"
 
 
-async def test_followers_hold_no_place_among_the_requests_in_flight(
+async def test_followers_hold_nothing_of_what_requests_at_work_hold(
     shop: Api, store: Store, app: web.Application
 ) -> None:
     async with opened(shop, FOLLOW), opened(shop, EVENTS):
         await until_waiting(store, 2)
         async with asyncio.timeout(60):
-            while app[LIMITS].working.used:
+            while app[GATES].working.used:
                 await asyncio.sleep(0.005)
 
 
@@ -202,7 +201,7 @@ async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkey
 async def test_a_client_that_leaves_while_nothing_is_new_gives_its_place_back_at_once(
     shop: Api, store: Store, path: str
 ) -> None:
-    readers = shop.client.app[LIMITS].waiting
+    readers = shop.client.app[GATES].readers
     async with connect(shop) as connection:
         await connection.send(f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {shop.token}\r\n\r\n".encode())
         await until_waiting(store)

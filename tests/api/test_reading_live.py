@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.http.middleware.limits import LIMITS
+from service.http.keys import GATES
 from service.store import Page, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
+from tests.support.capacity import bytes_held
 from tests.support.live_pages import until_waiting
 
 
@@ -180,18 +181,18 @@ async def test_another_organizations_write_wakes_nobody(twenty: Api, store: Stor
     assert (await task)["items"] == []
 
 
-async def test_waiting_readers_hold_no_place_among_the_requests_in_flight(
+async def test_waiting_readers_hold_nothing_of_what_requests_at_work_hold(
     twenty: Api, store: Store, app: web.Application
 ) -> None:
     last = (await twenty.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
     tasks = [asyncio.create_task(twenty.ok(f"/v1/outputs/shop?wait=30&cursor={last}")) for _ in range(5)]
     await until_waiting(store, 5)
     async with asyncio.timeout(60):
-        while app[LIMITS].working.used:
+        while app[GATES].working.used:
             await asyncio.sleep(0.005)
     await twenty.ok("/v1/outputs/shop", [make_output(99)])
     assert [keys(page["items"]) for page in await asyncio.gather(*tasks)] == [[99]] * 5
-    assert app[LIMITS].working.used == 0
+    assert app[GATES].working.used == 0
 
 
 @pytest.mark.slow
@@ -228,7 +229,7 @@ async def test_a_page_that_is_larger_than_expected_is_counted_while_it_is_render
     render, held = Page.body, []
 
     def body(page: Page, next_url: str | None) -> bytes:
-        held.append(app[LIMITS].bytes.used)
+        held.append(bytes_held(app))
         return render(page, next_url)
 
     monkeypatch.setattr(Page, "body", body)

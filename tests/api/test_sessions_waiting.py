@@ -12,13 +12,14 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from service.app import create_app
-from service.http.middleware.limits import LIMITS
+from service.http.keys import GATES
 from service.settings import Settings
 from service.store import Store
 from service.store.sessions.pools import Waiting
 from tests.api.test_sessions_leases import lapse
 from tests.conftest import MakeApi, Server
 from tests.support.api import Api
+from tests.support.capacity import at_work, bytes_held
 from tests.support.sessions import lease, put, release
 
 SOON = 10.0  # seconds: on a busy machine
@@ -32,7 +33,7 @@ def waiting(api: Api, pool: str = "shop", **body: Any) -> asyncio.Task[Any]:
 async def until_waiting(api: Api, count: int) -> None:
     """Return when some requests wait at the service of a caller."""
     async with asyncio.timeout(SOON):
-        while api.client.app[LIMITS].waiting.used != count:
+        while api.client.app[GATES].readers.used != count:
             await asyncio.sleep(0.005)
 
 
@@ -188,12 +189,11 @@ async def test_copies_of_a_waiting_request_get_one_session(api: Api) -> None:
 async def test_waiting_requests_hold_no_place_of_those_at_work(api: Api) -> None:
     await put(api, "/v1/sessions/shop", {})
     waiters = await in_order(api, *[{}] * 20)
-    limits = api.client.app[LIMITS]
-    assert limits.working.used == 0 and limits.bytes.used == 0
+    assert bytes_held(api.client.app) == 0
     for waiter in waiters:
         waiter.cancel()
     await until_waiting(api, 0)
-    assert limits.requests.used == 0
+    assert at_work(api.client.app) == 0
 
 
 async def test_a_revoked_token_ends_its_waiting(make_api: MakeApi, store: Store) -> None:

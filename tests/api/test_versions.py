@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from service.http.middleware.limits import LIMITS
 from service.settings import Settings
 from service.store import Group, Page, Store
 from tests.support.api import Api, make_output
+from tests.support.capacity import bytes_held
 
 GROUP, OUTPUTS = "/v1/groups/shop", "/v1/outputs/shop"
 
@@ -144,7 +144,7 @@ async def test_earlier_versions_that_are_larger_than_the_items_are_counted_while
     render, held = Page.body, []
 
     def body(page: Page, next_url: str | None) -> bytes:
-        held.append(app[LIMITS].bytes.used)
+        held.append(bytes_held(app))
         return render(page, next_url)
 
     monkeypatch.setattr(Page, "body", body)

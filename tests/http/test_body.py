@@ -1,11 +1,8 @@
-"""Compressed bodies: linear work, bounded members and time, in turns between organizations."""
+"""Compressed bodies: linear work, bounded members and time."""
 
 from __future__ import annotations
 
-import asyncio
-import gc
 import gzip
-import threading
 import time
 import zlib
 from typing import Any
@@ -14,10 +11,7 @@ import pytest
 
 from service.http.errors import ApiError
 from service.http.input import body as bodies
-from service.http.input.body import inflate, inflate_in_turns
-from service.http.middleware.limits import Admission, Holder, Limits
-from service.http.offload import in_thread
-from service.http.turns import TENANT
+from service.http.input.body import inflate
 from service.settings import Settings
 from tests.support.api import Api, make_output
 from tests.support.stall import without_stall
@@ -29,11 +23,6 @@ MIB = 2**20
 
 def inflated(body: bytes) -> bytes:
     return b"".join(inflate(body, 16 * MIB, GZIP))
-
-
-@pytest.fixture
-def admission() -> Admission:
-    return Admission(Limits(Settings()), Holder(1, "token"))
 
 
 def test_members_that_follow_each_other_are_one_text() -> None:
@@ -66,106 +55,15 @@ def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
     assert time.thread_time() - began < 0.5
 
 
-async def test_a_body_that_takes_too_long_to_decompress_is_refused(
-    monkeypatch: pytest.MonkeyPatch, admission: Admission
-) -> None:
+async def test_a_body_that_takes_too_long_to_decompress_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """12 MB of empty blocks kept the one thread busy for 1.1 s."""
     monkeypatch.setattr(bodies, "_INFLATE_SECONDS", 0.02)
-    monkeypatch.setattr(bodies, "_TURN_SECONDS", 0.01)
     packer = zlib.compressobj(wbits=GZIP)
     body = packer.compress(b"x") + packer.flush(zlib.Z_FULL_FLUSH) * 1_000_000
-    with pytest.raises(ApiError) as refused:
-        await inflate_in_turns(body, 16 * MIB, GZIP, admission)
-    assert "too long" in refused.value.problems[0]["msg"]
-
-
-async def test_a_body_that_decompresses_slowly_is_counted_and_gives_others_their_turn(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(bodies, "_TURN_SECONDS", -1.0)
-    limits = Limits(Settings())
-    text = bytes(8 * MIB)
-    body = gzip.compress(text)
-
-    async def slow() -> bytes:
-        TENANT.set(1)
-        admission = Admission(limits, Holder(1, "token"))
-        admission.hold(len(body))
-        return await inflate_in_turns(body, 16 * MIB, GZIP, admission)
-
-    running = asyncio.create_task(slow())
-    await asyncio.sleep(0)
-    TENANT.set(2)
-    for _ in range(3):
-        await in_thread(lambda: None)
-    assert not running.done()
-    assert MIB < limits.bytes.used < 8 * MIB
-    assert await running == text
-    assert limits.bytes.used == len(text)
-
-
-async def test_one_organizations_work_waits_behind_its_own_not_behind_anothers() -> None:
-    gate, order = threading.Event(), []
-
-    def work(name: str) -> None:
-        gate.wait(60)
-        order.append(name)
-
-    def start(tenant: int, name: str) -> asyncio.Task[None]:
-        async def run() -> None:
-            TENANT.set(tenant)
-            await in_thread(lambda: work(name))
-
-        return asyncio.create_task(run())
-
-    many = [start(1, f"a{n}") for n in range(20)]
-    await asyncio.sleep(0)
-    few = [start(2, f"b{n}") for n in range(3)]
-    await asyncio.sleep(0)
-    gate.set()
-    await asyncio.gather(*many, *few)
-    # Two were running already; from then on they take turns.
-    assert max(order.index(f"b{n}") for n in range(3)) < 10
-
-
-async def test_work_whose_caller_has_left_is_not_begun() -> None:
-    gate, done = threading.Event(), []
-    running = [asyncio.create_task(in_thread(lambda: gate.wait(60))) for _ in range(2)]
-    await asyncio.sleep(0.01)
-    left = asyncio.create_task(in_thread(lambda: done.append(1)))
-    await asyncio.sleep(0.01)
-    left.cancel()
-    gate.set()
-    await asyncio.gather(*running)
-    await in_thread(lambda: None)
-    assert done == []
-
-
-async def test_work_that_fails_when_its_caller_has_left_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio logged the error, with a text that may hold what was sent."""
-    gate = threading.Event()
-
-    def fail() -> None:
-        gate.wait(60)
-        raise ValueError("a secret")
-
-    left = asyncio.create_task(in_thread(fail))
-    await asyncio.sleep(0.01)
-    left.cancel()
-    await asyncio.wait([left])
-    del left
-    gate.set()
-    await in_thread(lambda: None)
-    gc.collect()
-    assert caplog.records == []
-
-
-async def test_an_exception_in_a_thread_reaches_the_caller() -> None:
-    def fail() -> None:
-        raise KeyError("x")
-
-    with pytest.raises(KeyError):
-        await in_thread(fail)
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    response = await api.post("/v1/outputs/g", data=body, headers=headers)
+    assert (response.status, response.problems()) == (400, [(["body"], "encoding_invalid")])
+    assert "too long" in response.json["detail"][0]["msg"]
 
 
 # -- files -------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ async def test_a_large_page_is_compressed_off_the_event_loop(api: Api, monkeypat
         threads.append(threading.get_ident())
         return bytes(compress(*arguments, **options))
 
-    monkeypatch.setattr("service.http.output.responses.igzip.compress", watched)
+    monkeypatch.setattr("service.http.reply.igzip.compress", watched)
     await write(api, 1, 200)
     await api.ok(PAGE)  # tells how many items make a megabyte: 200 of these go out at once
     threads.clear()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from service.http.offload import OFF_LOOP_BYTES
+from service.capacity import cpu
+from service.capacity.cpu import SMALL_BYTES
 from service.http.output import exports
 from service.http.output.exports import Table
 from service.store import Page
@@ -127,7 +128,7 @@ async def test_many_empty_cells_are_rendered_off_the_event_loop(monkeypatch: pyt
     """20,000 items of one value each, after one of 1,000: a page of them is small, but took 118 ms."""
     sizes: list[int] = []
 
-    async def off_loop(size: int, work: Callable[[], bytes]) -> bytes:
+    async def run(size: int, work: Callable[[], bytes]) -> bytes:
         sizes.append(size)
         return work()
 
@@ -135,10 +136,10 @@ async def test_many_empty_cells_are_rendered_off_the_event_loop(monkeypatch: pyt
         yield Page([{"id": 0, "data": {f"k{n}": n for n in range(1000)}}], 20_000, 0, 1)
         yield Page([{"id": n, "data": {"k0": 0}} for n in range(1, 101)], 4000, None, 1)
 
-    monkeypatch.setattr(exports, "off_loop", off_loop)
+    monkeypatch.setattr(cpu, "run", run)
     text = b"".join([piece async for piece in exports.table(pages(), ("data",))])
     assert text.count(b"\r\n") == 102
-    assert sizes[-1] > OFF_LOOP_BYTES
+    assert sizes[-1] > SMALL_BYTES
 
 
 def test_the_names_of_all_columns_together_are_bounded() -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from service.http.errors import MAX_PROBLEMS, error_body, problem
+from service.http.keys import GATES
+from service.http.middleware.limits import RATE
 from service.settings import Settings
 from service.store import Store, StoreError, StoreUnavailable
 from tests.conftest import MakeApi
@@ -95,16 +97,12 @@ def sending(start: bytes, rest: bytes = b"\r\n") -> Failing:
 
 
 async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
-    from service.http.middleware.limits import LIMITS
-
-    monkeypatch.setattr(api.client.app[LIMITS], "wait_for", lambda _: 2.5)
+    monkeypatch.setattr(api.client.app[RATE], "take", lambda _: 2.5)
     return await api.get("/v1/cookies")
 
 
 async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
-    from service.http.middleware.limits import LIMITS
-
-    monkeypatch.setattr(api.client.app[LIMITS].working, "used", 10_000)
+    monkeypatch.setattr(api.client.app[GATES].connections, "used", 10_000)
     return await api.get("/v1/cookies")
 
 

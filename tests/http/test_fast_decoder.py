@@ -17,7 +17,6 @@ from service.http.input import fast_decoder
 from service.http.input.fast_decoder import MAX_KEYS, FastPathRejected
 from service.http.input.json_input import is_plainly_storable, is_storable, parse
 from service.http.input.records import Records
-from service.http.turns import Slice, Turns
 from service.settings import Settings
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 
@@ -67,8 +66,7 @@ def outcome(reader: Records, raw: bytes, lines: bool) -> Any:
     """Return the records of a body, or what is wrong with it."""
 
     async def load() -> list[Any]:
-        async with Slice(Turns(1)) as slice:
-            return await reader.load(raw, SETTINGS, lines, lambda record: record, lambda size: None, slice)
+        return (await reader.load(raw, SETTINGS, lines))[0]
 
     try:
         return asyncio.run(load())

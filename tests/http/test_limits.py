@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 
+from service.capacity.gate import Holder
+from service.http.keys import GATES
 from service.http.middleware import limits
 from service.settings import Settings
-from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie
+from tests.support.capacity import bytes_held
 
 READ = "/v1/cookies"
 
@@ -79,47 +83,38 @@ async def test_without_a_rate_there_is_no_limit(api: Api) -> None:
     assert {(await api.get(READ)).status for _ in range(50)} == {200}
 
 
-class TestInFlight:
+class TestCapacity:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_in_flight=4, mongo_timeout=30)
+        return Settings(mongo_database="test", max_bytes_in_flight=64 * 2**20, mongo_timeout=0.5)
 
-    async def test_more_than_the_cap_get_503_at_once_and_health_checks_pass(
-        self, api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    async def test_a_request_that_gets_no_capacity_in_time_is_503_and_health_checks_pass(
+        self, api: Api, app: web.Application, make_api: MakeApi
     ) -> None:
-        await api.get(READ)
-        gate, waiting = asyncio.Event(), 0
-
-        latest = store.reviews.latest
-
-        async def slow(*arguments: Any) -> Any:
-            nonlocal waiting
-            waiting += 1
-            await gate.wait()
-            return await latest(*arguments)
-
-        monkeypatch.setattr(store.reviews, "latest", slow)
-        accepted = [asyncio.create_task(api.get("/v1/reviews/g")) for _ in range(3)]
+        working, other = app[GATES].working, await make_api()
+        holder = Holder(api.organization_id, (await api.ok("/v1/token"))["id"])
+        assert working.take(holder, working.share)
         async with asyncio.timeout(60):
-            while waiting < 3:
-                await asyncio.sleep(0.01)
-        for _ in range(5):
-            async with asyncio.timeout(60):
-                response = await api.get("/v1/reviews/g")
+            responses = await asyncio.gather(*(api.get("/v1/reviews/g") for _ in range(5)))
+        for response in responses:
             assert (response.status, response.problems()) == (503, [([], "unavailable")])
             assert int(response.headers["Retry-After"]) >= 1
         for path in ("/healthz", "/metrics", "/openapi.json", "/"):
             assert (await api.get(path)).status == 200
-        assert 'sds_resource_used{resource="requests"} 3.0' in (await api.get("/metrics")).body.decode()
-        gate.set()
-        assert [response.status for response in await asyncio.gather(*accepted)] == [200, 200, 200]
-        assert (await api.get("/v1/reviews/g")).status == 200
+        metrics = (await api.get("/metrics")).body.decode()
+        assert re.search(r'sds_unavailable_total{reason="working"} [1-9]', metrics)
+        assert (await other.get("/v1/reviews/g")).status == 200
+        waiting = asyncio.create_task(api.get("/v1/reviews/g"))
+        await asyncio.sleep(0.05)
+        working.put_back(holder, working.share)
+        assert (await waiting).status == 200
 
-    async def test_requests_that_fail_leave_their_place(self, api: Api) -> None:
+    async def test_requests_that_fail_return_what_they_reserved(self, api: Api, app: web.Application) -> None:
         for _ in range(10):
             assert (await api.post(READ, [{}])).status == 422
             assert (await api.get(READ, headers={"Authorization": "Bearer wrong"})).status == 401
         assert (await api.get(READ)).status == 200
+        assert bytes_held(app) == 0
 
 
 # -- CORS ---------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError
 
-from service.http import memory
+from service.http import memory, reply
 from service.http.errors import ApiError
 from service.http.memory import Garbage
-from service.http.middleware.limits import LIMITS
-from service.http.output import exports, responses
+from service.http.output import exports
 from service.store import StoreUnavailable
 from tests.support.api import Api, make_output
+from tests.support.capacity import bytes_held
 from tests.support.raw import connect
 
 
@@ -51,18 +51,18 @@ async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, pa
     for n in range(20):
         items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]
         await api.ok("/v1/outputs/g", items)
-    held = api.client.app[LIMITS].bytes
+    app = api.client.app
     path = f"/v1/outputs/g{path if path.startswith('?') else f'/{path}'}"
     with garbage() as found:
         async with asyncio.timeout(60), connect(api) as connection:
             connection.writer.transport.pause_reading()  # type: ignore[attr-defined]
             head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {api.token}\r\n\r\n"
             await connection.send(head.encode())
-            while not held.used:
+            while not bytes_held(app):
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.2)  # it waits for its client
         async with asyncio.timeout(60):
-            while held.used:
+            while bytes_held(app):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
     assert not any(frame.f_locals for frame in senders(found))
@@ -87,7 +87,7 @@ async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
 
 def senders(found: list[Any]) -> list[FrameType]:
     """Return the frames that have sent a response."""
-    return [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is responses._send.__code__]
+    return [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is reply._send.__code__]
 
 
 def looks(monkeypatch: pytest.MonkeyPatch, watcher: Garbage, *megabytes: int) -> list[bool]:

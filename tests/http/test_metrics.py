@@ -17,14 +17,14 @@ from aiohttp.test_utils import TestClient
 
 from service import __version__
 from service.app import create_app
+from service.capacity.work import Gates
 from service.http.metrics import Metrics
-from service.http.middleware.limits import Limits
-from service.http.turns import TENANT
 from service.settings import Settings
 from service.store import Store, new_secret
 from service.store.outputs.counts import Change
 from tests.conftest import Server
 from tests.support.api import Api, make_output
+from tests.support.capacity import request_of
 from tests.support.groups import Group, open_batch
 from tests.support.processes import SECONDS, ServiceProcess
 from tests.support.raw import connect, exchange
@@ -108,8 +108,11 @@ async def test_commands_of_the_database_are_timed_by_name(api: Api) -> None:
 async def test_the_use_of_a_resource_is_shown_beside_its_limit(api: Api, settings: Settings) -> None:
     found = await metrics(api)
     limits = {
-        "requests": settings.max_in_flight,
-        "bytes": settings.max_bytes_in_flight,
+        "receiving": settings.max_bytes_in_flight // 4,
+        "working": settings.max_bytes_in_flight // 2,
+        "sending": settings.max_bytes_in_flight // 4,
+        "searches": 5,
+        "reads": 5,
         "database": settings.mongo_pool,
     }
     for resource, limit in limits.items():
@@ -158,11 +161,10 @@ async def test_the_version_and_the_process_are_shown(api: Api) -> None:
 async def test_organizations_beyond_the_first_hundred_are_counted_together(
     settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counted = Metrics(settings, store, Limits(settings))
+    counted = Metrics(settings, store, Gates(settings.max_bytes_in_flight))
     for organization in range(150):
-        token = TENANT.set(organization)
-        counted.count_read(2)
-        TENANT.reset(token)
+        with request_of(organization):
+            counted.count_read(2)
     found = parse(counted.render("", None, {})[0].decode())
     assert len([name for name in found if name.startswith("sds_items_out_total")]) == 101
     assert found['sds_items_out_total{organization="other"}'] == 100
@@ -237,7 +239,7 @@ async def test_pool_use_and_loop_lag_are_measured(api: Api) -> None:
     await eventually(lambda: metrics(api), "sds_event_loop_lag_seconds_count", lambda value: value >= 2)
     found = await metrics(api)
     assert found['sds_resource_used{resource="database"}'] >= 0
-    assert found['sds_resource_used{resource="requests"}'] == 0
+    assert found['sds_resource_used{resource="working"}'] == 0
 
 
 async def test_a_stall_of_the_loop_shows(api: Api) -> None:
@@ -283,7 +285,7 @@ async def test_a_client_that_leaves_before_its_body_is_in_is_no_error_of_the_ser
     head = f"POST /v1/outputs/lamps HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api.token}\r\n"
     async with connect(api) as connection:
         await connection.send(f"{head}Content-Type: application/json\r\nContent-Length: 100\r\n\r\n[".encode())
-        await eventually(lambda: metrics(api), 'sds_resource_used{resource="bodies"}', lambda count: count == 1)
+        await eventually(lambda: metrics(api), 'sds_resource_used{resource="receiving"}', lambda size: size > 0)
         connection.writer.transport.abort()
     left = 'sds_requests_total{method="POST",route="/v1/outputs/{group_id}",status="499"}'
     await eventually(lambda: metrics(api), left, lambda count: count == 1)
@@ -317,10 +319,10 @@ def test_several_workers_count_together_also_when_one_is_killed(mongo_url: str) 
         send_refused(service, 10)
         found = fetch(service)
         assert found[REFUSED] == 50  # nothing that the dead worker counted is lost
-        assert found['sds_resource_used{resource="requests"}'] == 0
+        assert found['sds_resource_used{resource="working"}'] == 0
         assert found["sds_worker_restarts_total"] == 1
         assert found["sds_workers"] == 2
-        assert found['sds_resource_limit{resource="requests"}'] == 2 * 256
+        assert found['sds_resource_limit{resource="reads"}'] == 2 * 5
 
 
 @pytest.mark.slow
@@ -333,4 +335,4 @@ def test_a_worker_that_is_gone_uses_nothing_and_its_counts_stay(mongo_url: str) 
         found = fetch(service)
         assert found[REFUSED] == 20
         assert found["sds_workers"] == 1
-        assert found['sds_resource_limit{resource="requests"}'] == 256
+        assert found['sds_resource_limit{resource="reads"}'] == 5

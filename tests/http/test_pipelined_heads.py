@@ -10,8 +10,12 @@ from typing import NamedTuple
 import pytest
 from aiohttp import web
 
+from service.capacity.gate import Shares
+from service.capacity.parked import Parking
+from service.capacity.work import Gates
 from service.http.errors import errors
-from service.http.middleware.limits import LIMITS, Limits, Pool, end_with_client
+from service.http.keys import GATES, PARKING
+from service.http.reply import end_with_client
 from service.runtime.server import MAX_HEAD, Protocol, Runner
 from service.settings import Settings
 
@@ -29,7 +33,7 @@ def post(body: bytes, headers: bytes = b"") -> bytes:
 
 class Served(NamedTuple):
     port: int
-    ledger: Pool
+    ledger: Shares
     runner: Runner
     hold: asyncio.Event
     ended: list[str]
@@ -78,14 +82,15 @@ async def served() -> AsyncIterator[Served]:
         return web.Response()
 
     app = web.Application(middlewares=[errors])
-    limits = app[LIMITS] = Limits(Settings())
+    gates = app[GATES] = Gates(Settings().max_bytes_in_flight)
+    app[PARKING] = Parking(gates)
     app.add_routes([web.get("/large", large), web.get("/held", held), web.get("/stay", stay)])
     app.add_routes([web.get("/stay_late", stay_late)])
     app.add_routes([web.get("/echo", echo), web.post("/echo", echo)])
     runner = Runner(app, Settings())
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield Served(runner.addresses[0][1], limits.bytes, runner, hold, ended)
+    yield Served(runner.addresses[0][1], gates.receiving, runner, hold, ended)
     hold.set()
     await runner.cleanup()
 

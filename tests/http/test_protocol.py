@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.http.middleware.limits import HEADS, LIMITS
+from service.capacity.work import HEADS
+from service.http.keys import GATES
 from service.http.middleware.security_headers import SECURITY_HEADERS
 from service.runtime.server import Runner
 from service.settings import Settings
@@ -105,7 +106,7 @@ async def test_a_malformed_chunk_after_a_good_one_gets_400_and_not_408(api: Api)
     async with connect(api) as connection:
         head = COOKIES + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[\r\n"
         await connection.send(head.replace(b"{token}", api.token.encode()))
-        await until(lambda: api.client.app[LIMITS].receiving.used == 1)
+        await until(lambda: api.client.app[GATES].receiving.used > 0)
         await connection.send(b"zz\r\n]\r\n")
         assert (await connection.read_response()).status == 400
         assert await connection.closed()
@@ -307,11 +308,11 @@ async def test_a_client_that_closes_its_side_gets_a_long_response_too(api: Api) 
 
 
 async def test_a_head_that_there_is_no_room_for_is_refused_until_later(api: Api) -> None:
-    ledger, runner = api.client.app[LIMITS].bytes, api.client.server.runner
-    assert ledger.take(HEADS, ledger.total // 8)
+    ledger, runner = api.client.app[GATES].receiving, api.client.server.runner
+    assert ledger.take(HEADS, ledger.total // 2)
     assert isinstance(runner, Runner) and runner.refused == 0
     response = await exchange(api, b"GET /healthz HTTP/1.1\r\nHost: x")
-    ledger.put_back(HEADS, ledger.total // 8)
+    ledger.put_back(HEADS, ledger.total // 2)
     assert (response.status, response.problems()) == (503, [([], "unavailable")])
     assert response.headers["retry-after"] == "1"
     assert runner.refused == 1
@@ -322,8 +323,8 @@ async def test_a_client_that_leaves_inside_its_body_stores_nothing(api: Api) -> 
     async with connect(api) as connection:
         data = COOKIES.replace(b"{token}", api.token.encode()) + b"Content-Length: 5000\r\n\r\n" + BODY
         await connection.send(data)
-        await until(lambda: api.client.app[LIMITS].receiving.used == 1)
-    await until(lambda: not api.client.app[LIMITS].receiving.used)
+        await until(lambda: api.client.app[GATES].receiving.used > 0)
+    await until(lambda: not api.client.app[GATES].receiving.used)
     assert await api.ok("/v1/cookies") == []
 
 

@@ -17,8 +17,8 @@ import pytest
 from aiohttp import web
 
 import service
-from service.http.output.responses import bytes_response
 from service.http.output.static import asset, serve
+from service.http.reply import Reply, send
 from service.runtime import server
 from service.runtime.drain import stop_listening
 from service.runtime.server import Protocol, Runner, Server
@@ -219,10 +219,10 @@ class TestUnreadFile:
         file = asset("file.png", self.BODY)
 
         async def static(request: web.Request) -> web.StreamResponse:
-            return serve(request, file, {})
+            return await send(request, serve(request, file, {}), None)
 
         async def document(request: web.Request) -> web.StreamResponse:
-            return await bytes_response(request, self.BODY)
+            return await send(request, Reply(self.BODY), None)
 
         app = web.Application()
         app.add_routes([web.get("/static", static), web.get("/document", document)])

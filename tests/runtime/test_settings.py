@@ -59,7 +59,6 @@ def test_without_an_environment_all_settings_have_their_defaults() -> None:
         ("max_records", 5),
         ("max_item_bytes", 10),
         ("max_depth", 3),
-        ("max_in_flight", 1),
         ("rate_limit", 2.5),
         ("receive_timeout", 3.0),
         ("keepalive_timeout", 1.0),

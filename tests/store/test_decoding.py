@@ -10,7 +10,7 @@ import bson
 import pytest
 from bson.raw_bson import RawBSONDocument
 
-from service.http.offload import OFF_LOOP_BYTES
+from service.capacity.cpu import SMALL_BYTES
 from service.store.decoding import AWARE, RAW, decode, decoded_batches, encoded
 from service.store.outputs import documents
 
@@ -59,7 +59,7 @@ def test_what_looks_like_a_reference_is_not_decoded_on_the_event_loop(reference:
     raw = bson.encode({"cursor": {"firstBatch": [{"id": 1, "data": data, "text": "x" * 100_000}], "id": 0}})
     found, size, _ = documents.read_reply(RawBSONDocument(raw, RAW))
     page = documents.Page(found, size, None, 1)
-    assert (page.work > OFF_LOOP_BYTES) == reference
+    assert (page.work > SMALL_BYTES) == reference
     assert page.items()[0]["data"] == data
     behind_a_decoded_one = page._replace(documents=[{"id": 0}, *found])
-    assert (behind_a_decoded_one.work > OFF_LOOP_BYTES) == reference
+    assert (behind_a_decoded_one.work > SMALL_BYTES) == reference

@@ -250,7 +250,8 @@ async def test_what_was_read_in_vain_is_not_read_again(
 
     monkeypatch.setattr(store.outputs, "below", below)
     query = Query(limit=0, url="https://nowhere.example/")
-    with store.outputs.tail(group.key, query, LINES, gate) as reader:
+    store.outputs.within(lambda: None, gate)
+    with store.outputs.tail(group.key, query, LINES) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
         await until_waiting(store)
         for number in range(1, 4):

@@ -407,14 +407,6 @@ async def test_every_page_has_the_id_up_to_which_its_filters_were_applied(store:
     assert checkpoints == [10, 4, 10, 10]
 
 
-async def test_parts_of_items_say_nothing_about_the_size_of_whole_ones(store: Store, group: Group) -> None:
-    await group.write(store, *(make_output(n, data={"text": "x" * 10_000}) for n in range(5)))
-    await group.read(store)
-    expected = store.outputs.expected_bytes(group.key, 10)
-    await group.read(store, fields=("id",))
-    assert store.outputs.expected_bytes(group.key, 10) == expected > 100_000
-
-
 @pytest.mark.parametrize("change", [{}, {"is_approved": False}, {"newest_first": True}])
 async def test_a_page_of_items_larger_than_those_before_is_cut_and_nothing_is_passed(
     store: Store, group: Group, change: dict[str, Any]

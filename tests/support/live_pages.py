@@ -18,15 +18,27 @@ class OpenGate:
     def __init__(self) -> None:
         self.used = 0
 
-    async def take(self, size: int) -> None:
-        self.used += size
+    def work(self, organization_id: int) -> OpenGate:
+        return self
 
-    def put_back(self, size: int) -> None:
-        self.used -= size
+    async def keep(self, size: int) -> OpenRoom:
+        self.used += size
+        return OpenRoom(self, size)
+
+    def close(self) -> None:
+        pass
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
         if not waiting.done():
             waiting.set_result(None)
+
+
+class OpenRoom:
+    def __init__(self, gate: OpenGate, size: int) -> None:
+        self._gate, self._size = gate, size
+
+    def close(self) -> None:
+        self._gate.used -= self._size
 
 
 async def _lines(page: Page) -> bytes:
@@ -40,7 +52,8 @@ def reading(
     store: Store, group: Group, gate: OpenGate | None = None, cursor: int = 0, form: Form = LINES
 ) -> AbstractContextManager[Reader]:
     """Return a reader at the end of a group, as `Outputs.tail` does."""
-    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form, gate or OpenGate())
+    store.outputs.within(lambda: None, gate or OpenGate())
+    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form)
 
 
 def waiting_readers(store: Store) -> int:

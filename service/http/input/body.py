@@ -11,11 +11,12 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestPayloadError
 from isal import isal_zlib
 
+from service.capacity import cpu
+from service.capacity.work import WORK, Work, body_bytes
 from service.http.errors import ApiError, http_error, problem
+from service.http.input.fast_decoder import count_values
 from service.http.keys import EXPECTS, SETTINGS
 from service.http.middleware.auth import while_valid
-from service.http.middleware.limits import ADMISSION, Admission
-from service.http.offload import in_thread
 
 JSON = "application/json"
 NDJSON = "application/x-ndjson"
@@ -28,18 +29,22 @@ _SLICE = 16 * 1024
 _MAX_MEMBERS = 1024
 # 16 MiB take 20 to 80 ms, and 150 ms if they were flushed at each KB: a body that takes 1 s was built to be slow.
 _INFLATE_SECONDS = 1.0
-# Then others get the thread; an ordinary body needs it once, so that those of one client are not all half done.
-_TURN_SECONDS = 0.1
+# An object with one member.
+_VALUE_BYTES = 200
 
 
-async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,), max_bytes: int | None = None) -> bytes:
+async def read_body(
+    request: web.Request, types: tuple[str, ...] = (JSON,), max_bytes: int | None = None, *, as_values: bool = False
+) -> bytes:
     """Return the body, decompressed. Raises if its type is wrong, or if it is too large or arrives too slowly.
 
-    `max_bytes` is for a route with smaller bodies than `max_body_bytes`.
-    In the limits, the request counts as being received until the body is complete, then as being worked on.
+    `max_bytes` is for a route with smaller bodies than `max_body_bytes`; `as_values` for one that keeps all values of
+    the body in memory. Capacity for as much as was announced is reserved before the body is read, and before it is
+    worked on; waiting for that does not count as the client's slowness.
     """
     encoding = _encoding(request, types)
-    settings, admission = request.app[SETTINGS], request[ADMISSION]
+    settings, work = request.app[SETTINGS], WORK.get()
+    assert work is not None
     limit = settings.max_body_bytes if max_bytes is None else min(max_bytes, settings.max_body_bytes)
     if (request.content_length or 0) > limit:
         raise http_error(413)
@@ -47,34 +52,63 @@ async def read_body(request: web.Request, types: tuple[str, ...] = (JSON,), max_
     if request.get(EXPECTS) and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # no response has begun
-    try:
-        body = await _receive(request, limit, settings.receive_timeout, admission)
-    except TimeoutError:
-        raise http_error(408) from None
-    except (RequestPayloadError, HttpProcessingError):
-        raise http_error(400) from None
-    admission.work()
+    body = await _receive(request, work, limit, settings.receive_timeout)
     if not encoding or not body:
+        await work.begin(body_bytes(len(body)) + (await _value_bytes(body) if as_values else 0))
         return body
-    return await inflate_in_turns(body, limit, encoding, admission)
+    await work.begin(body_bytes(limit) + (_VALUE_BYTES * settings.max_values if as_values else 0))
+    text = bytearray()
+    await cpu.drain(_inflating(inflate(body, limit, encoding), text))
+    work.shrink(body_bytes(len(text)) + (await _value_bytes(text) if as_values else 0))
+    return bytes(text)
 
 
-async def _receive(request: web.Request, limit: int, seconds: float, admission: Admission) -> bytes:
+async def _receive(request: web.Request, work: Work, limit: int, seconds: float) -> bytes:
     """Return the body as it was sent, once it is complete."""
     if request.content.is_eof():  # small bodies have arrived already
-        whole = request.content.read_nowait()
-        admission.hold(len(whole))
-        if len(whole) > limit:
+        body = request.content.read_nowait()
+        if len(body) > limit:
             raise http_error(413)
-        return whole
+        return body
+    async with while_valid(request):
+        await work.receive(limit if request.content_length is None else request.content_length, seconds)
+        try:
+            async with asyncio.timeout(seconds):
+                return await _read(request, limit)
+        except TimeoutError:
+            raise http_error(408) from None
+        except (RequestPayloadError, HttpProcessingError):
+            raise http_error(400) from None
+
+
+async def _read(request: web.Request, limit: int) -> bytes:
     body = bytearray()
-    async with while_valid(request), asyncio.timeout(seconds):
-        while chunk := await request.content.readany():
-            admission.hold(len(chunk))
-            body += chunk
-            if len(body) > limit:
-                raise http_error(413)
+    while chunk := await request.content.readany():
+        body += chunk
+        if len(body) > limit:
+            raise http_error(413)
     return bytes(body)
+
+
+async def _value_bytes(text: bytes | bytearray) -> int:
+    """Return the memory of the values of a text as Python's objects."""
+    return _VALUE_BYTES * await cpu.run(len(text), lambda: count_values(text))
+
+
+def _inflating(pieces: Iterator[bytes], text: bytearray) -> Iterator[bool]:
+    """Decompress step by step, all of them heavy. Raises if that takes too much CPU time; others do not count."""
+    seconds = 0.0
+    yield True
+    while True:
+        began = time.thread_time()
+        piece = next(pieces, None)
+        seconds += time.thread_time() - began
+        if piece is None:
+            return
+        text += piece
+        if seconds > _INFLATE_SECONDS:
+            raise _invalid("The body takes too long to decompress")
+        yield True
 
 
 def content_type(request: web.Request) -> tuple[str, set[str]]:
@@ -102,30 +136,6 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
         message = "Send the body as gzip, deflate or without an encoding"
         raise ApiError(415, [problem("unsupported_encoding", message, "header", "Content-Encoding")])
     return encoding
-
-
-async def inflate_in_turns(body: bytes, limit: int, encoding: int, admission: Admission) -> bytes:
-    """Return the text of a compressed body, and count it instead of the body; other organizations take turns."""
-    pieces, text, seconds, held = inflate(body, limit, encoding), bytearray(), 0.0, 0
-
-    def work() -> bytes | None:
-        nonlocal seconds
-        began = time.thread_time()  # CPU time: a busy machine must not reject bodies
-        for piece in pieces:
-            text.extend(piece)
-            if time.thread_time() > began + _TURN_SECONDS:
-                seconds += time.thread_time() - began
-                if seconds > _INFLATE_SECONDS:
-                    raise _invalid("The body takes too long to decompress")
-                return None
-        return bytes(text)
-
-    while (whole := await in_thread(work)) is None:
-        admission.hold(len(text) - held)
-        held = len(text)
-    admission.release(len(body))
-    admission.hold(len(whole) - held)
-    return whole
 
 
 def inflate(body: bytes, limit: int, encoding: int) -> Iterator[bytes]:

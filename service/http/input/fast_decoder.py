@@ -57,6 +57,11 @@ class Decoder:
             raise FastPathRejected from None
 
 
+def count_values(raw: bytes | bytearray) -> int:
+    """Return about how many values a text has; commas in strings count too."""
+    return sum(len(piece) - len(piece.translate(None, b",[{")) for piece in pieces_of(memoryview(raw)))
+
+
 def pieces_of(raw: bytes | memoryview, size: int = PIECE) -> Iterator[bytes]:
     """Yield a text in pieces: work on one of them holds the interpreter lock for less than a millisecond."""
     text = memoryview(raw)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -13,21 +12,20 @@ from aiohttp import web
 from marshmallow import Schema, ValidationError
 
 from schemas.base import INT64_MAX
+from service.capacity import cpu
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import read_body
-from service.http.input.fast_decoder import PIECE, TooMany, decode, pieces_of
+from service.http.input.fast_decoder import PIECE, TooMany, count_values, decode
 from service.http.keys import SETTINGS
-from service.http.middleware.limits import ADMISSION
-from service.http.offload import OFF_LOOP_BYTES, off_loop
 from service.settings import Settings
 
 # Dotted names repeat a key for every value below it.
 MAX_KEY = 1024
 _MAX_SETTINGS = 256 * 1024
 # Marshmallow takes up to 50 µs per value: more than 100 are as much work as 64 KB.
-_BYTES_OF_A_VALUE = OFF_LOOP_BYTES // 100
-# An object with one member takes 190 bytes, and 6 in a body: a third of MAX_VALUES are 100 MB.
-_VALUE_BYTES, _TREE_PART = 200, 3
+_BYTES_OF_A_VALUE = cpu.SMALL_BYTES // 100
+# The part of MAX_VALUES that a body may have whose values are kept as Python's objects.
+_TREE_PART = 3
 _PLACE = re.compile(r"\(byte \d+\)")
 
 
@@ -36,26 +34,22 @@ async def read_object(request: web.Request, schema: Schema, max_bytes: int | Non
 
     Without `max_bytes` it is settings or the like, for which 256 KB are plenty.
     """
-    raw = await read_body(request, max_bytes=_MAX_SETTINGS if max_bytes is None else None)
+    raw = await read_body(request, max_bytes=_MAX_SETTINGS if max_bytes is None else None, as_values=True)
     if max_bytes is not None and len(raw) > max_bytes:
         raise invalid("too_large", f"Must be at most {max_bytes} bytes", "body")
     settings = request.app[SETTINGS]
 
-    def work() -> tuple[dict[str, Any], int]:
-        check_values(raw, settings)
-        value = parse(raw)
-        values, wide = count_tree(value)
-        size = tree_bytes(values, settings) + wide
-        return load(schema, value, unstorable(value, settings.max_depth)), size
+    def load_object() -> dict[str, Any]:
+        value = parse_tree(raw, settings)
+        loaded: dict[str, Any] = load(schema, value, unstorable(value, settings.max_depth))
+        return loaded
 
-    loaded, size = await off_loop(work_of(raw), work)
-    request[ADMISSION].hold(size)
-    return loaded
+    return await cpu.run(work_of(raw), load_object)
 
 
 def work_of(raw: bytes) -> int:
-    """Return the size of a text for `off_loop`, in which many values count more than their bytes."""
-    return len(raw) if len(raw) > OFF_LOOP_BYTES else max(len(raw), _count_values(raw) * _BYTES_OF_A_VALUE)
+    """Return the size of a text for `cpu.run`, in which many values count more than their bytes."""
+    return len(raw) if len(raw) > cpu.SMALL_BYTES else max(len(raw), count_values(raw) * _BYTES_OF_A_VALUE)
 
 
 def load(schema: Schema, value: Any, problems: list[Problem], *loc: str) -> Any:
@@ -73,44 +67,38 @@ def load(schema: Schema, value: Any, problems: list[Problem], *loc: str) -> Any:
 def check_values(raw: bytes, settings: Settings) -> None:
     """Refuse a text of too many values. Takes 1.5 ms per megabyte."""
     # A value has at least one character.
-    if len(raw) > settings.max_values and _count_values(raw) > settings.max_values:
+    if len(raw) > settings.max_values and count_values(raw) > settings.max_values:
         raise invalid("too_many", f"Must have at most {settings.max_values} values", "body")
 
 
-def _count_values(raw: bytes) -> int:
-    """Return about how many values a text has; commas in strings count too."""
-    return sum(len(piece) - len(piece.translate(None, b",[{")) for piece in pieces_of(raw))
-
-
-def count_tree(value: Any) -> tuple[int, int]:
-    """Return the number of values in a tree, and the bytes that its strings take beyond one per character.
-
-    Counted in its text, JSON inside of strings would count too. One emoji makes all characters of its string take four.
-    """
-    count, wide, level = 0, 0, [value]
+def count_tree(value: Any) -> int:
+    """Return the number of values in a tree. Counted in its text, JSON inside of strings would count too."""
+    count, level = 0, [value]
     while level:
         count += len(level)
         below: list[Any] = []
         for item in level:
-            kind = type(item)
-            if kind is dict:
+            if type(item) is dict:
                 below.extend(item.values())
-                if not all(map(str.isascii, item)):
-                    wide += sum(sys.getsizeof(key) - len(key) for key in item)
-            elif kind is list:
+            elif type(item) is list:
                 below.extend(item)
-            elif kind is str and not item.isascii():
-                wide += sys.getsizeof(item) - len(item)
         level = below
-    return count, wide
+    return count
 
 
-def tree_bytes(values: int, settings: Settings) -> int:
-    """Return the memory of values that are kept as Python's objects until they are stored. Raises if it is too much."""
+def check_tree(values: int, settings: Settings) -> None:
+    """Refuse too many values that are kept as Python's objects until they are stored."""
     max_values = settings.max_values // _TREE_PART
     if values > max_values:
         raise invalid("too_many", f"Must have at most {max_values} values", "body")
-    return values * _VALUE_BYTES
+
+
+def parse_tree(raw: bytes, settings: Settings) -> Any:
+    """Return the value of a JSON text that is kept as Python's objects. Raises if it has too many values."""
+    check_values(raw, settings)
+    value = parse(raw)
+    check_tree(count_tree(value), settings)
+    return value
 
 
 def parse(raw: bytes, name: str = "The body") -> Any:

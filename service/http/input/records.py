@@ -13,10 +13,13 @@ from aiohttp import web
 from marshmallow import Schema
 
 from schemas.base import JsonObject, ListOf
+from service.capacity import cpu
+from service.capacity.work import WORK
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, problem
 from service.http.input.body import JSON, NDJSON, content_type, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected
 from service.http.input.json_input import (
+    check_tree,
     check_values,
     count_tree,
     is_plainly_storable,
@@ -24,13 +27,9 @@ from service.http.input.json_input import (
     load,
     not_json,
     parse,
-    tree_bytes,
     unstorable,
 )
 from service.http.keys import SETTINGS
-from service.http.middleware.limits import ADMISSION, LIMITS
-from service.http.offload import in_thread
-from service.http.turns import Slice
 from service.settings import Settings
 from service.store import ItemTooLarge
 
@@ -38,6 +37,8 @@ from service.store import ItemTooLarge
 _LARGE = 64 * 1024
 # With Marshmallow, 3 KB can take 26 ms: an array of empty files.
 _LARGE_FOR_MARSHMALLOW = 1024
+# A larger body is cut into records in a thread.
+_LARGE_ARRAY = 1024 * 1024
 # Lines for each record that is allowed: 16 million empty ones would take more than a second.
 _LINES = 10
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
@@ -51,7 +52,7 @@ class Records:
     """Reads an array of records of one schema, or one record per line.
 
     A record is decoded, checked and passed to `then` before the next one: only the result is kept. Small ones
-    are decoded on the event loop in slices of a few milliseconds, large ones in a thread.
+    are decoded on the event loop for a few milliseconds at a time, large ones in a thread.
     """
 
     def __init__(self, schema: type[Schema], item_sizes: int | None = None) -> None:
@@ -69,40 +70,35 @@ class Records:
         then: Callable[[dict[str, Any]], Any] = _unchanged,
     ) -> list[Any]:
         """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
-        raw, lines = await read_body(request, types), content_type(request)[0] == NDJSON
-        admission = request[ADMISSION]
-        async with Slice(request.app[LIMITS].decoding) as slice:
-            loaded = await self.load(raw, request.app[SETTINGS], lines, then, admission.hold, slice)
-        if then is not _unchanged:  # what it made is counted instead
-            admission.release(len(raw))
-        return loaded
+        raw = await read_body(request, types, as_values=self.has_trees and then is _unchanged)
+        records, size = await self.load(raw, request.app[SETTINGS], content_type(request)[0] == NDJSON, then)
+        work = WORK.get()
+        if then is not _unchanged and work is not None:  # of the body, what was made of it is left
+            work.shrink(size)
+        return records
 
     async def load(
-        self,
-        raw: bytes,
-        settings: Settings,
-        lines: bool,
-        then: Callable[[dict[str, Any]], Any],
-        hold: Callable[[int], None],
-        slice: Slice,
-    ) -> list[Any]:
-        """Return the results of `then` for the records of a body; `hold` counts the bytes of those with a `size`."""
-        loading = _Loading(self, settings, then, hold)
-        if len(raw) > settings.max_values:  # a shorter text cannot have too many
-            await slice.outside(functools.partial(in_thread, functools.partial(check_values, raw, settings)))
-        for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
-            if len(piece) > _LARGE or not loading.add_quickly(index, name, piece):
-                await slice.outside(functools.partial(in_thread, functools.partial(loading.add, index, name, piece)))
-            if loading.uncounted > _LARGE:  # not in the thread: the ledger belongs to the event loop
-                loading.count()
-            if len(loading.problems) >= MAX_PROBLEMS:
-                break
-            if slice.is_over:
-                await slice.pause()
-        loading.count()
+        self, raw: bytes, settings: Settings, lines: bool, then: Callable[[dict[str, Any]], Any] = _unchanged
+    ) -> tuple[list[Any], int]:
+        """Return the results of `then` for the records of a text, and the bytes of those that have a `size`."""
+        loading = _Loading(self, settings, then)
+        await cpu.drain(self._steps(raw, settings, lines, loading))
         if loading.problems:
             raise ApiError(422, loading.problems[:MAX_PROBLEMS])
-        return loading.loaded
+        return loading.records, loading.size
+
+    def _steps(self, raw: bytes, settings: Settings, lines: bool, loading: _Loading) -> Iterator[bool]:
+        """Load the records of a body one by one; each step yields whether the next one is heavy."""
+        yield len(raw) > _LARGE_ARRAY
+        if len(raw) > settings.max_values:  # a shorter text cannot have too many
+            check_values(raw, settings)
+        for index, (name, piece) in enumerate(_pieces(raw, settings, lines)):
+            if len(piece) > _LARGE or not loading.add_quickly(index, name, piece):
+                yield True
+                loading.add(index, name, piece)
+            yield False
+            if len(loading.problems) >= MAX_PROBLEMS:
+                return
 
     def one(self, raw: bytes, index: int, settings: Settings, name: str, max_bytes: float = math.inf) -> dict[str, Any]:
         """Return one record; messages call it `name`, if it has one. Raises with all its problems.
@@ -133,13 +129,12 @@ class Records:
 class _Loading:
     """The loaded records of one body, and the problems of the others."""
 
-    def __init__(
-        self, records: Records, settings: Settings, then: Callable[..., Any], hold: Callable[..., None]
-    ) -> None:
-        self._records, self._settings, self._then, self._hold = records, settings, then, hold
-        self.loaded: list[Any] = []
+    def __init__(self, schema: Records, settings: Settings, then: Callable[[dict[str, Any]], Any]) -> None:
+        self._schema, self._settings, self._then = schema, settings, then
+        self._keeps_trees = schema.has_trees and then is _unchanged
+        self.records: list[Any] = []
         self.problems: list[Problem] = []
-        self._nested = self._values = self.uncounted = 0
+        self._nested = self._values = self.size = 0
 
     def add_quickly(self, index: int, name: str, raw: bytes) -> bool:
         """Load one record, and return True; return False if that would take long."""
@@ -152,15 +147,16 @@ class _Loading:
     def add(self, index: int, name: str, raw: bytes, max_bytes: float = math.inf) -> None:
         """Load one record; `max_bytes` as in `Records.one`."""
         try:
-            sizes = self._records.item_sizes
+            sizes = self._schema.item_sizes
             if sizes is not None and len(raw) > sizes * self._settings.max_item_bytes:
                 raise ItemTooLarge
-            record = self._records.one(raw, index, self._settings, name, max_bytes)
-            if self._records.lists:
+            record = self._schema.one(raw, index, self._settings, name, max_bytes)
+            if self._schema.lists:
                 self._count_nested(record)
-            if self._then is _unchanged:
-                self._count_kept(record)
-            made = self._then(record)
+            if self._keeps_trees:
+                self._values += count_tree(record)
+                check_tree(self._values, self._settings)
+            result = self._then(record)
         except ItemTooLarge:
             self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
         except ApiError as error:
@@ -168,26 +164,12 @@ class _Loading:
                 raise
             self.problems += error.problems
         else:
-            self.loaded.append(made)
-            self.uncounted += getattr(made, "size", 0)
-
-    def count(self) -> None:
-        """Count the bytes of the records since the last call: one call per record would cost 2 µs each."""
-        self._hold(self.uncounted)
-        self.uncounted = 0
-
-    def _count_kept(self, record: dict[str, Any]) -> None:
-        """Count what a record that is kept as it is takes beyond the bytes of its text."""
-        values, wide = count_tree(record)
-        self.uncounted += wide
-        if self._records.has_trees:
-            before = tree_bytes(self._values, self._settings)
-            self._values += values
-            self.uncounted += tree_bytes(self._values, self._settings) - before
+            self.records.append(result)
+            self.size += getattr(result, "size", 0)
 
     def _count_nested(self, record: dict[str, Any]) -> None:
         """Reject too many entries in the lists of all records together: each takes 600 bytes."""
-        lists = self._records.lists
+        lists = self._schema.lists
         for list_name in lists:
             self._nested += len(record[list_name])
         if self._nested > self._settings.max_files:

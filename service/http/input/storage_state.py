@@ -9,12 +9,11 @@ import orjson
 from aiohttp import web
 
 from schemas.storage_state import StorageStateInput
+from service.capacity import cpu
 from service.http.errors import invalid
 from service.http.input.body import read_body
-from service.http.input.json_input import check_values, count_tree, load, parse, tree_bytes, unstorable, work_of
+from service.http.input.json_input import load, parse_tree, unstorable, work_of
 from service.http.keys import SETTINGS
-from service.http.middleware.limits import ADMISSION
-from service.http.offload import off_loop
 from service.settings import Settings
 
 _INPUT = StorageStateInput()
@@ -32,13 +31,12 @@ class State(NamedTuple):
 
 async def read_state(request: web.Request) -> State:
     """Return the storage state in a request's body. Raises with what is wrong with it."""
-    raw = await read_body(request)
+    raw = await read_body(request, as_values=True)
     settings = request.app[SETTINGS]
-    work = work_of(raw)
+    size = work_of(raw)
     # In two steps, so that others can have the thread between them.
-    value, size = await off_loop(work, lambda: _parse(raw, settings))
-    request[ADMISSION].hold(size)
-    return await off_loop(work, lambda: _records(_load(value, settings)))
+    value = await cpu.run(size, lambda: _parse(raw, settings))
+    return await cpu.run(size, lambda: _records(_load(value, settings)))
 
 
 def domain_of(origin: str) -> str:
@@ -63,17 +61,14 @@ def _records(state: dict[str, Any]) -> State:
     return State(state["cookies"], entries, others)
 
 
-def _parse(raw: bytes, settings: Settings) -> tuple[Any, int]:
-    """Return the value of a body, and its bytes in memory."""
-    check_values(raw, settings)
-    value = parse(raw)
-    values, wide = count_tree(value)
-    size = tree_bytes(values, settings) + wide
+def _parse(raw: bytes, settings: Settings) -> Any:
+    """Return the value of a body."""
+    value = parse_tree(raw, settings)
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
     if count_records(value) > max_records:
         raise invalid("too_many", f"Must have at most {max_records} records", "body")
-    return value, size
+    return value
 
 
 def _load(value: Any, settings: Settings) -> dict[str, Any]:

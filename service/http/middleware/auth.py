@@ -16,7 +16,6 @@ from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
 from service.http.keys import ORGANIZATION, STORE, TOKEN
 from service.http.routing import scopes_of
-from service.http.turns import TENANT
 from service.store import ACTOR, StoreError, Token, Tokens, hash_token, in_time, is_token
 
 log = logging.getLogger("service")
@@ -172,7 +171,6 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         token = await request.app[AUTHENTICATOR].token(request.headers.getall("Authorization", []))
         request[TOKEN] = token
         request[ORGANIZATION] = token.organization_id
-        TENANT.set(token.organization_id)
         ACTOR.set(token.label)
         if not scopes <= token.scopes:
             raise _missing(*sorted(scopes - token.scopes))

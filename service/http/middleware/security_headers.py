@@ -5,7 +5,9 @@ from __future__ import annotations
 from aiohttp import web
 
 from service.http.keys import HEAD_BYTES, REQUEST_ID
-from service.http.middleware.limits import SMALL_HEAD
+
+# A connection with a larger head ends with its response, and the head counts while its request waits or follows.
+SMALL_HEAD = 8 * 1024
 
 SECURITY_HEADERS = {
     "Server": "scraping-data-service",

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
-from service.http.offload import off_loop
+from service.capacity import cpu
 from service.http.output.flattening import Leaf, Room, leaves
 from service.store import OUTPUT_FIELDS, Form, Page, render_json
 
@@ -35,12 +35,12 @@ _FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff
 
 async def lines(page: Page) -> bytes:
     """Return one line of JSON per item."""
-    return await off_loop(page.size, page.lines)
+    return await cpu.run(page.size, page.lines)
 
 
 async def events(page: Page) -> bytes:
     """Return one server-sent event per item."""
-    return await off_loop(page.size, page.events)
+    return await cpu.run(page.size, page.events)
 
 
 class Live(NamedTuple):
@@ -60,10 +60,7 @@ LIVE = {
 async def ndjson(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
     """Yield one line of JSON per item."""
     async for page in pages:
-        text = await lines(page)
-        del page  # a slow reader holds the text only
-        yield text
-        del text
+        yield await lines(page)
 
 
 async def array(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
@@ -71,11 +68,8 @@ async def array(pages: AsyncIterator[Page]) -> AsyncGenerator[bytes, None]:
     opening = b"["
     async for page in pages:
         if page.documents:
-            text = opening + await off_loop(page.size, page.array)
+            yield opening + await cpu.run(page.size, page.array)
             opening = b","
-            del page
-            yield text
-            del text
         else:
             yield b""
     yield b"[]" if opening == b"[" else b"]"
@@ -92,7 +86,6 @@ async def first_together(pages: AsyncIterator[Page]) -> AsyncGenerator[list[Page
         if page.documents:
             found.append(page)
             size += page.size
-        del page
         yield found if size >= _LEARNED else []
     yield found
 
@@ -103,15 +96,14 @@ async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool 
     async for found in first_together(pages):
         if found and not begun:
             first = chain.from_iterable([page.each() for page in found])
-            yield await off_loop(sum(page.size for page in found), partial(rows.header, first))
+            yield await cpu.run(sum(page.size for page in found), partial(rows.header, first))
             begun = True
         elif not found:
             yield b""
         while found:
             size, items = max(found[0].size, rows.size(len(found[0].documents))), found.pop(0).each()
-            while text := await off_loop(size, partial(rows.render, items)):
+            while text := await cpu.run(size, partial(rows.render, items)):
                 yield text
-                del text
     if not begun:
         yield rows.header([])
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from service.capacity import cpu
 from service.http.output.flattening import Room, is_open
-from service.store import is_filled
+from service.store import Group, Outputs, Page, Query, is_filled
 
 # Objects may have any number of keys: limits of the paths that are described, in number and characters.
 _MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024
@@ -97,3 +101,24 @@ class FieldStatistics:
                 for found in [self._fields[path]]
             ],
         }
+
+
+async def describe_fields(
+    outputs: Outputs, group: Group, job_id: str | None, limit: int, seconds: float
+) -> dict[str, Any]:
+    """Return the statistics of the fields of a group or of one job, over its newest `limit` items.
+
+    After some seconds the items read so far are enough.
+    """
+    query = Query(job_id=job_id, newest_first=True, fields=("data",))
+    statistics, end = FieldStatistics(), time.monotonic() + seconds
+
+    def add(page: Page) -> None:
+        statistics.add(page.items())
+
+    async with aclosing(outputs.pages(group, query, limit)) as pages:
+        async for page in pages:
+            await cpu.run(page.size, partial(add, page))
+            if time.monotonic() > end:
+                break
+    return statistics.result()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,17 +12,41 @@ import orjson
 from aiohttp import web
 
 from schemas.base import INT64_MAX
+from service.capacity import cpu
 from service.http.keys import SETTINGS
-from service.http.output.responses import json_array, stream_response
-from service.store import CursorInvalid, Key, Listing
+from service.http.reply import Reply
+from service.store import Chunk, CursorInvalid, Key, Listing, render_json
+
+# The assumed bytes of a record that did not come in a chunk.
+_RECORD_BYTES = 500
 
 
-async def list_response(request: web.Request, listing: Listing) -> web.StreamResponse:
-    """Respond with the array of a listing, and a `Link` to the next page if there is one."""
+def list_reply(request: web.Request, listing: Listing) -> Reply:
+    """Return the array of a listing, with a `Link` to the next page if there is one."""
     headers = {}
     if listing.next_key is not None:
         headers["Link"] = f'<{url_with_cursor(request, encode_cursor(listing.next_key))}>; rel="next"'
-    return await stream_response(request, json_array(listing.chunks), headers=headers)
+    return Reply(json_array(listing.chunks), headers)
+
+
+async def json_array(
+    chunks: AsyncIterator[Chunk | list[Any]], change: Callable[[dict[str, Any]], Any] | None = None
+) -> AsyncGenerator[bytes, None]:
+    """Yield the JSON array of all records of all chunks, each changed first if wanted."""
+    opening = b"["
+    async for chunk in chunks:
+        size = chunk.size if isinstance(chunk, Chunk) else len(chunk) * _RECORD_BYTES
+        if text := await cpu.run(size, partial(_members, chunk, opening, change)):
+            opening = b","
+            yield text
+    yield b"[]" if opening == b"[" else b"]"
+
+
+def _members(chunk: Chunk | list[Any], opening: bytes, change: Callable[[dict[str, Any]], Any] | None) -> bytes:
+    records = chunk.open() if isinstance(chunk, Chunk) else chunk
+    if change is not None:
+        records = list(map(change, records))
+    return b"".join((opening, memoryview(render_json(records))[1:-1])) if records else b""
 
 
 def encode_cursor(key: Key) -> str:

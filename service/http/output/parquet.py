@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from itertools import chain, islice
 from typing import Any
 
-from service.http.offload import off_loop
+from service.capacity import cpu
 from service.http.output.exports import CELL_BYTES, OTHER, first_together, text_of
 from service.store import OUTPUT_FIELDS, Page, render_json
 
@@ -43,17 +43,17 @@ async def rows(pages: AsyncIterator[Page], fields: tuple[str, ...], deletions: b
     size = 0
     async for found in first_together(pages):
         if not file.has_columns:
-            await off_loop(sum(page.size for page in found), partial(file.see, found))
+            await cpu.run(sum(page.size for page in found), partial(file.see, found))
         while found:
             for page in file.pieces(found.pop(0)):
                 size += file.size(page)
-                await off_loop(file.size(page), partial(file.add, page))
+                await cpu.run(file.size(page), partial(file.add, page))
                 # As large as the footer so far: of both, memory then grows with the square root of the file.
                 if size >= max(_ROW_GROUP, file.footer_size):
-                    yield await off_loop(size, file.row_group)
+                    yield await cpu.run(size, file.row_group)
                     size = 0
         yield b""
-    yield await off_loop(size, file.end)
+    yield await cpu.run(size, file.end)
 
 
 class Misfit(Exception):

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from aiohttp import web
 from isal import igzip
 
 from service.http.errors import http_error
-from service.http.output.etags import is_known
-from service.http.output.responses import accepts_gzip, public_response
+from service.http.reply import Reply, accepts_gzip
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -35,14 +36,22 @@ def asset(name: str, body: bytes) -> Asset:
     return Asset(body, igzip.compress(body, 3), TYPES[name.rpartition(".")[2]], etag)
 
 
-def serve(request: web.Request, found: Asset | None, headers: Mapping[str, str]) -> web.StreamResponse:
-    """Respond with a file, or with 404."""
-    if found is None:
+def serve(request: web.Request, file: Asset | None, headers: Mapping[str, str]) -> Reply:
+    """Return a file; raise 404 if there is none."""
+    if file is None:
         raise http_error(404)
-    headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": found.etag}
-    if is_known(request, found.etag):
-        return web.Response(status=304, headers=headers)
-    body, headers["Content-Type"] = found.body, found.content_type
+    headers = {**headers, "Cache-Control": "no-cache", "Vary": "Accept-Encoding", "ETag": file.etag}
     if accepts_gzip(request):
-        body, headers["Content-Encoding"] = found.gzipped, "gzip"
-    return public_response(request, body, headers)
+        return Reply(file.gzipped, headers | {"Content-Encoding": "gzip"}, content_type=file.content_type)
+    return Reply(file.body, headers, content_type=file.content_type)
+
+
+def _walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Asset]]:
+    for file in folder.iterdir():
+        if file.is_dir():
+            yield from _walk(file, f"{prefix}{file.name}/")
+        elif file.name.rpartition(".")[2] in TYPES:
+            yield prefix + file.name, asset(file.name, file.read_bytes())
+
+
+PAGE_ASSETS = dict(_walk(files("service") / "page"))

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from service.capacity import cpu
 from service.http.input.storage_state import HTTP_PORT, domain_of
-from service.http.offload import off_loop
-from service.http.output.responses import json_array
+from service.http.output.paging import json_array
 from service.store import Chunk
 
 Chunks = AsyncIterator[Chunk]
@@ -41,8 +41,7 @@ class _Part(NamedTuple):
 
 async def _parts(chunks: AsyncIterator[Chunk], render: Callable[[Chunk], list[_Part]]) -> AsyncGenerator[_Part, None]:
     async for chunk in chunks:
-        parts = await off_loop(chunk.size, partial(render, chunk))
-        del chunk
+        parts = await cpu.run(chunk.size, partial(render, chunk))
         for part in parts:
             yield part
 

@@ -19,20 +19,20 @@ from service.store.indexes import Indexes
 from service.store.jobs import Jobs
 from service.store.outputs.commit import MAX_BYTES
 from service.store.outputs.comparing import Comparing, ComparingCache
-from service.store.outputs.deletion import Deletion, Place, Searching
+from service.store.outputs.deletion import Deletion, Place
 from service.store.outputs.documents import Page
 from service.store.outputs.encode import Door, Put, Restored
 from service.store.outputs.ids import Ids
 from service.store.outputs.job_changes import JobChanges
 from service.store.outputs.live import Form, Gate, Reader, Tails
-from service.store.outputs.pages import Reading
+from service.store.outputs.pages import Reading, Work
 from service.store.outputs.plan import Delete, Patch, Result
 from service.store.outputs.query import JUDGED, Query
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.write_queue import Lanes
 from service.store.watch import Watch
 
-__all__ = ["Outputs", "Page", "Patch", "Place", "Query", "Searching"]
+__all__ = ["Outputs", "Page", "Patch", "Place", "Query"]
 
 # Far more ids than any group can have used since a backup was made.
 RESTORED_GAP = 1_000_000_000
@@ -67,10 +67,14 @@ class Outputs(Reading):
         self.job_changes = JobChanges(database, self.ids, comparing, indexes)
         self._tails = Tails(self, watch, settings.mongo_timeout)
 
-    def tail(self, group: Group, query: Query, form: Form, gate: Gate) -> AbstractContextManager[Reader]:
+    def within(self, current_work: Callable[[], Work | None], gate: Gate) -> None:
+        """Set where readers and tails reserve capacity for what they read."""
+        self.current_work, self._tails.gate = current_work, gate
+
+    def tail(self, group: Group, query: Query, form: Form) -> AbstractContextManager[Reader]:
         """Return a live reader of a query; all readers of one query share what is read and rendered."""
         self._indexes.require("outputs", "groups")
-        return self._tails.reader(group, query, form, gate)
+        return self._tails.reader(group, query, form)
 
     # -- writing ------------------------------------------------------------------------------
 

@@ -20,6 +20,10 @@ def plus(name: str, amount: int) -> dict[str, Any]:
     return {"$add": [{"$ifNull": [f"${name}", 0]}, amount]}
 
 
+# The largest reply of the database: no item is larger.
+MAX_REPLY = 16 * 1024 * 1024
+# Of a group whose items were written before this bound was kept.
+_UNKNOWN_LARGEST = {"$cond": ["$last_id", MAX_REPLY, 0]}
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
@@ -42,6 +46,7 @@ class Change:
     changed: int = 0
     deleted: int = 0
     tombstones: int = 0
+    largest: int = 0  # bytes of its largest item
     recount: bool = False
     jobs: dict[str, dict[str, int]] = field(default_factory=dict)
     taken: dict[tuple[str, str], int] = field(default_factory=dict)  # by job, and by the job that held them before
@@ -72,6 +77,8 @@ class Change:
         if self.last_id:
             update["last_id"] = {"$max": ["$last_id", self.last_id]}
             update["last_change"] = {"$max": ["$last_change", date]}
+        if self.largest:
+            update["largest"] = {"$max": [{"$ifNull": ["$largest", _UNKNOWN_LARGEST]}, self.largest]}
         if self.jobs or self.created or self.changed:
             jobs: list[dict[str, Any]] = [{"job_id": job_id, **counts} for job_id, counts in self.jobs.items()]
             for job in jobs:

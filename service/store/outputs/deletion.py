@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import NamedTuple
 
 from service.store.group import Group
@@ -24,9 +23,6 @@ ITEMS_BESIDE_OTHERS = 100
 PAUSE = 3
 # A call ends after this long, so that its request is answered in time.
 SECONDS = 2.0
-
-# Waits until a search may begin, and holds its place.
-Searching = Callable[[], AbstractAsyncContextManager[None]]
 
 
 class Place(NamedTuple):
@@ -69,7 +65,6 @@ class Deletion:
         *,
         seconds: float | None = None,
         dry_run: bool = False,
-        searching: Searching = nullcontext,
         report: Report = _goes_on,
     ) -> Deleted:
         """Delete the items that a query selects, for a limited time. With `dry_run`, only count them.
@@ -78,10 +73,9 @@ class Deletion:
         """
         deadline, count, at_once = time.monotonic() + (SECONDS if seconds is None else seconds), 0, ITEMS_BESIDE_OTHERS
         while True:
-            async with searching():
-                started, rounds = time.monotonic(), self._lanes.rounds
-                some = query._replace(cursor=place.done, limit=at_once)
-                selected, next_id = await self._reading.selected(group, some, place.until)
+            started, rounds = time.monotonic(), self._lanes.rounds
+            some = query._replace(cursor=place.done, limit=at_once)
+            selected, next_id = await self._reading.selected(group, some, place.until)
             if dry_run:
                 deleted = len(selected)
             else:

@@ -70,6 +70,11 @@ class Page(NamedTuple):
     cut: bool = False
 
     @property
+    def is_end(self) -> bool:
+        """Whether there is nothing here, and nothing after it yet."""
+        return not self.documents and self.next_cursor is None
+
+    @property
     def work(self) -> int:
         """The bytes still to decode and render; a quarter of them if they are decoded already."""
         is_decoded = bytes not in map(type, self.documents)  # a page of several windows can have both

@@ -22,7 +22,7 @@ from service.store.contract import stored
 from service.store.errors import Misconfigured
 from service.store.group import Group
 from service.store.outputs.comparing import FIELDS
-from service.store.outputs.counts import MAX_WAITING_BYTES, WAITING_BYTES, Change, plus
+from service.store.outputs.counts import MAX_REPLY, MAX_WAITING_BYTES, WAITING_BYTES, Change, plus
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -54,7 +54,8 @@ class Watermark(NamedTuple):
     `version` is the id of the newest change that a page below `end` can hold: two watermarks of one version show the
     same outputs. `hidden` is the number of deletion records and tombstones; `expired_id` and `expired_date` are
     those of the newest deletion record that was removed; `in_flight` tells whether there are batches in flight;
-    `last_id` is the newest change, readable or not; `allocated` the newest id that was given to a batch.
+    `last_id` is the newest change, readable or not; `allocated` the newest id that was given to a batch; no item below
+    `end` has more bytes than `largest`.
     """
 
     end: int = 1
@@ -66,6 +67,7 @@ class Watermark(NamedTuple):
     in_flight: bool = False
     last_id: int = 0
     allocated: int = 0
+    largest: int = 0
 
 
 async def _no_step(name: str) -> None:
@@ -190,6 +192,7 @@ class Ids:
             in_flight=bool(document.get("open")),
             last_id=document.get("last_id", 0),
             allocated=document.get("next", self.first) - 1,
+            largest=document.get("largest", MAX_REPLY if "last_id" in document else 0),
         )
         if document and watermark.end >= self.remembered(group).end:
             self._remembered[group] = watermark
@@ -211,5 +214,5 @@ def readable(group: dict[str, Any]) -> int:
 # What a lane needs of a group's document besides its batch.
 _LANE_FIELDS = {"_id": 0, "paused": 1, "waiting_bytes": WAITING_BYTES, **FIELDS}
 _WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
-    ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date"), 1
+    ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date", "largest"), 1
 )

@@ -22,8 +22,6 @@ from service.store.outputs.query import Query
 from service.store.time_budget import response_has_begun, time_budget
 from service.store.watch import Watch
 
-# Memory of a page of about a megabyte: the reply, its documents, the rendered text, and the allocator's overhead.
-_READ_BYTES = 7 * 1024 * 1024
 _BUFFER_BYTES = 4 * 1024 * 1024
 _BUFFER_PIECES = 64
 _RETRY_SECONDS = 1.0
@@ -33,17 +31,31 @@ class Behind(Exception):
     """The tail does not hold the next piece for this reader, which must read for itself."""
 
 
+class Room(Protocol):
+    """Room for a text."""
+
+    def close(self) -> None:
+        """Return it."""
+
+
+class TailWork(Protocol):
+    """The work of a tail; what it reads is counted in it."""
+
+    async def keep(self, size: int) -> Room:
+        """Return room for a text of so many bytes, instead of for what it was made of."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Gate(Protocol):
-    """The limits of an organization, as a tail uses them."""
+    """Lets tails read and their readers go on, organizations in turn."""
 
-    async def take(self, size: int) -> None:
-        """Take room for bytes, when it is this organization's turn."""
-
-    def put_back(self, size: int) -> None:
-        """Return room."""
+    def work(self, organization_id: int) -> TailWork:
+        """Begin the work of a tail, in its task."""
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
-        """Let a reader go on, when it is this organization's turn."""
+        """Let a reader go on, in turn."""
 
 
 class Form(NamedTuple):
@@ -69,6 +81,7 @@ class _Piece:
     """A page that was rendered for all readers of a tail."""
 
     def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes]) -> None:
+        self.room: Room
         self.ids, self.texts, self.end = ids, texts, page.checkpoint
         self.next_cursor, self.version = page.next_cursor, page.version
         self.size = sum(map(len, texts.values()))
@@ -126,6 +139,8 @@ class Tail:
             piece.awaited.discard(reader)
         self._drop_passed()
         if not self.readers:
+            while self._buffer:
+                self._drop()
             self._task.cancel()
 
     def kept_for(self, reader: Reader) -> _Piece | None:
@@ -196,8 +211,7 @@ class Tail:
             start = max(start, self._end)  # readers further back find the rest in the buffer
             if version <= start:
                 return False
-            await self._gate.take(_READ_BYTES)
-            room = _READ_BYTES
+            work = self._gate.work(self._group.organization_id)
             try:
                 limit = self._reading.fitting(self._group, self._query.fields)
                 limit = min(limit, self._query.limit or limit)
@@ -205,10 +219,11 @@ class Tail:
                     self._group, self._query._replace(cursor=start, limit=limit), watermark
                 )
                 piece = await self._rendered(page)
-                self._hand_on(piece)
-                room -= piece.size
+                del page
+                piece.room = await work.keep(piece.size)
             finally:
-                self._gate.put_back(room)
+                work.close()
+            self._hand_on(piece)
         return piece.next_cursor is not None
 
     async def _rendered(self, page: Page) -> _Piece:
@@ -220,6 +235,7 @@ class Tail:
         """Give a piece to waiting readers, and keep it for those that are still sending the previous one."""
         self._end = piece.end
         if not piece.ids:
+            piece.room.close()
             return
         piece.awaited = self.readers - self.waiting.keys()
         for reader in [reader for reader in self.waiting if reader.position < piece.ids[-1]]:
@@ -247,7 +263,7 @@ class Tail:
         piece = self._buffer.popleft()
         self._begin = piece.end
         self._kept -= piece.size
-        self._gate.put_back(piece.size)
+        piece.room.close()
 
 
 class Tails:
@@ -255,15 +271,16 @@ class Tails:
 
     def __init__(self, reading: Reading, watch: Watch, timeout: float) -> None:
         self._reading, self._watch, self._timeout = reading, watch, timeout
+        self.gate: Gate  # the application's
         self._tails: dict[tuple[Group, Query], Tail] = {}
 
     @contextmanager
-    def reader(self, group: Group, query: Query, form: Form, gate: Gate) -> Iterator[Reader]:
+    def reader(self, group: Group, query: Query, form: Form) -> Iterator[Reader]:
         """Yield a reader at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
         key = group, query._replace(cursor=0, walk=None)
         tail = self._tails.get(key)
         if tail is None:
-            tail = self._tails[key] = Tail(self._reading, self._watch, *key, self._timeout, gate)
+            tail = self._tails[key] = Tail(self._reading, self._watch, *key, self._timeout, self.gate)
         reader = Reader(tail, form, query.cursor)
         tail.readers.add(reader)
         try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any
+from typing import Any, Protocol
 
 from pymongo import DESCENDING
 
@@ -21,9 +21,10 @@ from service.store.errors import CursorExpired, ItemExists
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs import documents
+from service.store.outputs.counts import MAX_REPLY
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.query import JUDGED, LIVE, REPLACED, WHOLE, Query, select
+from service.store.outputs.query import JUDGED, LIVE, REPLACED, WHOLE, Query, is_search, select
 from service.store.outputs.ranges import Found, Ranges
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
@@ -34,8 +35,6 @@ _STREAMED_BYTES = 1024 * 1024
 _MAX_PAGE = 3 * _STREAMED_BYTES // 2
 _FIRST_STREAMED = 2  # of a group whose items may be 1 MiB each
 _MAX_STREAMED = 1000
-# The assumed bytes of an item in a group that was not read yet.
-_UNKNOWN_BYTES = 20_000
 # Groups for which a process remembers the size of items: 10,000 are about 2 MB.
 _MAX_REMEMBERED = 10_000
 # Ids from the watermark to the newest change among which the end of a walk looks for items that have moved there.
@@ -44,12 +43,34 @@ _MAX_BEYOND = 5000
 _WALK_SECONDS = 1.0
 
 
+# What a deletion reads of each item: its id and output_id.
+_IDS, _ID_BYTES = ("output_id",), 256
+# A reply, as the driver holds it. Documents that are kept, their text (six bytes for a control character), and its
+# compressed form.
+_REPLY_COPIES, _COPIES = 2, 8
+
+
+class Work(Protocol):
+    """The capacity that the current request has reserved."""
+
+    async def read(self, size: int, searches: bool) -> None:
+        """Reserve, in turn, so many bytes for a reading and what is made of it."""
+
+    def shrink(self, size: int) -> None:
+        """Keep no more than so many bytes."""
+
+
+def _no_work() -> Work | None:
+    return None
+
+
 class Reading:
     """Reads the outputs of groups."""
 
     def __init__(self, database: Database, ids: Ids, watch: Watch, indexes: Indexes, settings: Settings) -> None:
         self._database, self._ids, self._watch, self._indexes = database, ids, watch, indexes
         self._ranges = Ranges(database, settings.max_page_bytes)
+        self.current_work: Callable[[], Work | None] = _no_work
         # By the hash of the requested fields: their names may be long.
         self._averages: Bounded[tuple[Group, int], int] = Bounded(_MAX_REMEMBERED)
 
@@ -175,21 +196,34 @@ class Reading:
         average = self._average(group, fields)
         return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
 
-    def expected_bytes(self, group: Group, limit: int, fields: tuple[str, ...] = ()) -> int:
-        """Return the bytes of some items of a group, estimated from those read last."""
-        return limit * (self._average(group, fields) or _UNKNOWN_BYTES)
-
     def _average(self, group: Group, fields: tuple[str, ...]) -> int | None:
         """Return the bytes of an item, or of these fields of it; None before the first one is read."""
         return self._averages.get((group, hash(fields))) or self._averages.get((group, hash(())))
 
     async def _range(self, group: Group, query: Query, watermark: Watermark) -> Found:
-        found = await self._ranges.read(group, query, watermark)
-        if found.documents:
+        """Read a range."""
+        item_bytes = _ID_BYTES if query.fields == _IDS else watermark.largest
+        reading = self._ranges.read(group, query, watermark)
+        found = await self._within(reading, (query.limit + 1) * item_bytes, is_search(group, query))
+        if found.documents and query.fields != _IDS:
             key = group, hash(query.fields)
             self._averages.pop(key, None)
             self._averages[key] = max(1, found.size // len(found.documents))
-        return _bounded(found)
+        return found
+
+    async def _within(self, reading: Coroutine[Any, Any, Found], size: int, searches: bool = False) -> Found:
+        """Return what a reading of at most so many bytes returns: here, and only here, a reader reserves capacity."""
+        work = self.current_work()
+        if work is None:
+            return _bounded(await reading)
+        try:
+            await work.read(max(_REPLY_COPIES * min(size, MAX_REPLY), _COPIES * min(size, _MAX_PAGE)), searches)
+        except BaseException:
+            reading.close()
+            raise
+        found = _bounded(await reading)
+        work.shrink(_COPIES * found.size)
+        return found
 
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
@@ -203,9 +237,7 @@ class Reading:
             page = await self.page(group, query._replace(limit=limit))
             query = query._replace(walk=page.walk)
             left, next_cursor = None if left is None else left - len(page.documents), page.next_cursor
-            handed_on = [page]
-            del page
-            yield handed_on.pop()  # no reference is kept: the consumer decides how long it stays in memory
+            yield page
             refill_budget()
             if left == 0 or next_cursor is None:
                 return
@@ -225,7 +257,7 @@ class Reading:
         watermark = await self._ids.watermark(group)
         where = {**group.owner, "_id": output_id, **LIVE}
         wanted = {"find": "outputs", "filter": where, "projection": WHOLE | dict.fromkeys(JUDGED, 1), "hint": "_id_"}
-        found = await self._ranges.find(wanted, 1, watermark.time)
+        found = await self._within(self._ranges.find(wanted, 1, watermark.time), watermark.largest)
         return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
 
     @stored
@@ -243,7 +275,7 @@ class Reading:
             "sort": {"id": DESCENDING},
             "hint": "version",
         }
-        found = _bounded(await self._ranges.find(earlier, limit, watermark.time))
+        found = await self._within(self._ranges.find(earlier, limit, watermark.time), (limit + 1) * MAX_REPLY)
         return Page(found.documents, found.size, found.next, watermark.version)
 
     @stored
@@ -278,7 +310,7 @@ class Reading:
         """
         self._indexes.require("outputs", "groups")
         watermark = (await self._ids.watermark(group))._replace(end=until + 1)
-        found = await self._range(group, query._replace(fields=("output_id",)), watermark)
+        found = await self._range(group, query._replace(fields=_IDS), watermark)
         return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
 
 

@@ -98,6 +98,9 @@ class Delete:
         return not is_seen and still_matches(self.query, known)
 
 
+# The fields of a document that its item does not bring: ids, dates and the owner, whose name may have 256 characters.
+_HEAD_BYTES = 2048
+
 Pending = Put | Patch | Delete
 
 
@@ -156,6 +159,7 @@ class Plan:
     results: dict[str, Result] = field(default_factory=dict)
     intended: dict[str, Result] = field(default_factory=dict)  # the results of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
+    largest: int = 0  # bytes of the largest item
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
     actor: str | None = None  # whose changes are being added
 
@@ -207,6 +211,7 @@ class Plan:
 
     def _put(self, put: Put, known: Known | None) -> None:
         output_id, id, date, content = put.output_id, self._id, self.batch.date, put.content
+        self.largest = max(self.largest, put.size + _HEAD_BYTES)
         scraped = put.scraped or date
         changed_by = put.root_job_id if put.restored is None else None
         if known is None:
@@ -267,6 +272,7 @@ class Plan:
                 copies = filter_tags(tags)
                 raw = RawBSONDocument(bson.encode(tags), RAW)  # a fifth of the memory of many small objects
                 size = len(raw.raw)
+                self.largest = max(self.largest, known["bytes"] + size)
                 changes |= {"tags": raw, "content_hash": with_tags(known["content_hash"], tags), **copies}
                 unset = dict.fromkeys(set(FILTER_TAGS) - set(copies), "")
         if approved == known["is_approved"] and "tags" not in changes:
@@ -358,7 +364,7 @@ class Plan:
 
     def count(self, made: list[Row]) -> Change:
         """Return how the written rows and the touches change the counts."""
-        change = Change(recount=self.recount, last_id=made[-1].id if made else 0)
+        change = Change(recount=self.recount, last_id=made[-1].id if made else 0, largest=self.largest)
         first, last = self.batch.first, self.batch.first + self.batch.size - 1
         # Most rows of a round are alike.
         for (kind, job, approved, job_before, approved_before, deleted_before, change_before), count in Counter(
@@ -393,7 +399,7 @@ class Plan:
 
 
 def measure(document: RawBSONDocument) -> Known:
-    """Return a stored item with the size of what a patch of its tags leaves as it is; its tags stay encoded."""
+    """Return a stored item with its size, and that of what a patch of its tags leaves; its tags stay encoded."""
     known = dict(document)
     if "tags" in known:
         known["tags"] = encoded(known["tags"])
@@ -401,6 +407,7 @@ def measure(document: RawBSONDocument) -> Known:
     files = [decode(encoded(file)) for file in known.pop("files")]
     # Without what the service may have added.
     sent = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]
+    known["bytes"] = len(document.raw) + _HEAD_BYTES
     known["rest"] = len(url.encode()) + len(documents.canonical(data)) + len(documents.canonical(sent))
     return known
 

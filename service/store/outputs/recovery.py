@@ -120,12 +120,14 @@ class Recovery:
             "id": {"$gte": batch.first},
             "$or": [{"id": ids, "tombstone": {"$exists": False}}, {"first_id": ids}],
         }
-        fields = ["id", "first_id", "root_job_id", "is_approved", "deleted", "changed_by"]
+        names = ("id", "first_id", "root_job_id", "is_approved", "deleted", "changed_by")
+        fields = {**dict.fromkeys(names, 1), "size": {"$bsonSize": "$$ROOT"}}
         seen = set()
         async for document in self._outputs.find(where, fields, hint="id"):
             if document["_id"] in seen:  # changed during this read, and found again at its new id
                 continue
             seen.add(document["_id"])
+            change.largest = max(change.largest, document["size"])
             job, in_place = document["root_job_id"], document["id"] < batch.first + batch.size
             if in_place:
                 change.last_id = max(change.last_id, document["id"])

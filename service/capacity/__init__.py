@@ -1,0 +1,1 @@
+"""Who may use how much of the process: memory, CPU time, places."""

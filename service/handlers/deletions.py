@@ -1,0 +1,75 @@
+"""DELETE /v1/outputs/{group_id} and /v1/outputs/{group_id}/{output_id}."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from schemas.outputs import DeleteQuery, OutputDeleted, OutputsDeleted
+from service.http.deletion_cursor import cursor_of, place_of
+from service.http.endpoint import endpoint
+from service.http.errors import ApiError, invalid, problem, unknown_path
+from service.http.input.output_query import select_jobs
+from service.http.input.query import QueryLoader, path_group, path_id
+from service.http.keys import STORE
+from service.http.output.etags import IF_MATCH, PRECONDITION, check_precondition, required_ids
+from service.http.reply import Json
+from service.store import Group, Query
+
+_QUERY = QueryLoader(DeleteQuery(), refuse_empty=True)
+
+
+@endpoint(
+    "Delete outputs of a scraping group",
+    OutputsDeleted(),
+    query=DeleteQuery,
+    not_found=True,
+    operation="outputs_delete",
+    responses={"409": {"description": "With change=missing: what is missing from the job must not be deleted"}},
+)
+async def delete(request: web.Request) -> Json:
+    """Delete the outputs that match the filters, of which there must be one; `all=true` deletes every output.
+
+    A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
+    What was written or seen after the first call began stays. `dry_run=true` counts what matches, and deletes nothing.
+    """
+    group, store = path_group(request), request.app[STORE]
+    loaded = _QUERY.load(request)
+    everything, dry_run = loaded.pop("all"), loaded.pop("dry_run")
+    place = place_of(request, loaded.pop("cursor"))
+    if not everything and all(value in (None, ()) for value in loaded.values()):
+        raise invalid("missing", "Give at least one filter, or all=true", "query")
+    if loaded["missing"] is not None and not everything and place is None:
+        for path, nearest in (await store.paths.unknown(group, [loaded["missing"]])).items():
+            raise ApiError(422, [unknown_path(path, nearest, "query", "missing")])
+    query = Query(**await select_jobs(request, group, loaded))
+    if query.missing_from is not None:
+        await _check_missing(request, group, query.missing_from.job_id)
+    place = place or await store.outputs.deletion.begin(group)
+    done = await store.outputs.deletion.run(group, query, place, dry_run=dry_run)
+    count = {"matched" if dry_run else "deleted": done.items}
+    return {**count, "more": done.place is not None, "cursor": cursor_of(request, done.place)}
+
+
+async def _check_missing(request: web.Request, group: Group, job_id: str) -> None:
+    """Refuse to delete what is missing from a job that does not exist, or that is no basis for a deletion."""
+    missing, held_back = await request.app[STORE].crawls.to_delete(group, job_id)
+    if missing is None:
+        raise ApiError(404, [problem("not_found", "No such job", "query", "job_id")])
+    if held_back is not None:
+        raise ApiError(409, [problem("held_back", held_back, "query", "job_id")])
+
+
+@endpoint(
+    "Delete an output",
+    OutputDeleted(),
+    headers=IF_MATCH,
+    not_found=True,
+    responses=PRECONDITION,
+    operation="output_delete",
+)
+async def delete_one(request: web.Request) -> Json:
+    """Delete one output; a deletion record stays in the change order for readers with deleted=true."""
+    group, output_id = path_group(request), path_id(request, "output_id")
+    outputs = request.app[STORE].outputs
+    check_precondition(await outputs.delete(group, output_id, required_ids(request)))
+    return {"deleted": 1}
