@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs types sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs types dist dist-check sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,12 @@ types: $(INSTALLED) ## Generate the types of the TypeScript client from the Open
 	@cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@mkdir -p build && $(BIN)/python -m scripts.openapi > build/openapi.json
 	@cd clients/typescript && OPENAPI=../../build/openapi.json npm run --silent generate
+
+dist: $(DEV) ## Build every package into dist/: sdist and wheel of service and client, the npm package, the image's context
+	@$(BIN)/python -m scripts.dist
+
+dist-check: $(DEV) ## Install what `make dist` built into empty environments, and write an item through each
+	@$(BIN)/python -m scripts.dist --check
 
 docs: $(INSTALLED) ## Write the generated parts of the documentation
 	@{ sed '/^|/,$$d' docs/settings.md; $(BIN)/python -m service settings --markdown; } > docs/settings.md.new

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import subprocess
 import sys
@@ -79,6 +80,8 @@ def test_tests_run_with_the_versions_that_make_run_installs(name: str) -> None:
 def test_the_changelog_has_the_version_of_the_package() -> None:
     released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released and released[0] == service.__version__ == sds_client.__version__
+    typescript = json.loads((ROOT / "clients/typescript/package.json").read_text())
+    assert typescript["version"] == service.__version__
 
 
 def test_the_client_needs_aiohttp_only() -> None:
