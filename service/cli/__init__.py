@@ -7,16 +7,15 @@ import dataclasses
 import difflib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from service import __version__
 from service.cli import analysts, backups, organizations, secrets, serving, tokens
+from service.command import program
 from service.runtime.local_mongo import LocalMongoError
 from service.settings import Settings, SettingsError
 from service.store import Misconfigured, StoreError, StoreUnavailable
 
-COMMAND = "scraping-data-service"
 # The options that need no command.
 _FIRST = ("-h", "--help", "--version")
 _SUBJECTS = (serving, tokens, organizations, analysts, secrets, backups)
@@ -30,9 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.print_help()
         return 0
     if arguments[0].startswith("-") and arguments[0] not in _FIRST:
-        parser.error(
-            f"options come after the command, as in `python -m service serve --port …`, not {arguments[0]} first"
-        )
+        parser.error(f"options come after the command, as in `{program()} serve --port …`, not {arguments[0]} first")
     options = vars(parser.parse_args(arguments))
     command: Callable[..., int] = options.pop("command")
     names = {item.name for item in dataclasses.fields(Settings)}
@@ -50,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 def build_parser() -> Parser:
     """Return the parser of all commands, under the name it was started by."""
     parser = Parser(
-        prog=COMMAND if Path(sys.argv[0]).name == COMMAND else "python -m service",
+        prog=program(),
         description="Scraping Data Service.",
         epilog="Every setting is a flag of `serve` and an environment variable: `serve --help` explains them all.",
     )

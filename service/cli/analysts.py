@@ -6,6 +6,7 @@ import sys
 
 from service.cli.arguments import Commands, on_database, organization, subject
 from service.cli.database import with_store
+from service.command import command
 from service.settings import Settings
 from service.store import Store
 
@@ -44,5 +45,5 @@ def remove(settings: Settings, name: str) -> int:
     if with_store(settings, lambda store: store.analysts.remove(name)):
         print("removed")
         return 0
-    print("error: no such analyst; `python -m service analyst list` names them", file=sys.stderr)
+    print(f"error: no such analyst; `{command('analyst list')}` names them", file=sys.stderr)
     return 1

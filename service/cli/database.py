@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from service.command import command
 from service.runtime.local_mongo import Folder, local_mongo
 from service.settings import Settings, SettingsError
 from service.store import Store, Vault
@@ -31,7 +32,7 @@ def database(settings: Settings, *, create: bool = False) -> Iterator[tuple[Sett
     if not (create or folder.is_used):
         raise SettingsError(
             f"There is no database in {settings.data_path}. Run this where the service was started, or set DATA_DIR to "
-            "its data folder or MONGO_URL to its database. A first `python -m service serve` makes the folder."
+            f"its data folder or MONGO_URL to its database. A first `{command('serve')}` makes the folder."
         )
     with local_mongo(settings.data_path, cache_gb=settings.local_mongo_cache_gb, shared=create) as mongo:
         if not settings.secret_keys:

@@ -7,6 +7,7 @@ import random
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from service.command import command
 from service.runtime.demo_items import item, job_offer
 from service.runtime.local_mongo.folder import write_private
 from service.settings import Settings
@@ -205,7 +206,7 @@ def welcome(address: str, access: Access) -> str:
         ]
     else:
         scopes = " ".join(f"--scope {scope}" for scope in SCOPES)
-        lines += [f"Make a token: python -m service token create --organization 1 {scopes}", ""]
+        lines += [f"Make a token: {command(f'token create --organization 1 {scopes}')}", ""]
     if access.analyst:
         lines += [
             "For analysts, read-only (any MongoDB driver takes the address):",

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from pymongo.errors import OperationFailure
 
+from service.command import command
 from service.settings import Settings
 from service.store.connection import Database, PoolUse, connect
 from service.store.contract import stored
@@ -88,7 +89,7 @@ class Analysts:
                 if error.code != _USER_EXISTS:
                     raise
                 raise AnalystError(
-                    f"There is a user {name} already. Choose another name, or: python -m service analyst remove {name}"
+                    f"There is a user {name} already. Choose another name, or: {command(f'analyst remove {name}')}"
                 ) from None
         try:
             is_confined = await self._is_confined(name, password, organization_id)

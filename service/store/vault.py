@@ -13,6 +13,7 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from service.command import command
 from service.store.errors import StoreError
 
 log = logging.getLogger("service.store")
@@ -60,7 +61,7 @@ class Vault:
             if not _KEY_ID.fullmatch(id) or len(key) != _KEY or id in keys:
                 raise ValueError(
                     "SECRET_KEYS must be id:base64 of 32 bytes, separated by commas, no id twice; "
-                    "`python -m service secrets new-key` makes one"
+                    f"`{command('secrets new-key')}` makes one"
                 )
             keys[id] = key
         if sealed_only and not keys:
@@ -96,7 +97,7 @@ class Vault:
     def check_plain(self, stored: str) -> str:
         """Return a value that is not sealed. Raises VaultError with `SEALED_ONLY`."""
         if self._sealed_only:
-            log.error("a value is not sealed: run `python -m service secrets rotate` without SEALED_ONLY")
+            log.error(f"a value is not sealed: run `{command('secrets rotate')}` without SEALED_ONLY")
             raise VaultError("a value is not sealed as SEALED_ONLY demands")
         return stored
 

@@ -298,6 +298,20 @@ def test_a_command_outside_of_the_services_folder_starts_no_second_database(
 
 
 @pytest.mark.slow
+def test_a_message_names_the_program_that_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MONGO_URL", "")
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "none"))
+    for program, named in (
+        ("/srv/.venv/bin/scraping-data-service", "`scraping-data-service serve`"),
+        ("/srv/service/__main__.py", "`python -m service serve`"),
+    ):
+        monkeypatch.setattr(sys, "argv", [program])
+        assert main(["token", "list"]) == 1
+        assert named in capsys.readouterr().err
+
+
 def test_a_service_with_its_own_database_seals_cookies_with_a_key_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     arguments = ["token", "create", "--organization", "1"]

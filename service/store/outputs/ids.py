@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from service.bounded import Bounded
+from service.command import command
 from service.store.connection import Database, durably, read_committed
 from service.store.contract import stored
 from service.store.errors import Misconfigured
@@ -118,7 +119,7 @@ class Ids:
             if "paused" not in document:
                 log.error(
                     "no id was given: the clock of the database is more than a day ahead of the clock of this "
-                    "machine; set the clocks, then run `python -m service clock`"
+                    f"machine; set the clocks, then run `{command('clock')}`"
                 )
                 raise Misconfigured("database clock")
             await asyncio.sleep(_PAUSED_SECONDS)
