@@ -62,6 +62,20 @@ async def test_an_agent_finds_its_way_from_the_groups_to_the_items(lamps: Caller
         assert verdict["problems"][0]["rule"] == {"min_items": 100}
 
 
+async def test_an_agent_sees_what_a_crawl_changed(lamps: Caller) -> None:
+    again = [make_output(n, root_job_id="job-2", data={"title": f"Lamp {n}", "price": n + (n < 3)}) for n in range(30)]
+    lamps.post("outputs/lamps", again)
+    lamps.call("PUT", "groups/lamps/jobs/job-2", {"state": "finished"})
+    async with agent(lamps) as client:
+        summary = await call(client, "crawl_changes", group="lamps", job_id="job-2", summary=True)
+        assert (summary["items"], summary["fields"]) == (3, [{"path": "data.price", "changed": 3}])
+        first = await call(client, "crawl_changes", group="lamps", job_id="job-2", path="data.price", limit=2)
+        assert first["items"][0]["fields"] == [{"path": "data.price", "before": 0, "after": 1}]
+        cursor = int(first["more"].partition("cursor=")[2])
+        rest = await call(client, "crawl_changes", group="lamps", job_id="job-2", limit=2, cursor=cursor)
+        assert (len(first["items"]), len(rest["items"]), rest["more"]) == (2, 1, None)
+
+
 async def test_answers_are_bounded_and_lead_on_to_the_rest(caller: Caller) -> None:
     long = "x" * 700
     outputs = [make_output(n, data={f"text {i}": long for i in range(3)}) for n in range(40)]

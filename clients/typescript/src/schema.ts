@@ -290,7 +290,8 @@ export interface paths {
          * Delete outputs of a scraping group
          * @description Delete the outputs that match the filters, of which there must be one; `all=true` deletes every output.
          *
-         *     A large deletion ends after some seconds with `more`: send the same request again.
+         *     A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
+         *     What was written or seen after the first call began stays. `dry_run=true` counts what matches, and deletes nothing.
          */
         delete: operations["outputs_delete"];
         options?: never;
@@ -450,9 +451,10 @@ export interface paths {
         post?: never;
         /**
          * Delete a group
-         * @description Delete all outputs, reviews and jobs of a group; its ids are never used again.
+         * @description Delete all outputs, reviews and jobs of a group; its ids are never used again, and its settings stay.
          *
-         *     A large deletion ends after some seconds with `more`: send the same request again.
+         *     A large deletion ends after some seconds with `more`: send the same request again with the `cursor` of the response.
+         *     What was written or seen after the first call began stays, with its jobs.
          */
         delete: operations["groups_delete"];
         options?: never;
@@ -519,10 +521,35 @@ export interface paths {
          * @description Set the state of a job to running, finished or failed; repeating a request changes nothing.
          *
          *     When a job is finished, `missing` counts the items of its series that it did not see, `fields` has the fill rates
-         *     of up to 1000 of its items, and the rules of the group give the `verdict`. `"missing": "delete"` deletes the missing
-         *     items unless the verdict is `failed`; if that takes long, `more` is true: repeat the request.
+         *     of up to 1000 of its items, and the rules of the group, compared with up to 100,000 of them, give the `verdict`.
+         *     `"missing": "delete"` deletes the missing items unless the verdict is `failed`, or for another reason that
+         *     `held_back` gives. If that takes long, `more` is true: repeat the request; otherwise the service continues it. Only
+         *     `running` creates a job.
          */
         put: operations["jobs_put"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/groups/{group_id}/jobs/{job_id}/changes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Get what a job changed
+         * @description Return the items that a job changed, each field with its value before and after, from the versions kept.
+         *
+         *     The list stays complete when later jobs have seen or changed the items. With `summary=true`, return how many items
+         *     changed and in which fields; `more` says that the time was not enough for all of them.
+         */
+        get: operations["jobs_changes"];
+        put?: never;
         post?: never;
         delete?: never;
         options?: never;
@@ -1583,10 +1610,20 @@ export interface components {
             items: components["schemas"]["PatchResult"][];
         };
         OutputsDeleted: {
-            /** Format: int64 */
-            deleted: number;
-            /** @description true: send the same request again for the rest */
+            /**
+             * Format: int64
+             * @description Absent with dry_run=true
+             */
+            deleted?: number;
+            /**
+             * Format: int64
+             * @description With dry_run=true: what would have been deleted
+             */
+            matched?: number;
+            /** @description true: send the same request again, with `cursor`, for the rest */
             more: boolean;
+            /** @description Where the next call goes on; null at the end */
+            cursor: string | null;
         };
         Version: {
             source_url: string;
@@ -1769,6 +1806,8 @@ export interface components {
             days: components["schemas"]["Day"][];
             /** Format: int64 */
             history_days: number;
+            /** Format: int64 */
+            silent_hours: number | null;
             ignore: string[];
             rules: components["schemas"]["Rule"][];
         };
@@ -1803,6 +1842,11 @@ export interface components {
              * @description Earlier versions of items are kept for this many days; 0: none. To lower it needs the scope delete
              */
             history_days?: number;
+            /**
+             * Format: int64
+             * @description Webhooks get group.silent when no job has written for this long; null: never
+             */
+            silent_hours?: number | null;
             /** @description Paths below data, with or without the name data: items that differ only there are unchanged */
             ignore?: string[];
             /** @description What a finished job is judged by; paths of 16384 bytes together at most */
@@ -1829,6 +1873,8 @@ export interface components {
             days: components["schemas"]["Day"][];
             /** Format: int64 */
             history_days: number;
+            /** Format: int64 */
+            silent_hours: number | null;
             ignore: string[];
             rules: components["schemas"]["Rule"][];
             /** @description Paths of the request that none of the newest 1000 items has, with the nearest */
@@ -1867,6 +1913,7 @@ export interface components {
          *       "created": 16,
          *       "changed": 24,
          *       "unchanged": 161,
+         *       "shared": 0,
          *       "first_write": "2026-11-09T06:00:00.000Z",
          *       "last_write": "2026-11-09T06:14:31.250Z",
          *       "series": "furniture",
@@ -1874,6 +1921,7 @@ export interface components {
          *       "finish_date": "2026-11-09T06:14:32.010Z",
          *       "missing": 3,
          *       "deleted": 0,
+         *       "judged": 201,
          *       "fields": [
          *         {
          *           "path": "title",
@@ -1914,6 +1962,11 @@ export interface components {
             changed: number;
             /** Format: int64 */
             unchanged: number;
+            /**
+             * Format: int64
+             * @description Items that it took over from jobs of other series
+             */
+            shared: number;
             /** Format: date-time */
             first_write: string | null;
             /** Format: date-time */
@@ -1930,13 +1983,35 @@ export interface components {
              * @description Missing items that it has deleted
              */
             deleted: number;
-            /** @description Fill rates over at most 1000 of its items when it finished, the fullest first */
+            /**
+             * Format: int64
+             * @description Items whose fields were compared with the rules: all, or up to 100,000 spread evenly
+             */
+            judged: number | null;
+            /** @description Fill rates over at most 1000 of the items judged, spread evenly, the fullest first */
             fields: components["schemas"]["FillRate"][];
             /** @enum {string|null} */
             verdict: "passed" | "failed" | null;
             problems: components["schemas"]["BrokenRule"][];
             /** @description Its latest review */
             review: components["schemas"]["Review"] | null;
+        };
+        FieldChanges: {
+            path: string;
+            /**
+             * Format: int64
+             * @description Items in which it changed
+             */
+            changed: number;
+        };
+        JobChanges: {
+            metadata?: components["schemas"]["Pagination"];
+            /** @description The changed items (ChangedItem); with summary=true their number */
+            items: unknown;
+            /** @description With summary=true: most changed first */
+            fields?: components["schemas"]["FieldChanges"][];
+            /** @description With summary=true: whether the time was not enough for all items */
+            more?: boolean;
         };
         /**
          * @example {
@@ -1972,6 +2047,11 @@ export interface components {
             changed: number;
             /** Format: int64 */
             unchanged: number;
+            /**
+             * Format: int64
+             * @description Items that it took over from jobs of other series
+             */
+            shared: number;
             /** Format: date-time */
             first_write: string | null;
             /** Format: date-time */
@@ -1988,15 +2068,24 @@ export interface components {
              * @description Missing items that it has deleted
              */
             deleted: number;
-            /** @description Fill rates over at most 1000 of its items when it finished, the fullest first */
+            /**
+             * Format: int64
+             * @description Items whose fields were compared with the rules: all, or up to 100,000 spread evenly
+             */
+            judged: number | null;
+            /** @description Fill rates over at most 1000 of the items judged, spread evenly, the fullest first */
             fields: components["schemas"]["FillRate"][];
             /** @enum {string|null} */
             verdict: "passed" | "failed" | null;
             problems: components["schemas"]["BrokenRule"][];
             /** @description Its latest review */
             review: components["schemas"]["Review"] | null;
-            /** @description true: not all that is missing is deleted, send the same again */
+            /** @description true: not all that is missing is deleted; send the same again, or let the service continue */
             more: boolean;
+            /** @description Why nothing that is missing was deleted, although `delete` was asked for */
+            held_back: string | null;
+            /** @description A series that no job of the group has had, with the nearest */
+            warnings: components["schemas"]["Problem"][];
         };
         /**
          * @example {
@@ -2061,6 +2150,7 @@ export interface components {
          *       ],
          *       "group_id": "shop",
          *       "label": "warehouse",
+         *       "format": "standard",
          *       "create_date": "2026-10-12T06:03:11.482Z",
          *       "active": true,
          *       "switched_off": null,
@@ -2079,16 +2169,23 @@ export interface components {
             events: string[];
             group_id: string | null;
             label: string;
+            /** @enum {string} */
+            format: "standard" | "slack" | "discord" | "teams";
             /** Format: date-time */
             create_date: string;
             active: boolean;
             /**
              * Format: date-time
-             * @description When the last attempt of a message failed
+             * @description When it had accepted nothing for 24 hours and of 20 messages
              */
             switched_off: string | null;
             /** @description What came of the newest attempt */
             last_result: components["schemas"]["WebhookResult"] | null;
+            /**
+             * Format: int64
+             * @description Messages dropped because too many waited: at most 1000 and 1 MB do, the newest
+             */
+            dropped: number;
         };
         /**
          * @example {
@@ -2098,7 +2195,8 @@ export interface components {
          *         "group.changed"
          *       ],
          *       "group_id": "shop",
-         *       "label": "warehouse"
+         *       "label": "warehouse",
+         *       "format": "standard"
          *     }
          */
         WebhookInput: {
@@ -2107,11 +2205,16 @@ export interface components {
              * @description An https URL with a public address
              */
             url: string;
-            events: ("job.finished" | "group.changed")[];
+            events: ("job.finished" | "job.failed" | "group.changed" | "group.silent")[];
             /** @description Only this group; null: every group of the organization */
             group_id?: string | null;
             /** @description Default: "" */
             label?: string;
+            /**
+             * @description standard: signed JSON; slack, discord, teams: a message for people, not signed. Default: "standard"
+             * @enum {string}
+             */
+            format?: "standard" | "slack" | "discord" | "teams";
         };
         /**
          * @example {
@@ -2123,6 +2226,7 @@ export interface components {
          *       ],
          *       "group_id": "shop",
          *       "label": "warehouse",
+         *       "format": "standard",
          *       "create_date": "2026-10-12T06:03:11.482Z",
          *       "active": true,
          *       "switched_off": null,
@@ -2142,16 +2246,23 @@ export interface components {
             events: string[];
             group_id: string | null;
             label: string;
+            /** @enum {string} */
+            format: "standard" | "slack" | "discord" | "teams";
             /** Format: date-time */
             create_date: string;
             active: boolean;
             /**
              * Format: date-time
-             * @description When the last attempt of a message failed
+             * @description When it had accepted nothing for 24 hours and of 20 messages
              */
             switched_off: string | null;
             /** @description What came of the newest attempt */
             last_result: components["schemas"]["WebhookResult"] | null;
+            /**
+             * Format: int64
+             * @description Messages dropped because too many waited: at most 1000 and 1 MB do, the newest
+             */
+            dropped: number;
             /** @description Signs the messages; shown only here */
             secret: string;
         };
@@ -5448,8 +5559,8 @@ export interface operations {
                 change?: "created" | "changed" | "unchanged" | "missing" | null;
                 /** @description Only outputs where this field of data is absent, null, "", [] or {}: price.amount */
                 missing?: string | null;
-                /** @description Only outputs where a field of data has this value: price.currency:EUR */
-                where?: string | null;
+                /** @description Only outputs where a field of data has this value (price.currency:EUR), has another one or none (!=), is greater or less (>, >=, <, <=) or contains a text (~); give it several times and all hold */
+                where?: string[];
                 /** @description Only outputs that have, or have not, tags.rejected */
                 rejected?: boolean | null;
                 /** @description Only outputs created or updated on or after this moment: 2026-01-31 or 2026-01-31T12:00:00Z */
@@ -5458,7 +5569,7 @@ export interface operations {
                 cursor?: number;
                 /** @description desc: newest change first */
                 order?: "asc" | "desc";
-                /** @description true: deletions are part of the change order too */
+                /** @description true: deletions are part of the change order too; only: nothing but deletions */
                 deleted?: boolean;
                 /** @description Keep only these paths, separated by commas; id is always kept. The items then have these members only: a typed client reads them as text, from the export */
                 fields?: string | null;
@@ -5812,8 +5923,8 @@ export interface operations {
                 change?: "created" | "changed" | "unchanged" | "missing";
                 /** @description Only outputs where this field of data is absent, null, "", [] or {}: price.amount */
                 missing?: string;
-                /** @description Only outputs where a field of data has this value: price.currency:EUR */
-                where?: string;
+                /** @description Only outputs where a field of data has this value (price.currency:EUR), has another one or none (!=), is greater or less (>, >=, <, <=) or contains a text (~); give it several times and all hold */
+                where?: string[];
                 /** @description Only outputs that have, or have not, tags.rejected */
                 rejected?: boolean;
                 /** @description Only outputs last scraped before this moment */
@@ -5822,6 +5933,10 @@ export interface operations {
                 max_id?: number;
                 /** @description true: every output of the group */
                 all?: boolean;
+                /** @description true: count what matches, and delete nothing */
+                dry_run?: boolean;
+                /** @description From the response before, to continue the same deletion */
+                cursor?: string;
             };
             header?: never;
             path: {
@@ -5872,6 +5987,30 @@ export interface operations {
                 headers: {
                     /** @description Names the request in the service's log */
                     "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There is no such record */
+            404: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description With change=missing: what is missing from the job must not be deleted */
+            409: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    /** @description Seconds to wait before the request is sent again */
+                    "Retry-After"?: string;
                     [name: string]: unknown;
                 };
                 content: {
@@ -6136,8 +6275,8 @@ export interface operations {
                 change?: "created" | "changed" | "unchanged" | "missing" | null;
                 /** @description Only outputs where this field of data is absent, null, "", [] or {}: price.amount */
                 missing?: string | null;
-                /** @description Only outputs where a field of data has this value: price.currency:EUR */
-                where?: string | null;
+                /** @description Only outputs where a field of data has this value (price.currency:EUR), has another one or none (!=), is greater or less (>, >=, <, <=) or contains a text (~); give it several times and all hold */
+                where?: string[];
                 /** @description Only outputs that have, or have not, tags.rejected */
                 rejected?: boolean | null;
                 /** @description Only outputs created or updated on or after this moment: 2026-01-31 or 2026-01-31T12:00:00Z */
@@ -6146,7 +6285,7 @@ export interface operations {
                 cursor?: number;
                 /** @description desc: newest change first */
                 order?: "asc" | "desc";
-                /** @description true: deletions are part of the change order too */
+                /** @description true: deletions are part of the change order too; only: nothing but deletions */
                 deleted?: boolean;
                 /** @description Keep only these paths, separated by commas; id is always kept. The items then have these members only: a typed client reads them as text, from the export */
                 fields?: string | null;
@@ -7583,7 +7722,10 @@ export interface operations {
     };
     groups_delete: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description From the response before, to continue the same deletion */
+                cursor?: string;
+            };
             header?: never;
             path: {
                 /** @description The ID of the scraping group */
@@ -8224,6 +8366,158 @@ export interface operations {
             };
             /** @description Unsupported content type or encoding */
             415: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The input is invalid; nothing was stored */
+            422: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Too many requests */
+            429: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    /** @description Seconds to wait before the request is sent again */
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The headers are too large */
+            431: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description Internal server error */
+            500: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The database does not respond, or too many requests are in flight */
+            503: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    /** @description Seconds to wait before the request is sent again */
+                    "Retry-After"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+        };
+    };
+    jobs_changes: {
+        parameters: {
+            query?: {
+                /** @description Items of a page, at most */
+                limit?: number;
+                /** @description Only ids greater than this */
+                cursor?: number;
+                /** @description Only changes of this field, in full or below data: price.amount, tags.country */
+                path?: string | null;
+                /** @description true: how many items changed, and in which fields */
+                summary?: boolean | null;
+            };
+            header?: never;
+            path: {
+                /** @description The ID of the scraping group */
+                group_id: string;
+                /** @description The root_job_id of the items of the crawl */
+                job_id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Success */
+            200: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["JobChanges"];
+                };
+            };
+            /** @description The request could not be read */
+            400: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token is missing, malformed, unknown, expired or revoked */
+            401: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    /** @description How to authenticate: Bearer */
+                    "WWW-Authenticate"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The token does not have the scope read */
+            403: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description There is no such record */
+            404: {
+                headers: {
+                    /** @description Names the request in the service's log */
+                    "X-Request-ID"?: string;
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Error"];
+                };
+            };
+            /** @description The path and query are too long */
+            414: {
                 headers: {
                     /** @description Names the request in the service's log */
                     "X-Request-ID"?: string;
