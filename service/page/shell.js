@@ -13,11 +13,11 @@ const nav = document.getElementById("nav");
 const person = document.getElementById("person");
 const account = document.getElementById("account");
 const connection = document.getElementById("connection");
-const TABS = ["jobs", "fields", "time", "settings"];
+const TABS = ["jobs", "fields", "time", "deleted", "settings"];
 // Loaded after the first view is there, so that the others open at once and while the service is away.
 const LATER = [
   "./groups/groups.js", "./groups/group.js", "./items/items.js", "./items/versions.js", "./crawls/jobs.js", "./crawls/fields.js", "./crawls/time.js", "./crawls/settings.js",
-  "./state/state.js", "./sessions/sessions.js",
+  "./deleted/deleted.js", "./state/state.js", "./sessions/sessions.js", "./tokens/tokens.js",
 ];
 const LISTEN_MS = 10_000; // without any response for so long, ask for one
 const RETRY_MS = 2_500;
@@ -34,6 +34,7 @@ function viewOf([name, first, second, third, ...rest]) {
   if (rest.length || (third !== undefined && (name !== "groups" || second !== "jobs"))) return null;
   if (name === "state" && second === undefined) return import("./state/state.js");
   if (name === "sessions" && second === undefined) return import("./sessions/sessions.js");
+  if (name === "tokens" && second === undefined) return import("./tokens/tokens.js");
   if (name !== "groups") return null;
   if (first === undefined) return import("./groups/groups.js");
   return second === undefined || TABS.includes(second) ? import("./groups/group.js") : null;
@@ -102,6 +103,7 @@ function trouble(error) {
 function showPerson() {
   nav.hidden = person.hidden = false;
   for (const name of ["state", "sessions"]) nav.querySelector(`[href="#/${name}"]`).hidden = !may("state");
+  nav.querySelector('[href="#/tokens"]').hidden = !may("admin");
   account.textContent = accountName();
   account.classList.toggle("danger-text", expiresSoon());
 }

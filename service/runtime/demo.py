@@ -11,7 +11,7 @@ from service.command import command
 from service.runtime.demo_items import item, job_offer
 from service.runtime.local_mongo.folder import write_private
 from service.settings import Settings
-from service.store import SCOPES, Group, Store, hash_token, now
+from service.store import GRANTABLE, Group, Store, hash_token, now
 
 ORGANIZATION = 1
 GROUP = Group(ORGANIZATION, "demo-shop")
@@ -56,7 +56,7 @@ async def fill(settings: Settings, url: str) -> Access:
         if not await store.tokens.list():
             await store.ensure_indexes()
             await _write(store)
-            token = await store.tokens.create(ORGANIZATION, list(SCOPES), "demo")
+            token = await store.tokens.create(ORGANIZATION, list(GRANTABLE), "demo")
             write_private(settings.data_path / "demo-token", token)
         return Access(await _token(store, settings), await _analyst(store, settings))
     finally:
@@ -205,7 +205,7 @@ def welcome(address: str, access: Access) -> str:
             "",
         ]
     else:
-        scopes = " ".join(f"--scope {scope}" for scope in SCOPES)
+        scopes = " ".join(f"--scope {scope}" for scope in GRANTABLE)
         lines += [f"Make a token: {command(f'token create --organization 1 {scopes}')}", ""]
     if access.analyst:
         lines += [

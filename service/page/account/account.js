@@ -2,7 +2,7 @@
 
 import { Failure, get } from "../base/api.js";
 import { askInDialog, checkbox, closeButton } from "../base/dialogs.js";
-import { button, chip, el, fact, put, utc } from "../base/dom.js";
+import { button, chip, el, fact, put, time } from "../base/dom.js";
 import { since } from "../base/format.js";
 import { know, token, who } from "../base/session.js";
 
@@ -102,12 +102,12 @@ export const expiresSoon = () => Boolean(who().expires) && Date.parse(who().expi
 /** Show who one is: organization, label, scopes and expiry of the token. */
 export function showAccount(signOut) {
   const { organization_id, label, scopes, expires } = who();
-  const meaning = { read: "look", write: "approve, reject and change", delete: "delete", state: "cookies and local storage" };
+  const meaning = { read: "look", write: "approve, reject and change", delete: "delete", state: "cookies and local storage", admin: "manage tokens" };
   const dialog = askInDialog("small", "Your token", el("dl", { class: "facts" },
     fact("Organization", String(organization_id)),
     fact("Label", label || "none"),
     fact("Scopes", el("span", { class: "chips" }, scopes.map((scope) => chip(meaning[scope] ? `${scope}: ${meaning[scope]}` : scope)))),
-    fact("Expires", expires ? [utc(expires), ` (${since(expires)})`] : "never"),
+    fact("Expires", expires ? [time(expires), ` (${since(expires)})`] : "never"),
     fact("Kept", token.isRemembered() ? "on this computer" : "until the tabs of this session are closed")), [
     button("Sign out", () => { dialog.close(); signOut(); }, "quiet"),
     closeButton("Close", "primary", { autofocus: true }),

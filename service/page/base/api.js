@@ -1,5 +1,6 @@
 // The public API of the service, and nothing else.
 
+import { pairsOf } from "./place.js";
 import { token } from "./session.js";
 
 /** What went wrong, in words for people. `status` is 0 when there was no response. */
@@ -50,7 +51,7 @@ export const sentenceOf = (error) => error?.sentence ?? "Something went wrong.";
 /** Return the address of an API path under the page's own, with the parameters that have a value. */
 export function address(path, params = {}) {
   const url = new URL(`v1/${path.map(encodeURIComponent).join("/")}`, document.baseURI);
-  for (const [name, value] of Object.entries(params)) if (value) url.searchParams.set(name, value);
+  for (const [name, value] of pairsOf(params)) url.searchParams.append(name, value);
   url.hash = "";
   return url.href.replaceAll("'", "%27");
 }

@@ -122,10 +122,12 @@ function plot(title, bars, series, width, format, known, show) {
       svg("text", { class: "tick", x: left - 8, y: y(value) + 4, "text-anchor": "end" }, format === count ? compact(value) : format(value)));
   }
   const every = Math.ceil(bars.length / Math.max(2, Math.floor((width - left) / 90)));
+  let ticked = ""; // several crawls of one day have one label, under the first
   bars.forEach((bar, i) => {
     const x = left + i * step;
     const fromEnd = bars.length - 1 - i;
-    if (fromEnd % every === 0) {
+    if (fromEnd % every === 0 && bar.tick !== ticked) {
+      ticked = bar.tick;
       const anchor = fromEnd === 0 ? "end" : "middle";
       picture.append(svg("text", { class: "tick", x: fromEnd === 0 ? width - right : x + step / 2, y: HEIGHT - 6, "text-anchor": anchor }, bar.tick));
     }

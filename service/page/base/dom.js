@@ -1,6 +1,6 @@
 // Elements. Children that are not nodes become text, never HTML: what is shown was scraped.
 
-import { when } from "./format.js";
+import { inUtc, when } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -58,9 +58,8 @@ function tryParse(text) {
   }
 }
 
-/** Return a date and time as text, the exact one when pointed at. */
-export const time = (text, shown = when(text)) => el("time", { datetime: text, title: text }, shown);
-export const utc = (text) => time(text, `${when(text)} UTC`);
+/** Return a date and time as text in local time, in UTC when pointed at. */
+export const time = (text, shown = when(text)) => el("time", { datetime: text, title: inUtc(text) }, shown);
 
 export const chip = (text, kind = "") => el("span", { class: `chip ${kind}` }, text);
 export const faint = (text) => el("span", { class: "faint" }, text);

@@ -2,9 +2,9 @@
 
 const number = new Intl.NumberFormat("en");
 const shortNumber = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
-const moment = new Intl.DateTimeFormat("en-GB", {
-  day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", timeZone: "UTC",
-});
+const MOMENT = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" };
+const moment = new Intl.DateTimeFormat("en-GB", MOMENT);
+const utcMoment = new Intl.DateTimeFormat("en-GB", { ...MOMENT, second: "2-digit", timeZone: "UTC" });
 const dayAndYear = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
 const dayOnly = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", timeZone: "UTC" });
 const ago = new Intl.RelativeTimeFormat("en", { numeric: "auto" });
@@ -23,11 +23,19 @@ export function percent(share) {
 export const day = (date) => dayAndYear.format(date);
 export const shortDay = (date) => dayOnly.format(date);
 
-/** Return "15 Nov 2026, 01:48", which is UTC, or the text itself where it is no date. */
-export function when(text) {
+/** Return "15 Nov 2026, 01:48" in the time of the person's own clock, or the text itself where it is no date. */
+export const when = (text) => written(moment, text);
+
+/** Return "15 Nov 2026, 00:48:20 UTC". */
+export const inUtc = (text) => `${written(utcMoment, text)} UTC`;
+
+function written(format, text) {
   const date = new Date(text);
-  return Number.isNaN(date.valueOf()) ? String(text) : moment.format(date);
+  return Number.isNaN(date.valueOf()) ? String(text) : format.format(date);
 }
+
+/** Return who acts, by the label of a token: null is the service itself. */
+export const actor = (label) => (label === null || label === undefined ? "the service" : label === "" ? "a token without a label" : shorten(label, 60));
 
 /** Return "2 h 5 min" of milliseconds. */
 export function duration(ms) {

@@ -9,13 +9,28 @@ export function here() {
   } catch {
     names = ["?"];
   }
-  return { path: names.length ? names : ["groups"], params: Object.fromEntries(new URLSearchParams(query ?? "")) };
+  const given = new URLSearchParams(query ?? "");
+  const params = Object.fromEntries(given);
+  if (given.has("where")) params.where = given.getAll("where").join(BETWEEN);
+  return { path: names.length ? names : ["groups"], params };
 }
+
+// `where` may be given several times: between its conditions stands what nobody types.
+const BETWEEN = "\n";
+
+/** Return the conditions of the parameter `where`. */
+export const conditionsOf = (where) => (where ? where.split(BETWEEN) : []);
+
+/** Return conditions as the parameter `where`. */
+export const joinConditions = (conditions) => conditions.join(BETWEEN);
+
+/** Return the parameters that have a value as pairs, each condition of `where` one of its own. */
+export const pairsOf = (params) => Object.entries(params).filter(([, value]) => value)
+  .flatMap(([name, value]) => (name === "where" ? conditionsOf(value).map((one) => [name, one]) : [[name, value]]));
 
 /** Return the link to a view; parameters without a value are left out. */
 export function link(path, params = {}) {
-  const given = Object.entries(params).filter(([, value]) => value);
-  const query = new URLSearchParams(given).toString();
+  const query = new URLSearchParams(pairsOf(params)).toString();
   return `#/${path.map(encodeURIComponent).join("/")}${query && `?${query}`}`;
 }
 

@@ -2,10 +2,11 @@
 
 import { get } from "../base/api.js";
 import { shares } from "../base/chart.js";
-import { announce, button, cell, chip, el, fact, faint, loading, put, row, rowHead, scrolling, table, time, utc } from "../base/dom.js";
+import { announce, button, cell, chip, el, fact, faint, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { count, duration, many, percent, shorten, since } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
+import { changesSection } from "./changes.js";
 import { statusChip, writeReview } from "./reviews.js";
 
 const HEAD = ["Job", "What it did", ["Items now"], "Last write", "Review", "Actions"];
@@ -19,7 +20,7 @@ export const readJobs = (group, signal) => get(["groups", group, "jobs"], {}, si
 export async function show(view, params, signal, stay) {
   if (stay) put(view.tab, loading());
   const again = () => show(view, params, undefined, null);
-  if (view.jobId !== undefined) return showJob(view, signal, again);
+  if (view.jobId !== undefined) return showJob(view, params, signal, again);
   const jobs = await readJobs(view.group, signal);
   const series = new Set(jobs.map((job) => job.series ?? ""));
   put(view.tab, jobs.length
@@ -40,7 +41,7 @@ function line(view, job, hasSeries, again) {
     cell("Items now", "number", el("a", { href: link(view.path, { job_id: job.job_id }), "aria-label": `Items of ${name}`, title: job.items ? "Items of this job" : TAKEN_OVER }, count(job.items))),
     cell("Last write", "", job.last_write ? time(job.last_write, since(job.last_write)) : faint("–")),
     cell("Review", "review", job.review
-      ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 80)))
+      ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 80)), " ", whoReviewed(job.review))
       : faint("none")),
     cell("Actions", "tools-cell", el("span", { class: "actions" },
       el("a", { href: link([...view.path, "fields"], { job_id: job.job_id }), "aria-label": `Fields of ${name}` }, "Fields"),
@@ -64,19 +65,32 @@ export function verdictChip(job) {
 // A crawl that was never said to be finished is not running for ever. One that has not written yet has just begun.
 const isRecent = (date) => !date || Date.now() - Date.parse(date) < 3_600_000;
 
+/** Return where the items of a number are, or null where no list has them any more. */
+function placeOf(view, job, name) {
+  if (name === "changed") return link(pathOf(view, job));
+  if (name === "missing") return job.deleted ? link([...view.path, "deleted"]) : link(view.path, { job_id: job.job_id, change: name });
+  return job.items ? link(view.path, { job_id: job.job_id, change: name }) : null;
+}
+
 /** Return a bar and the numbers of what a job did, each with the items behind it. */
 function did(view, job) {
   const known = CHANGES.filter(([name]) => Number.isInteger(job[name]));
   const text = known.map(([name, title]) => `${count(job[name])} ${title.toLowerCase()}`).join(", ");
-  const one = ([name, title]) => (!job[name] ? faint(`${count(job[name])} ${title.toLowerCase()}`)
-    : el("a", { href: link(view.path, { job_id: job.job_id, change: name }) }, `${count(job[name])} ${title.toLowerCase()}`));
+  const one = ([name, title]) => {
+    const text = `${count(job[name])} ${title.toLowerCase()}`;
+    const to = job[name] ? placeOf(view, job, name) : null;
+    return to ? el("a", { href: to }, text) : faint(text);
+  };
   return el("div", { class: "did" }, shares(job, known, text), el("span", { class: "numbers" }, known.map(one)),
     !job.items && job.created + job.changed + job.unchanged > 0 && faint("Later crawls saw its items again."));
 }
 
+/** Return who wrote a review, and when. */
+export const whoReviewed = ({ author, review_date }) => el("span", { class: "faint" }, author ? `${shorten(author, 60)}, ` : "", time(review_date));
+
 // One job
 
-async function showJob(view, signal, again) {
+async function showJob(view, params, signal, again) {
   const jobs = await readJobs(view.group, signal);
   const job = jobs.find(({ job_id }) => job_id === view.jobId) ?? (await readJob(view, signal));
   if (!job) {
@@ -94,15 +108,16 @@ async function showJob(view, signal, again) {
         job.problems?.length > 0 && el("div", { class: "problems" }, el("h3", null, many(job.problems.length, "problem")), el("ul", null, job.problems.map((problem) => el("li", null, problemText(view, job, problem))))),
         job.verdict === null && job.state === "finished" && el("p", { class: "faint" }, "No rules are set: nothing judged this crawl. ", el("a", { href: link([...view.path, "settings"]) }, "Set rules")),
         el("dl", { class: "facts" },
-          fact("State", job.state, job.finish_date && [" ", utc(job.finish_date)]),
+          fact("State", job.state, job.finish_date && [" ", time(job.finish_date)]),
           job.series && fact("Series", shorten(job.series, 64)),
-          fact("First write", job.first_write ? utc(job.first_write) : "none"),
-          fact("Last write", job.last_write ? utc(job.last_write) : "none"),
+          fact("First write", job.first_write ? time(job.first_write) : "none"),
+          fact("Last write", job.last_write ? time(job.last_write) : "none"),
           took !== null && fact("Took", duration(took)),
-          job.deleted > 0 && fact("Deleted", `${many(job.deleted, "missing item")}`),
+          job.deleted > 0 && fact("Deleted", el("a", { href: link([...view.path, "deleted"]) }, many(job.deleted, "missing item"))),
           before && fact("Crawl before", el("a", { href: link(pathOf(view, before)) }, shorten(before.job_id, 80))),
-          fact("Review", job.review ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 600))) : "none")))),
-    drops(view, job, before));
+          fact("Review", job.review ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 600)), " ", whoReviewed(job.review)) : "none")))),
+    drops(view, job, before),
+    job.changed > 0 && changesSection(view, job, params));
   announce(`Job ${shorten(job.job_id, 80)}`);
 }
 

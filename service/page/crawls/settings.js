@@ -92,7 +92,7 @@ function settingsForm(view, settings) {
       rules,
       may("write") && el("p", { class: "actions" },
         button("Add a rule", () => rules.append(ruleLine({ path: "", min_fill: 0.9 }))),
-        button("Propose from the last good crawl", () => propose(view, rules).catch((error) => (problem.textContent = sentenceOf(error)))))),
+        button("Propose from the last good crawl", () => propose(view, rules, lines(ignore.value)).catch((error) => (problem.textContent = sentenceOf(error)))))),
     problem,
     may("write") && el("p", { class: "actions" }, save, note));
   const days = (name) => (form.elements[name].value === "" ? null : Number(form.elements[name].value));
@@ -146,7 +146,7 @@ function readRule(item) {
 }
 
 /** Add rules that the last good crawl would have passed with a margin, for what has none yet. */
-async function propose(view, rules) {
+async function propose(view, rules, ignored) {
   const jobs = await readJobs(view.group);
   const isProven = ({ items, verdict, review }) => items > 0 && (verdict === "passed" || isGood(review?.status ?? ""));
   const job = jobs.find(isProven) ?? jobs.find(({ items, verdict }) => items > 0 && verdict !== "failed") ?? jobs[0];
@@ -155,12 +155,15 @@ async function propose(view, rules) {
   const known = new Set([...rules.children].map((item) => `${item.dataset.check} ${item.querySelector("[data-path]")?.value ?? ""}`));
   const proposed = [
     { min_items: Math.floor(job.items * MARGIN) }, { max_missing: 0.2 },
-    ...fields.filter(({ fill_rate, types }) => fill_rate >= USUALLY_FILLED && Object.keys(types).join() !== "object").slice(0, 90)
+    ...fields.filter(({ fill_rate, types }) => fill_rate >= USUALLY_FILLED && Object.keys(types).join() !== "object")
+      .filter(({ path }) => !ignored.some((one) => isWithin(path, one.replace(/^data\./, "")))).slice(0, 90)
       .map(({ path, fill_rate }) => ({ path, min_fill: Math.floor(fill_rate * MARGIN * 100) / 100 })),
   ].filter((rule) => !known.has(`${Object.keys(rule).find((key) => key !== "path")} ${rule.path ?? ""}`));
   rules.append(...proposed.map(ruleLine));
   say(`${many(proposed.length, "rule")} proposed from ${shorten(job.job_id, 60)}, with ${percent(1 - MARGIN)} to spare. Save to use them.`);
 }
+
+const isWithin = (path, above) => path === above || path.startsWith(`${above}.`);
 
 function deletion(view) {
   const ask = () => confirm(`Delete ${shorten(view.group, 60)}?`, "All its outputs, reviews and jobs are deleted. This cannot be undone.", "Delete the group", async () => {

@@ -2,7 +2,7 @@
 
 import { get } from "../base/api.js";
 import { chart, dayCharts } from "../base/chart.js";
-import { el, loading, put, utc } from "../base/dom.js";
+import { el, loading, put, time } from "../base/dom.js";
 import { count, duration, percent, shortDay, shorten } from "../base/format.js";
 import { link } from "../base/place.js";
 import { CHANGES, fillRates, readJobs } from "./jobs.js";
@@ -63,5 +63,5 @@ function entry(view, { job_id, status, comment, review_date }) {
   return el("li", null,
     el("div", null, statusChip(status), " ", el("a", { href: link([...view.path, "jobs", job_id]), title: "This job" }, shorten(job_id, 60))),
     comment && el("p", { class: "text" }, shorten(comment, 600)),
-    el("p", { class: "faint" }, utc(review_date)));
+    el("p", { class: "faint" }, time(review_date)));
 }

@@ -2,8 +2,8 @@
 
 import { get, loaded } from "../base/api.js";
 import { spark } from "../base/chart.js";
-import { el, put } from "../base/dom.js";
-import { count, many, percent, shorten, since, when } from "../base/format.js";
+import { el, put, time } from "../base/dom.js";
+import { count, many, percent, shorten, since } from "../base/format.js";
 import { link } from "../base/place.js";
 import * as items from "../items/items.js";
 
@@ -13,6 +13,7 @@ const TABS = {
   jobs: ["Jobs", () => import("../crawls/jobs.js")],
   fields: ["Fields", () => import("../crawls/fields.js")],
   time: ["Over time", () => import("../crawls/time.js")],
+  deleted: ["Deleted", () => import("../deleted/deleted.js")],
   settings: ["Settings", () => import("../crawls/settings.js")],
 };
 
@@ -53,7 +54,7 @@ async function refresh(view, signal) {
   put(view.lead, stats.items
     ? `${many(stats.items, "item")} from ${many(stats.jobs, "job")} · ${count(stats.approved)} approved (${percent(stats.approved / stats.items)}) · last change `
     : stats.last_id > 0 ? `All items of this group were deleted${stats.last_change ? " · last change " : ""}` : "Nothing has been written to this group, or it belongs to another organization.",
-  stats.last_change && stats.last_id > 0 ? el("time", { datetime: stats.last_change, title: `${when(stats.last_change)} UTC` }, since(stats.last_change)) : "");
+  stats.last_change && stats.last_id > 0 ? time(stats.last_change, since(stats.last_change)) : "");
   view.spark.hidden = !stats.items;
   put(view.spark, spark(stats.days));
   return stats;

@@ -3,7 +3,7 @@
 import { get } from "../base/api.js";
 import { el, put } from "../base/dom.js";
 import { shorten } from "../base/format.js";
-import { go, link } from "../base/place.js";
+import { conditionsOf, go, joinConditions, link } from "../base/place.js";
 import { endOfDay, fresh } from "./paging.js";
 
 // Parameters of the API, and `day`, which becomes two of them.
@@ -30,7 +30,17 @@ const KINDS = {
   url: { control: "text", placeholder: "https://… the whole URL" },
   key_hash: { control: "text", placeholder: "The whole key" },
 };
-const TITLES = { where: "Field equals", missing: "Field is empty" };
+const TITLES = { where: "Field", missing: "Field is empty" };
+// The operators of `where`, in words; longer ones first, as the first one in a text counts.
+const OPERATORS = [[":", "equals"], ["!=", "is not"], ["~", "contains"], [">", "is greater than"], [">=", "is at least"], ["<", "is less than"], ["<=", "is at most"]];
+const CONDITION = /^(.*?)(!=|>=|<=|[:><~])(.*)$/s;
+
+/** Return path, operator and value of a condition. */
+const partsOf = (condition) => condition.match(CONDITION)?.slice(1) ?? [condition, ":", ""];
+
+/** Return the columns of the fields that are filtered by. */
+export const filteredColumns = ({ where, missing }) => [...conditionsOf(where).map((one) => partsOf(one)[0]), ...(missing ? [missing] : [])]
+  .filter(Boolean).map((path) => (path.startsWith("data.") ? path : `data.${path}`));
 
 /** Return the API's own filters for what the address asks for; a day ends where the next one's ids begin. */
 export async function filtersOf(group, { day, ...params }, signal) {
@@ -42,7 +52,9 @@ export async function filtersOf(group, { day, ...params }, signal) {
 /** Fill `place` with the given filters and the line that adds one. */
 export function showFilters(place, view, params) {
   const given = FILTERS.filter((name) => params[name]);
-  const text = (name) => `${LABELS[name]}: ${shown(name, params[name])}`;
+  const chips = given.flatMap((name) => (name === "where"
+    ? conditionsOf(params.where).map((one, at, all) => [inWords(one), { where: joinConditions(all.toSpliced(at, 1)) }])
+    : [[`${LABELS[name]}: ${shown(name, params[name])}`, without(name)]]));
   view.filterBy ??= "job_id";
   const value = el("span", { class: "filter-value" });
   const name = el("select", {
@@ -55,9 +67,9 @@ export function showFilters(place, view, params) {
   put(place, el("div", { class: "filters" },
     el("form", { class: "filter-form", onsubmit: (event) => apply(event, view, params), onfocusin: () => suggest(view, place) },
       name, value, el("button", { id: "filter-add" }, "Filter"), LISTS.map((id) => el("datalist", { id }))),
-    given.map((one) => el("a", { class: "chip", href: link(view.path, fresh(params, without(one))), "aria-label": `Remove the filter ${text(one)}` },
-      text(one), el("span", { "aria-hidden": "true" }, " ✕"))),
-    given.length > 1 && el("a", { class: "remove-all", href: link(view.path, fresh(params, Object.fromEntries(FILTERS.map((one) => [one, ""])))) }, "Remove all")));
+    chips.map(([text, rest]) => el("a", { class: "chip", href: link(view.path, fresh(params, rest)), "aria-label": `Remove the filter ${text}` },
+      text, el("span", { "aria-hidden": "true" }, " ✕"))),
+    chips.length > 1 && el("a", { class: "remove-all", href: link(view.path, fresh(params, Object.fromEntries(FILTERS.map((one) => [one, ""])))) }, "Remove all")));
   if (view.suggestions) fillSuggestions(view, place);
 }
 
@@ -75,21 +87,28 @@ function fillValue(place, view, params) {
     date: () => [input("value", { "aria-label": title, ...(isDay ? { type: "date" } : {}), value: params[kind] ?? "" })],
     choice: () => [el("select", { id: "filter-value", name: "value", "aria-label": title }, choices.map(([value, text]) => el("option", { value, selected: params[kind] === value }, text)))],
     field: () => [
-      input("path", { "aria-label": "Field", placeholder: "price.currency", list: "missing-known", value: params.where?.split(":")[0] ?? "" }),
-      input("value", { "aria-label": "Value", placeholder, value: params.where?.split(/:(.*)/s)[1] ?? "" }),
+      input("path", { "aria-label": "Field", placeholder: "price.currency", list: "missing-known", pattern: "[^:!<>~]+" }),
+      el("select", { id: "filter-operator", name: "operator", "aria-label": "Operator" }, OPERATORS.map(([operator, text]) => el("option", { value: operator }, text))),
+      input("value", { "aria-label": "Value", placeholder, required: false }),
     ],
   }[control]());
 }
 
-const shown = (name, value) => (["is_approved", "rejected"].includes(name) ? Object.fromEntries(YES_NO)[value] ?? value
-  : name === "where" ? shorten(value.replace(":", " = "), 60) : shorten(value, 60));
+const shown = (name, value) => (["is_approved", "rejected"].includes(name) ? Object.fromEntries(YES_NO)[value] ?? value : shorten(value, 60));
+
+function inWords(condition) {
+  const [path, operator, value] = partsOf(condition);
+  return shorten(`${path} ${Object.fromEntries(OPERATORS)[operator]} ${value || "“”"}`, 70);
+}
 
 function apply(event, view, params) {
   event.preventDefault();
   const data = new FormData(event.target);
   const name = data.get("name");
   const value = data.get("value").trim();
-  go(view.path, fresh(params, { [name]: name === "where" ? `${data.get("path").trim()}:${value}` : value }));
+  if (name !== "where") return go(view.path, fresh(params, { [name]: value }));
+  const condition = `${data.get("path").trim()}${data.get("operator")}${value}`;
+  go(view.path, fresh(params, { where: joinConditions([...new Set([...conditionsOf(params.where), condition])]) }));
 }
 
 const LISTS = ["job_id-known", "country-known", "region-known", "missing-known"];

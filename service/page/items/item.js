@@ -1,9 +1,9 @@
 // One item: what the service knows about it, its data as a tree, its files.
 
-import { Failure, get, remove, toJson } from "../base/api.js";
-import { confirm, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
-import { button, chip, copyButton, el, fact, faint, isWebAddress, outside, put, utc } from "../base/dom.js";
-import { at, count, many, shorten, splitPath } from "../base/format.js";
+import { Failure, get, patch, problem, remove, toJson } from "../base/api.js";
+import { askInDialog, closeButton, confirm, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
+import { button, chip, copyButton, el, fact, faint, isWebAddress, outside, put, time } from "../base/dom.js";
+import { actor, at, count, many, shorten, splitPath } from "../base/format.js";
 import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
 import { APPROVED, askReason, changesOf, judge, reasonOf, rejectedFor, showNewer } from "./judging.js";
@@ -17,17 +17,62 @@ function itemView(item, view) {
     el("dl", { class: "facts" },
       fact("Source", outside(item.source_url)),
       fact("Job", el("a", { href: link([...path, "jobs", item.root_job_id]) }, shorten(item.root_job_id, 120))),
-      fact("Judged", item.is_approved ? chip("approved", "good") : reasonOf(item) !== null ? el("span", null, chip("rejected", "bad"), ` ${shorten(reasonOf(item), 200)}`) : "no"),
-      fact("Created", utc(item.create_date)),
-      fact("Updated", utc(item.update_date)),
-      fact("Last scraped", utc(item.last_scraped_date))),
+      fact("Judged", whoJudged(item, view), item.is_approved ? chip("approved", "good") : reasonOf(item) !== null ? el("span", null, chip("rejected", "bad"), ` ${shorten(reasonOf(item), 200)}`) : "no"),
+      fact("Created", time(item.create_date)),
+      fact("Updated", time(item.update_date)),
+      fact("Last scraped", time(item.last_scraped_date))),
     section("Data", tree(item.data, 0, (keys, value) => link(path, { where: `${keys.join(".")}:${value}` })), copyButton("Copy JSON", () => toJson(item))),
     section("Before and after", versions(view, item)),
-    section("Tags", tree(item.tags)),
+    section("Tags", tree(item.tags), may("write") && button("Edit tags", () => editTags(item, view), "quiet", { "aria-haspopup": "dialog" })),
     section(`Files (${count(item.files.length)})`, item.files.length ? el("ul", { class: "files" }, item.files.map(file)) : el("p", { class: "faint" }, "No files.")),
     el("details", { class: "hashes" }, el("summary", null, "Identity"),
       el("dl", { class: "facts" }, fact("Id", code(String(item.id))), fact("Output id", code(item.output_id)), fact("Key hash", code(item.key_hash)), fact("Value hash", code(item.value_hash)))),
   ];
+}
+
+/** Return a place for who approved or rejected an item and when, which lists do not have. */
+function whoJudged(item, view) {
+  const holder = el("span", { class: "who" });
+  if (item.is_approved || reasonOf(item) !== null) {
+    get(["outputs", view.group, item.output_id]).then((whole) => whole.approved_date && put(holder, `${actor(whole.approved_by)}, `, time(whole.approved_date), " "), () => {});
+  }
+  return holder;
+}
+
+/** Change the tags of an item: texts as they are, everything else as JSON; an empty value removes the tag. */
+function editTags(item, view) {
+  const line = (name, value) => el("div", { class: "tag-line" },
+    el("input", { name: "name", value: name, maxlength: 200, "aria-label": "Tag", placeholder: "Tag", autocomplete: "off", readonly: Boolean(name) }),
+    el("input", { name: "value", value: typeof value === "string" ? value : value === undefined ? "" : toJson(value, 0), "aria-label": name ? `Value of ${name}` : "Value", placeholder: "Value", autocomplete: "off" }));
+  const tags = Object.entries(item.tags).filter(([name]) => name !== "rejected");
+  const rows = el("div", { class: "tag-lines" }, tags.map(([name, value]) => line(name, value)), line(""));
+  askInDialog("small", "Edit tags", [rows, button("Add a tag", () => rows.append(line("")), "quiet"),
+    el("p", { class: "hint" }, "An empty value removes a tag. A value that is JSON, such as 12 or true, is stored as that.")],
+  [closeButton("Cancel"), el("button", { class: "primary" }, "Save tags")], async (data) => {
+    const values = data.getAll("value");
+    const tags = {};
+    data.getAll("name").forEach((name, at) => {
+      const text = values[at].trim();
+      const before = item.tags[name.trim()];
+      if (!name.trim() || text === (typeof before === "string" ? before : before === undefined ? "" : toJson(before, 0))) return;
+      tags[name.trim()] = text === "" ? null : typeof before === "string" ? text : parsed(text);
+    });
+    if (!Object.keys(tags).length) return;
+    const { items: [{ result }] } = await patch(["outputs", view.group], [{ output_id: item.output_id, tags, if_id: item.id }]);
+    if (result === "conflict") throw problem("The item was changed meanwhile: open it again.");
+    if (result === "too_large") throw problem("The tags are too large.");
+    const { approved_by, approved_date, ...now } = await get(["outputs", view.group, item.output_id]);
+    view.replaceItem(now);
+    say("The tags are saved");
+  });
+}
+
+function parsed(text) {
+  try {
+    return JSON.parse(text);
+  } catch {
+    return text;
+  }
 }
 
 /** Return a place for the earlier versions, which are loaded after the item is there. */
@@ -213,7 +258,7 @@ function entry(key, value, level, filter, keys) {
 }
 
 /** Return whether the service can filter by a value: it is short, and its path has no sign with a meaning. */
-const isFilter = (filter, keys, value) => filter && value !== null && String(value).length <= 100 && value !== "" && !keys.some((key) => /[.:\\]/.test(key));
+const isFilter = (filter, keys, value) => filter && value !== null && String(value).length <= 100 && value !== "" && !/\n/.test(String(value)) && !keys.some((key) => /[.:\\!<>~]/.test(key));
 
 function leaf(value) {
   if (typeof value !== "string") return el("span", { class: `value ${value === null ? "faint" : "plain"}` }, String(value));

@@ -4,7 +4,7 @@ import { address, Failure, get } from "../base/api.js";
 import { announce, button, copyButton, el, focusHeading, put } from "../base/dom.js";
 import { at, count, many, splitPath, splitPaths } from "../base/format.js";
 import { go, link, replace } from "../base/place.js";
-import { FILTERS, filtersOf, showFilters } from "./filters.js";
+import { FILTERS, filteredColumns, filtersOf, showFilters } from "./filters.js";
 import { itemDialog, refreshItem, showItem } from "./item.js";
 import { fresh, orderOf, readPage, showPager, withLimit } from "./paging.js";
 import { want, wanted } from "./pictures.js";
@@ -71,6 +71,8 @@ function makeDesk(view, stay) {
     reload,
     turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
   };
+  view.replaceItem = (item) => made.replace(item);
+  view.reload = reload;
   stay.addEventListener("abort", () => made.live.abort());
   addEventListener("connected", () => made.request || load(stay).catch(refused), { signal: stay }); // what failed is tried again
   if (before) before.replace = (item) => made.replace(item); // a decision that is being saved is shown in the view of now
@@ -101,6 +103,7 @@ function frame(view) {
         parts.order, parts.search, parts.found,
         el("div", { class: "actions" },
           el("label", { class: "check", for: "pictures" }, pictures, "Pictures"),
+          button("Views", async () => (await import("./views.js")).showViews(desk), "", { "aria-haspopup": "dialog" }),
           button("Columns", () => chooseColumns(desk, saveColumns), "", { "aria-haspopup": "dialog" }),
           button("Download", async () => (await import("./downloads.js")).offerDownload(desk), "", { "aria-haspopup": "dialog" }),
           copyButton("Copy as curl", () => `curl -H "Authorization: Bearer $TOKEN" '${pageAddress()}'`, "quiet desk-only"),
@@ -219,8 +222,9 @@ function refused(error) {
 function columnsShown() {
   const chosen = splitPaths(desk.params.columns ?? "");
   const columns = chosen.length ? chosen : defaults(desk.items, desk.found);
-  const { add } = desk.params;
-  return add && !columns.includes(add) ? [columns[0], add, ...columns.slice(1)] : columns;
+  // A list that is filtered by a field shows that field, and one that a link from the fields asks for.
+  const added = [...new Set([...splitPaths(desk.params.add ?? ""), ...filteredColumns(desk.params)])].filter((path) => !columns.includes(path));
+  return [...columns.slice(0, 1), ...added, ...columns.slice(1)];
 }
 
 function fillTable() {

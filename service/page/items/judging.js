@@ -146,7 +146,7 @@ function report(desk, done, { newer, conflicts, gone, full, stopped }, action) {
     if (same.length > changed.length) parts.push(`${many(same.length - changed.length, "item was", "items were")} ${word} already.`);
   }
   if (conflicts.length) {
-    const who = newer.length ? ` (job ${shorten(newer[0].root_job_id, 60)}, last change ${when(newer[0].update_date)} UTC)` : "";
+    const who = newer.length ? ` (job ${shorten(newer[0].root_job_id, 60)}, last change ${when(newer[0].update_date)})` : "";
     parts.push(`${items(conflicts, "was", "were")} changed by somebody else meanwhile${who} and left as ${conflicts.length === 1 ? "it is" : "they are"}.${newer.length ? " The new version is shown: look again." : ""}`);
   }
   if (gone) parts.push(`${many(gone, "item is", "items are")} deleted.`);

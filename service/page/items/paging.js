@@ -97,7 +97,7 @@ export function showPager(place, desk) {
     [...new Set([...LIMITS.map(String), limit])].map((n) => el("option", { selected: n === limit }, n)));
   const ids = items.length ? `ids ${items[0].id} to ${items.at(-1).id}` : "";
   put(place,
-    el("p", { class: "faint" }, items.length ? `${many(items.length, "item")}, ${ids}${page.next ? "" : ", the end"}` : ""),
+    el("p", { class: "faint" }, items.length ? `${many(items.length, "item")}, ${ids}${page.next ? "" : ", the end"}${params.sort ? ". Only these rows are sorted, not the other pages" : ""}` : ""),
     el("label", { class: "rows-choice", for: "limit" }, "Rows", rows),
     el("div", { class: "actions" }, step("First", page.first), step("Previous", page.previous, "prev"), step("Next", page.next, "next"), step("Last", page.last)));
 }

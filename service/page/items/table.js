@@ -26,7 +26,7 @@ export function showRows(place, desk) {
 function sortable(head, path, desk, isNumber) {
   const order = { [path]: "ascending", [`-${path}`]: "descending" }[desk.params.sort];
   return head({ class: isNumber && "number", "aria-sort": order },
-    el("a", { href: desk.sortLink(path), title: `Sort this page by ${path}` }, label(path), order && el("span", { "aria-hidden": "true" }, order === "ascending" ? " ↑" : " ↓")));
+    el("a", { href: desk.sortLink(path), title: `Sort the ${many(desk.items.length, "row")} of this page by ${path}: other pages are not sorted` }, label(path), order && el("span", { "aria-hidden": "true" }, order === "ascending" ? " ↑" : " ↓")));
 }
 
 function one(item, desk, pictures) {
@@ -93,8 +93,8 @@ function textOf(item) {
 // Which columns a table of outputs has, and how a cell looks.
 
 const LABELS = {
-  root_job_id: "Job", is_approved: "Judged", update_date: "Updated (UTC)", create_date: "Created (UTC)",
-  last_scraped_date: "Last scraped (UTC)", source_url: "Source", output_id: "Output id", files: "Files",
+  root_job_id: "Job", is_approved: "Judged", update_date: "Updated", create_date: "Created",
+  last_scraped_date: "Last scraped", source_url: "Source", output_id: "Output id", files: "Files",
   key_hash: "Key", value_hash: "Value hash",
 };
 const DATES = new Set(["update_date", "create_date", "last_scraped_date"]);

@@ -1,9 +1,9 @@
 // Before and after: an item beside one of its earlier versions, with what changed.
 
-import { get, toJson } from "../base/api.js";
-import { field } from "../base/dialogs.js";
-import { button, cell, el, faint, put, row, rowHead, table } from "../base/dom.js";
-import { isObject, joinPath, many, shorten, when } from "../base/format.js";
+import { get, post, sentenceOf, toJson } from "../base/api.js";
+import { field, say } from "../base/dialogs.js";
+import { button, cell, el, faint, put, row, rowHead, table, time } from "../base/dom.js";
+import { actor, isObject, joinPath, many, shorten, when } from "../base/format.js";
 import { link } from "../base/place.js";
 import { may } from "../base/session.js";
 import { ignoreField, readSettings } from "../crawls/settings.js";
@@ -24,11 +24,27 @@ export async function showVersions(view, item, holder) {
 
 function compare(view, item, versions, holder) {
   const below = el("div");
-  const show = (index) => put(below, difference(view, versions[index], index ? versions[index - 1] : item));
-  const name = ({ update_date, root_job_id }) => `${when(update_date)} UTC, job ${shorten(root_job_id, 60)}`;
+  const show = (index) => {
+    const { id, by, replaced_date } = versions[index];
+    put(below,
+      el("p", { class: "faint" }, `Replaced by ${actor(by)}, `, time(replaced_date), " ",
+        may("write") && button("Restore this version", () => restoreVersion(view, item, id), "quiet small")),
+      difference(view, versions[index], index ? versions[index - 1] : item));
+  };
+  const name = ({ update_date, root_job_id }) => `${when(update_date)}, job ${shorten(root_job_id, 60)}`;
   const select = el("select", { id: "version", onchange: () => show(Number(select.value)) }, versions.map((version, i) => el("option", { value: i }, name(version))));
   put(holder, field(`Before (${many(versions.length, "earlier version")})`, select), below);
   show(0);
+}
+
+async function restoreVersion(view, item, id) {
+  try {
+    await post(["outputs", view.group, item.output_id, "restore"], { id });
+    say("The version is restored: it is the newest change of the item.");
+    view.reload?.();
+  } catch (error) {
+    say(sentenceOf(error), "bad");
+  }
 }
 
 function difference(view, before, after) {
