@@ -350,7 +350,7 @@ async def test_searches_run_a_few_at_a_time_and_nothing_else_waits_for_them(
         return await read(ranges, group, query, watermark)
 
     monkeypatch.setattr(Ranges, "read", slow)
-    path = f"/v1/outputs/shop?{filters}"
+    path = f"/v1/outputs/shop?{filters}{'&all=true' if method == 'DELETE' else ''}"
     searches = [asyncio.create_task(api.request(method, path)) for _ in range(12)]
     async with asyncio.timeout(60):
         while at_work(app) < len(searches):
@@ -377,7 +377,8 @@ async def test_deletions_that_have_found_their_items_do_not_keep_others_from_sea
         return await apply(group, changes)
 
     monkeypatch.setattr(store.outputs.lanes, "apply", slow)
-    deletions = [asyncio.create_task(api.request("DELETE", f"/v1/outputs/shop-{n}?missing=nothing")) for n in range(8)]
+    paths = [f"/v1/outputs/shop-{n}?missing=nothing&all=true" for n in range(8)]
+    deletions = [asyncio.create_task(api.request("DELETE", path)) for path in paths]
     async with asyncio.timeout(60):
         while len(deleting) < len(deletions):
             await asyncio.sleep(0.01)
