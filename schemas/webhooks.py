@@ -6,7 +6,10 @@ from marshmallow import ValidationError, fields
 
 from schemas.base import Base, Choice, Text, messages, optional, problem
 
-EVENTS = ("job.finished", "job.failed", "group.changed", "group.silent")
+EVENTS = (
+    *("job.finished", "job.failed", "group.changed", "group.silent"),
+    *("session.needs_login", "session.blocked", "pool.empty"),
+)
 FORMATS = ("standard", "slack", "discord", "teams")
 
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 # 1024 of a field, 4096 of a description and 6000 in all; Teams 28 KB.
 _TITLE, _TEXT, _VALUE, _FACTS, _PROBLEMS = 140, 2000, 200, 8, 5
 _COLORS = {"good": 0x2E7D32, "attention": 0xC62828, "default": 0x607D8B}
+_STATES = {"needs_login": "needs a login", "blocked": "is blocked"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~:@])")
 
 
@@ -49,6 +50,13 @@ def _note(type: str, data: Mapping[str, Any], base_url: str) -> Note:
                 "default",
                 link,
             )
+        case "session.needs_login" | "session.blocked":
+            text = "The site has logged it out." if data["state"] == "needs_login" else "The site blocks it."
+            facts = {"Pool": _short(data["pool"], 100), "Session": _short(data["name"], 100)}
+            return Note(f"{facts['Session']} {_STATES[data['state']]}", text, facts, "attention", None)
+        case "pool.empty":
+            pool = _short(data["pool"], 100)
+            return Note(f"{pool} has no session", "A worker got none.", {"Pool": pool}, "attention", None)
         case "webhook.test":
             return Note("Test of a webhook", "The Scraping Data Service can send messages here.", {}, "good", None)
     facts = {name: _short(str(value), _VALUE) for name, value in data.items() if isinstance(value, (str, int))}

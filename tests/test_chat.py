@@ -47,7 +47,9 @@ def test_every_event_has_a_message(format: str) -> None:
         ("group.silent", silent, "more than 24 hours"),
         ("group.silent", silent | {"last_write": None}, "more than 24 hours"),
         ("webhook.test", {"webhook_id": "x"}, "Test of a webhook"),
-        ("session.blocked", {"pool": "shops", "name": "ada", "state": "blocked"}, "shops"),
+        ("session.blocked", {"pool": "shops", "name": "ada", "state": "blocked"}, "ada is blocked"),
+        ("session.needs_login", {"pool": "shops", "name": "ada", "state": "needs_login"}, "ada needs a login"),
+        ("pool.empty", {"pool": "shops"}, "shops has no session"),
     ]
     for type, data, part in events:
         assert part in shown(format, type, data).replace("\\", ""), type

@@ -89,7 +89,11 @@ async def _check_name(request: web.Request, pool: SessionPool, asked: Wanted) ->
 async def _no_session(request: web.Request, pool: SessionPool, asked: Wanted) -> ApiError:
     """Return the response to a request that got no lease, with the time until another attempt makes sense."""
     request.app[METRICS].count_no_session()
-    seconds = await request.app[STORE].sessions.pools.seconds_until_due(pool, asked.name)
+    store = request.app[STORE]
+    if (before := await store.sessions.pools.empty_notice(pool)) is not None:
+        await store.webhooks.pool_empty(pool.organization_id, pool.name, before)
+        await store.sessions.pools.note_empty(pool, before)
+    seconds = await store.sessions.pools.seconds_until_due(pool, asked.name)
     headers = {} if seconds is None else {"Retry-After": str(max(1, math.ceil(seconds)))}
     return ApiError(409, [problem("no_session", "No session is ready", "path", "pool")], headers)
 
@@ -114,10 +118,13 @@ async def release(request: web.Request) -> Json:
     """
     lease_id, body = _path_lease(request), await read_with_secrets(request, _RELEASE)
     ends = Release(body["outcome"], _secrets(body), body.get("rest_seconds"), body.get("note"))
+    store, organization_id = request.app[STORE], request[ORGANIZATION]
     try:
-        session = await request.app[STORE].sessions.leases.release(request[ORGANIZATION], lease_id, ends)
+        session = await store.sessions.leases.release(organization_id, lease_id, ends)
     except LeaseLost:
         raise _lost("path") from None
+    if session["state"] in ("needs_login", "blocked"):
+        await store.webhooks.session_changed(organization_id, session)
     return session
 
 

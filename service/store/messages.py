@@ -13,6 +13,7 @@ from service.store.outputs.documents import dump
 
 JOB_FINISHED, JOB_FAILED = "job.finished", "job.failed"
 GROUP_CHANGED, GROUP_SILENT = "group.changed", "group.silent"
+POOL_EMPTY, SESSION_BLOCKED, SESSION_NEEDS_LOGIN = "pool.empty", "session.blocked", "session.needs_login"
 TEST = "webhook.test"
 # A message of one of these replaces an older one about the same job that waits.
 OF_JOBS = [JOB_FINISHED, JOB_FAILED]
@@ -47,27 +48,33 @@ def new_message(type: str, data: dict[str, Any], id: str | None = None) -> Messa
 
 
 class Event(NamedTuple):
-    """What happened in a group, or to one of its jobs. Of two about the same, that with the higher `version` counts."""
+    """What happened to a group, job, pool or session. Of two about the same, that with the higher version counts."""
 
     type: str
-    group_id: str
+    group_id: str | None
     version: int | datetime
     data: dict[str, Any]
     job_id: str | None = None
+    pool: str | None = None
+    session: str | None = None
+
+    @property
+    def subject(self) -> Record:
+        """What the message is about, as it is stored with it."""
+        return {name: getattr(self, name) for name in ("group_id", "job_id", "pool", "session")}
 
     @property
     def replaced(self) -> Record:
         """The filter for older messages about the same."""
         types = [self.type] if self.job_id is None else OF_JOBS
-        of_subject = {"group_id": self.group_id, "job_id": self.job_id, "type": {"$in": types}}
-        return {**of_subject, "version": {"$lt": self.version}}
+        return {**self.subject, "type": {"$in": types}, "version": {"$lt": self.version}}
 
     def record(self, organization_id: int, webhook_id: str, moment: datetime) -> Record:
         """Return the message to a webhook, with an id that is made from its content."""
-        version = f"{self.job_id} {self.version}" if self.job_id is not None else str(self.version)
-        message = new_message(self.type, self.data, _name(webhook_id, self.type, self.group_id, version))
-        about = {"group_id": self.group_id, "job_id": self.job_id, "version": self.version}
-        return {**new_record(organization_id, webhook_id, message, moment), **about}
+        parts = [part for part in self.subject.values() if part is not None]
+        id = _name(webhook_id, self.type, *parts, str(self.version))
+        message = new_message(self.type, self.data, id)
+        return {**new_record(organization_id, webhook_id, message, moment), **self.subject, "version": self.version}
 
 
 def _name(*parts: str) -> str:
@@ -84,6 +91,18 @@ def group_changed(group_id: str, last_id: int) -> Event:
 def job_ended(type: str, group_id: str, job: Record) -> Event:
     """Return an event about a job that has ended, as the API serves it: the later end counts."""
     return Event(type, group_id, job["finish_date"], {"group_id": group_id, "job": job}, job["job_id"])
+
+
+def session_changed(session: Record) -> Event:
+    """Return the event that a session waits for a login or is blocked, from the session as the API serves it."""
+    type = SESSION_BLOCKED if session["state"] == "blocked" else SESSION_NEEDS_LOGIN
+    data = {name: session[name] for name in ("pool", "name", "state")}
+    return Event(type, None, session["update_date"], data, pool=session["pool"], session=session["name"])
+
+
+def pool_empty(pool: str, before: datetime) -> Event:
+    """Return the event that a pool had no session to lease, given when that was said before."""
+    return Event(POOL_EMPTY, None, before, {"pool": pool}, pool=pool)
 
 
 def new_record(organization_id: int, webhook_id: str, message: Message, moment: datetime) -> Record:

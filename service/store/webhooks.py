@@ -16,7 +16,16 @@ from service.store.errors import StoreError
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.listing import Record
-from service.store.messages import GROUP_CHANGED, GROUP_SILENT, JOB_FAILED, JOB_FINISHED, Event, job_ended
+from service.store.messages import (
+    GROUP_CHANGED,
+    GROUP_SILENT,
+    JOB_FAILED,
+    JOB_FINISHED,
+    Event,
+    job_ended,
+    pool_empty,
+    session_changed,
+)
 from service.store.sealing import SealedRecords
 from service.store.vault import Vault
 
@@ -122,30 +131,42 @@ class Webhooks(SealedRecords):
         """
         failed = "failed" in (job.get("state"), job.get("verdict"))
         for type in (JOB_FINISHED, JOB_FAILED) if failed else (JOB_FINISHED,):
-            if ids := await self._of(group, type):
-                await self.deliveries.add(group.organization_id, ids, job_ended(type, group.group_id, job))
+            await self._add(group.organization_id, job_ended(type, group.group_id, job))
 
     @stored
     async def group_silent(self, group: Group, since: datetime, last_write: datetime | None, hours: int) -> None:
         """Tell the webhooks of a group that nothing was written since a moment; telling it again changes nothing."""
-        if ids := await self._of(group, GROUP_SILENT):
-            data = {"group_id": group.group_id, "silent_hours": hours, "last_write": last_write}
-            await self.deliveries.add(group.organization_id, ids, Event(GROUP_SILENT, group.group_id, since, data))
+        data = {"group_id": group.group_id, "silent_hours": hours, "last_write": last_write}
+        await self._add(group.organization_id, Event(GROUP_SILENT, group.group_id, since, data))
+
+    @stored
+    async def session_changed(self, organization_id: int, session: Record) -> None:
+        """Tell the webhooks that a session waits for a login or is blocked; telling the same again changes nothing."""
+        await self._add(organization_id, session_changed(session))
+
+    @stored
+    async def pool_empty(self, organization_id: int, pool: str, before: datetime) -> None:
+        """Tell the webhooks that a pool had no session to lease, given when they were told before."""
+        await self._add(organization_id, pool_empty(pool, before))
 
     @stored
     async def group_removed(self, group: Group, last_id: int) -> None:
         """Tell the webhooks of a group that its items are deleted: it is about to vanish from the changed groups."""
-        if names := await self._of(group, GROUP_CHANGED):
+        if names := await self._of(group.organization_id, group.group_id, GROUP_CHANGED):
             await self.deliveries.add_change(group, names, last_id)
 
-    async def _of(self, group: Group, event: str) -> Sequence[str]:
-        """Return the ids of the webhooks to tell about an event of a group."""
+    async def _add(self, organization_id: int, event: Event) -> None:
+        if ids := await self._of(organization_id, event.group_id, event.type):
+            await self.deliveries.add(organization_id, ids, event)
+
+    async def _of(self, organization_id: int, group_id: str | None, event: str) -> Sequence[str]:
+        """Return the ids of the webhooks to tell about an event of a group, or of none."""
         self._indexes.require(self.name, "deliveries")
         where = {
-            "organization_id": group.organization_id,
+            "organization_id": organization_id,
             "events": event,
             "switched_off": None,
-            "group_id": {"$in": [None, group.group_id]},
+            "group_id": {"$in": list({None, group_id})},
         }
         return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(None)]
 

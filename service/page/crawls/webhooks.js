@@ -6,7 +6,7 @@ import { button, cell, chip, copyButton, el, faint, put, row, rowHead, scrolling
 import { many, shorten, since } from "../base/format.js";
 import { may } from "../base/session.js";
 
-const EVENTS = { "job.finished": "A crawl is finished", "job.failed": "A crawl has failed", "group.changed": "Items changed", "group.silent": "Nothing was written for long" };
+const EVENTS = { "job.finished": "A crawl is finished", "job.failed": "A crawl has failed", "group.changed": "Items changed", "group.silent": "Nothing was written for long", "session.needs_login": "A session needs a login", "session.blocked": "A session is blocked", "pool.empty": "A pool has no session" };
 const FORMATS = { standard: "A program (signed JSON)", slack: "Slack", discord: "Discord", teams: "Microsoft Teams" };
 // What people want to be told; a program follows everything.
 const FOR_PEOPLE = ["job.failed", "group.silent"];

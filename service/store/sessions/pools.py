@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument, UpdateOne
@@ -49,6 +49,9 @@ _PURGE_EVERY_SECONDS = 60.0
 _PURGED_AT_ONCE = 20
 # Leases and rests that end together are settled by one update, but a late one may leave a rest that is over as well.
 _MAX_SETTLES = 3
+# That a pool is empty is said at most so often.
+_EMPTY_MS = 5 * 60 * 1000
+_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS: dict[str, Any] = {**dict.fromkeys(("organization_id", "pool", "waiting", *DEFAULTS), 1), "now": changes.NOW}
 
 
@@ -96,6 +99,21 @@ class Pools:
         """Return a pool by its name."""
         self._require()
         return _pool(await self._pools.find_one({"organization_id": organization_id, "pool": name}, _FIELDS))
+
+    @stored
+    async def empty_notice(self, pool: Pool) -> datetime | None:
+        """Return when it was last said that a pool is empty, if it may be said again now; else None."""
+        due = {"$lt": [{"$ifNull": ["$empty_told", _NEVER]}, {"$subtract": ["$$NOW", _EMPTY_MS]}]}
+        where = {"_id": pool.id, "organization_id": pool.organization_id, "$expr": due}
+        document = await self._pools.find_one(where, ["empty_told"])
+        return None if document is None else document.get("empty_told", _NEVER)
+
+    @stored
+    async def note_empty(self, pool: Pool, before: datetime) -> None:
+        """Note that it has been said that a pool is empty, unless another process has noted it."""
+        told = {"$in": [None, before]} if before == _NEVER else before
+        where = {"_id": pool.id, "organization_id": pool.organization_id, "empty_told": told}
+        await self._pools.update_one(where, [{"$set": {"empty_told": "$$NOW"}}])
 
     @stored
     async def by_id(self, organization_id: int, id: str) -> Pool | None:

@@ -10,7 +10,10 @@ from sds_client.cli.printing import Result, table
 from sds_client.cli.running import command, storing_command
 from sds_client.sync import Client
 
-_EVENTS = ("job.finished", "job.failed", "group.changed", "group.silent")
+_EVENTS = (
+    *("job.finished", "job.failed", "group.changed", "group.silent"),
+    *("session.needs_login", "session.blocked", "pool.empty"),
+)
 _FOR_PROGRAMS, _FOR_PEOPLE = ("job.finished", "group.changed"), ("job.failed", "group.silent")
 _HELP = f"repeatable; default: {', '.join(_FOR_PROGRAMS)}, for people {', '.join(_FOR_PEOPLE)}"
 Format = Literal["standard", "slack", "discord", "teams"]
