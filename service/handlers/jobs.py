@@ -38,7 +38,7 @@ async def changes(request: web.Request) -> Json:
     query, store = _CHANGES.load(request), request.app[STORE]
     span = await store.crawls.span(group, job_id)
     if span is None:
-        raise not_found("job", "job_id")
+        raise not_found("job", "job_id", await store.groups.similar(group))
     if query["summary"]:
         return await store.outputs.job_changes.summary(group, span, query["path"])
     span = span._replace(low=max(span.low, query["cursor"]))

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from sds_client import Client
+from sds_client import AsyncClient, Client
 from sds_client.__main__ import main
-from tests.support.api import make_outputs
-from tests.support.processes import make_token
+from tests.support.api import make_output, make_outputs
+from tests.support.processes import ServiceProcess, make_token
 
 pytestmark = pytest.mark.usefixtures("environment")
 
@@ -112,3 +112,103 @@ def test_outputs_are_chosen_by_fields_and_by_what_a_job_did(client: Client, caps
     assert list(client.outputs("shop", missing="title")) == []
     assert main(["outputs", "approve", "shop", "--where", "title:Lamp 2"]) == 0
     assert capsys.readouterr().out == "1 updated, 0 unchanged\n"
+
+
+def lamp(number: int, price: Any, **data: Any) -> dict[str, Any]:
+    return make_output(number, key_hash=f"key-{number}", data={"price": {"amount": price}, **data})
+
+
+@pytest.fixture
+def two_crawls(client: Client) -> Client:
+    """A client of a group in which the crawl `tuesday` has changed two prices and a title, and a later one a price."""
+    crawls = {
+        "monday": [lamp(1, 10, title="Oak"), lamp(2, 20, title="Ash"), lamp(3, 30)],
+        "tuesday": [
+            lamp(1, 12, title="Elm, with a shade of linen and a cord of three metres"),
+            lamp(2, None),
+            lamp(4, 4),
+        ],
+        "wednesday": [lamp(1, 14, title="Elm")],
+    }
+    for job, items in crawls.items():
+        client.push("shop", [{**item, "root_job_id": job} for item in items])
+    return client
+
+
+def test_what_a_job_changed_is_yielded_item_by_item(two_crawls: Client) -> None:
+    first, second = two_crawls.job_changes("shop", "tuesday")
+    assert (first["key_hash"], second["key_hash"]) == ("key-1", "key-2")
+    assert second["fields"] == [
+        {"path": "data.price.amount", "before": 20, "after": None},
+        {"path": "data.title", "before": "Ash"},
+    ]
+    prices = list(two_crawls.job_changes("shop", "tuesday", path="price.amount"))
+    assert [item["fields"][0].get("after") for item in prices] == [12, None]
+    assert list(two_crawls.job_changes("shop", "tuesday", path="tags")) == []
+    assert two_crawls.job_changes_summary("shop", "tuesday") == {
+        "items": 2,
+        "fields": [{"path": "data.price.amount", "changed": 2}, {"path": "data.title", "changed": 2}],
+        "more": False,
+    }
+    assert two_crawls.job_changes_summary("shop", "tuesday", path="price")["fields"] == [
+        {"path": "data.price.amount", "changed": 2}
+    ]
+
+
+def test_changes_of_more_items_than_a_page_holds_come_in_order(client: Client) -> None:
+    for job, price in (("monday", 1), ("tuesday", 2)):
+        client.push("shop", [{**lamp(number, price), "root_job_id": job} for number in range(230)])
+    ids = [item["id"] for item in client.job_changes("shop", "tuesday")]
+    assert len(set(ids)) == 230
+    assert ids == sorted(ids)
+
+
+async def test_the_asynchronous_client_yields_what_a_job_changed(
+    two_crawls: Client, running: ServiceProcess, token: str
+) -> None:
+    async with AsyncClient(running.url, token) as client:
+        changes = [item["key_hash"] async for item in client.job_changes("shop", "tuesday", path="title")]
+        assert changes == ["key-1", "key-2"]
+        assert (await client.job_changes_summary("shop", "tuesday"))["items"] == 2
+
+
+def test_what_a_job_changed_is_a_table_for_people_and_json_for_programs(two_crawls: Client, capsys: Any) -> None:
+    command = ["changes", "shop", "--job", "tuesday"]
+    assert main(command) == 0
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == ["KEY", "FIELD", "BEFORE", "AFTER"]
+    assert [line.split() for line in table[3:]] == [
+        ["key-2", "data.price.amount", "20", "null"],
+        ["key-2", "data.title", "Ash", "-"],
+    ]
+    assert table[2].endswith("Oak     Elm, with a shade of linen and a cord o…")
+    assert main([*command, "--path", "title", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == list(two_crawls.job_changes("shop", "tuesday", path="title"))
+    assert main([*command, "--limit", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert [item["key_hash"] for item in json.loads(printed.out)] == ["key-1"]
+    assert printed.err == "warning: only the first 1 item; --limit shows more\n"
+
+
+@pytest.mark.usefixtures("two_crawls")
+def test_what_a_job_changed_is_summed_up(capsys: Any) -> None:
+    command = ["changes", "shop", "--summary", "--job"]
+    assert main([*command, "tuesday"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["FIELD", "ITEMS"],
+        ["data.price.amount", "2"],
+        ["data.title", "2"],
+        ["2", "items", "changed"],
+    ]
+    assert main([*command, "tuesday", "--path", "price", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["fields"] == [{"path": "data.price.amount", "changed": 2}]
+    assert main([*command, "monday"]) == 0
+    assert capsys.readouterr().out == "job 'monday' did not change any item\n"
+
+
+@pytest.mark.usefixtures("two_crawls")
+def test_the_changes_of_a_job_that_does_not_exist_are_an_error(capsys: Any) -> None:
+    assert main(["changes", "shop", "--job", "thursday"]) == 1
+    assert "There is no such job" in capsys.readouterr().err
+    assert main(["changes", "shpo", "--job", "tuesday", "--summary"]) == 1
+    assert "did you mean shop?" in capsys.readouterr().err

@@ -113,7 +113,7 @@ class Tools:
             "summary": "true" if summary else None,
         }
         given = {name: str(value) for name, value in query.items() if value is not None}
-        answer = (await self._call("GET", f"{job_path(group, job_id)}/changes", given)).json
+        answer = (await self._call("GET", job_path(group, job_id, "/changes"), given)).json
         if summary:
             return _fit(answer, "fields", lambda kept: f"the {kept} fields that changed most")
         items, following = answer["items"], answer["metadata"]["next_cursor"]

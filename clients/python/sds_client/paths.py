@@ -21,8 +21,8 @@ def webhook_path(webhook_id: str, part: str = "") -> str:
     return f"/v1/webhooks/{quote(webhook_id, safe='')}{part}"
 
 
-def job_path(group: str, job_id: str) -> str:
-    return group_path(group, f"/jobs/{quote(job_id, safe='')}")
+def job_path(group: str, job_id: str, part: str = "") -> str:
+    return group_path(group, f"/jobs/{quote(job_id, safe='')}{part}")
 
 
 def reviews_path(group: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import date
-from typing import Any, Literal, Required, TypedDict, final
+from typing import Any, Literal, NotRequired, Required, TypedDict, final
 
 # The JSON of a response.
 Item = dict[str, Any]
@@ -47,6 +47,8 @@ class Output(TypedDict):
     is_approved: bool
     tags: dict[str, Any]
     files: list[File]
+    approved_by: NotRequired[str | None]  # of one item, and where `fields` asks
+    approved_date: NotRequired[str]
 
 
 @final
@@ -194,6 +196,7 @@ class Review(TypedDict):
     review_date: str
     status: str
     comment: str
+    author: NotRequired[str]  # with the whole history, and in the jobs of a group
 
 
 class Day(TypedDict):
@@ -310,6 +313,39 @@ class JobSet(Job):
 
     held_back: str | None  # why nothing was deleted, although it was asked for
     warnings: list[Warning]
+
+
+class ChangedField(TypedDict, total=False):
+    """A field that a job changed; a value that was or is absent is left out."""
+
+    path: Required[str]
+    before: Any
+    after: Any
+
+
+class ChangedItem(TypedDict):
+    """An item that a job changed, with the fields that differ."""
+
+    id: int
+    output_id: str
+    key_hash: str
+    source_url: str
+    fields: list[ChangedField]
+
+
+class FieldChanges(TypedDict):
+    """How many items a job changed in one field."""
+
+    path: str
+    changed: int
+
+
+class JobChangesSummary(TypedDict):
+    """How many items a job changed, and in which fields; `more` if the time was not enough for all items."""
+
+    items: int
+    fields: list[FieldChanges]
+    more: bool
 
 
 class Field(TypedDict):

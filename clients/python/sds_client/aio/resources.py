@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack, cast
 
 from sds_client.aio.base import Base
@@ -11,6 +11,7 @@ from sds_client.errors import ClientError
 from sds_client.paths import group_path, job_path, reviews_path, state_delete_query, state_query, webhook_path
 from sds_client.state import Counts, StateCounts, batches, state_chunks
 from sds_client.types import (
+    ChangedItem,
     Cookie,
     Delivery,
     Group,
@@ -20,6 +21,7 @@ from sds_client.types import (
     GroupWithSettings,
     Item,
     Job,
+    JobChangesSummary,
     JobSet,
     LocalStorageEntry,
     Review,
@@ -127,6 +129,26 @@ class Resources(Base):
     async def job(self, group: str, job_id: str) -> Job:
         """Return one job of a group."""
         return await self._get(Job, job_path(group, job_id))
+
+    async def job_changes(self, group: str, job_id: str, path: str | None = None) -> AsyncGenerator[ChangedItem]:
+        """Yield the items that a job changed, each field with its value before and after.
+
+        With `path`, only changes of this field or below it. The list stays complete when later jobs have seen or
+        changed the items, as far as the group's `history_days` reach.
+        """
+        query = {"limit": "100"} | ({"path": path} if path else {})
+        cursor: int | None = 0
+        while cursor is not None:
+            query["cursor"] = str(cursor)
+            page = await self._get(Item, job_path(group, job_id, "/changes"), query)
+            for item in page["items"]:
+                yield item
+            cursor = page["metadata"]["next_cursor"]
+
+    async def job_changes_summary(self, group: str, job_id: str, path: str | None = None) -> JobChangesSummary:
+        """Return how many items a job changed and in which fields, most changed first."""
+        query = {"summary": "true"} | ({"path": path} if path else {})
+        return await self._get(JobChangesSummary, job_path(group, job_id, "/changes"), query)
 
     async def finish_job(
         self,

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from sds_client.cli.errors import UsageError
 from sds_client.cli.exporting import missing_group
-from sds_client.cli.outputs import confirm
+from sds_client.cli.outputs import confirm, positive
 from sds_client.cli.printing import Result, count, table, tell
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import VERDICT_FAILED, command, storing_command
 from sds_client.sync import Client
-from sds_client.types import Job
+from sds_client.types import ChangedItem, Job
+
+# Characters of a value in the table of changes.
+_MAX_VALUE = 40
 
 
 def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
@@ -74,6 +78,14 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
         action="store_true",
         help="delete the items that it did not see, unless the verdict is failed",
     )
+
+    changes = commands.add_parser("changes", parents=[common], help="what a job changed, field by field")
+    changes.add_argument("group")
+    changes.add_argument("--job", required=True, help="the job (crawl)")
+    changes.add_argument("--path", help="only changes of this field, or below it: price.amount, tags.country")
+    changes.add_argument("--limit", type=positive, default=100, help="how many items at most; default 100")
+    changes.add_argument("--summary", action="store_true", help="only how many items changed in which field")
+    changes.set_defaults(command=changes_show)
 
     rules = commands.add_parser("rules", help="what finished jobs of a group are judged by")
     actions = rules.add_subparsers(required=True, metavar="ACTION")
@@ -239,6 +251,36 @@ def _judged(job: Job) -> Result:
     problems = "".join(f"\n  {problem['msg']}" for problem in job["problems"])
     code = VERDICT_FAILED if job["verdict"] == "failed" else 0
     return Result(job, f"{job['job_id']} {job['state']}: {listed}{verdict}{problems}", code)
+
+
+@command
+def changes_show(client: Client, group: str, job: str, path: str | None, limit: int, summary: bool) -> Result:
+    none = f"job {job!r} did not change {path or 'any item'}"
+    if summary:
+        counted = client.job_changes_summary(group, job, path)
+        if counted["more"]:
+            tell("warning: the service had no time to count all items\n")
+        text = table(counted["fields"], {"path": "FIELD", "changed": "ITEMS"}, none)
+        return Result(counted, f"{text}\n{count(counted['items'], 'item')} changed" if counted["items"] else text)
+    items = list(islice(client.job_changes(group, job, path), limit + 1))
+    if len(items) > limit:
+        tell(f"warning: only the first {count(limit, 'item')}; --limit shows more\n")
+    rows = [row for item in items[:limit] for row in _changed_fields(item)]
+    columns = {"key": "KEY", "path": "FIELD", "before": "BEFORE", "after": "AFTER"}
+    return Result(items[:limit], table(rows, columns, none))
+
+
+def _changed_fields(item: ChangedItem) -> Iterator[dict[str, str]]:
+    """Yield each changed field of an item as a row of a table."""
+    for field in item["fields"]:
+        values = {name: _short(value) for name, value in field.items() if name != "path"}
+        yield {"key": item["key_hash"], "path": field["path"], **values}
+
+
+def _short(value: Any) -> str:
+    """Return a value as text; null and "" as JSON, so that neither looks like a value that is absent."""
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
 
 
 @command

@@ -39,7 +39,7 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
 def _add_list(actions: argparse._SubParsersAction[Any], common: argparse.ArgumentParser) -> None:
     listed = actions.add_parser("list", parents=[common], help="the newest items of a group")
     listed.add_argument("group")
-    listed.add_argument("--limit", type=_positive, default=10, help="how many; default: 10")
+    listed.add_argument("--limit", type=positive, default=10, help="how many; default: 10")
     _add_filters(listed)
     _add_selection(listed)
     listed.set_defaults(command=outputs_list)
@@ -179,7 +179,7 @@ def _cursor(text: str) -> int:
     return int(text)
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise argparse.ArgumentTypeError("must be a whole number from 1 on")
     return int(text)

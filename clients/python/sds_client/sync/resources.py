@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Unpack, cast
 
 from sds_client.deleting import delete_all
@@ -12,6 +12,7 @@ from sds_client.paths import group_path, job_path, reviews_path, state_delete_qu
 from sds_client.state import Counts, StateCounts, batches, state_chunks
 from sds_client.sync.base import Base
 from sds_client.types import (
+    ChangedItem,
     Cookie,
     Delivery,
     Group,
@@ -21,6 +22,7 @@ from sds_client.types import (
     GroupWithSettings,
     Item,
     Job,
+    JobChangesSummary,
     JobSet,
     LocalStorageEntry,
     Review,
@@ -128,6 +130,26 @@ class Resources(Base):
     def job(self, group: str, job_id: str) -> Job:
         """Return one job of a group."""
         return self._get(Job, job_path(group, job_id))
+
+    def job_changes(self, group: str, job_id: str, path: str | None = None) -> Iterator[ChangedItem]:
+        """Yield the items that a job changed, each field with its value before and after.
+
+        With `path`, only changes of this field or below it. The list stays complete when later jobs have seen or
+        changed the items, as far as the group's `history_days` reach.
+        """
+        query = {"limit": "100"} | ({"path": path} if path else {})
+        cursor: int | None = 0
+        while cursor is not None:
+            query["cursor"] = str(cursor)
+            page = self._get(Item, job_path(group, job_id, "/changes"), query)
+            for item in page["items"]:
+                yield item
+            cursor = page["metadata"]["next_cursor"]
+
+    def job_changes_summary(self, group: str, job_id: str, path: str | None = None) -> JobChangesSummary:
+        """Return how many items a job changed and in which fields, most changed first."""
+        query = {"summary": "true"} | ({"path": path} if path else {})
+        return self._get(JobChangesSummary, job_path(group, job_id, "/changes"), query)
 
     def finish_job(
         self,
