@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz check format docs types dist dist-check sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz mutants check format docs types dist dist-check sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -134,6 +134,9 @@ mongosh: $(E2E)/.installed
 	@command -v mongosh >/dev/null || test -x $(E2E)/node_modules/.bin/mongosh \
 		|| npm install --prefix $(E2E) --no-audit --no-fund --no-package-lock --loglevel=error mongosh@2.12 \
 		|| { echo "error: the documentation's examples need mongosh: install it, or Node.js with npm" >&2; exit 1; }
+
+mutants: $(DEV) ## Break the code in one place at a time, and see whether the tests notice (MUTANTS: some of them)
+	@$(BIN)/python -m scripts.mutants $(MUTANTS)
 
 fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
 	@$(BIN)/python -m scripts.fuzz
