@@ -66,14 +66,6 @@ async def get(request: web.Request) -> Reply:
     return await reading.reply(page, has_more)
 
 
-class _HasMoved(Exception):
-    """The live page no longer has what comes after a position."""
-
-    def __init__(self, position: int) -> None:
-        super().__init__(position)
-        self.position = position
-
-
 class _Reading:
     """One request for a page."""
 
@@ -125,8 +117,8 @@ class _Reading:
             try:
                 start = max(self._query.cursor, page.checkpoint)
                 result = await parked(self._request, self._next(start, deadline))
-            except _HasMoved as moved:
-                self._query = self._query._replace(cursor=moved.position)
+            except Behind as behind:
+                self._query = self._query._replace(cursor=behind.position)
                 page, has_more = await self.first()
                 if page.is_end:
                     continue
@@ -140,10 +132,7 @@ class _Reading:
     async def _next(self, start: int, deadline: float) -> Part | int:
         """Return the next part; at the deadline, the id up to which there is nothing."""
         with self.outputs.tail(self._group, self._query._replace(cursor=start), _ITEMS) as reader:
-            try:
-                return await reader.next(deadline - time.monotonic()) or reader.position
-            except Behind:
-                raise _HasMoved(reader.position) from None
+            return await reader.next(deadline - time.monotonic()) or reader.position
 
     def _shared(self, part: Part) -> Reply:
         """Return a page that was rendered for several requests."""

@@ -136,9 +136,9 @@ async def test_a_full_buffer_leaves_the_slow_behind(
             await group.write(store, make_output(n))
             await quick.next(SOON)
             assert gate.used <= 1000
-        with pytest.raises(Behind):
+        with pytest.raises(Behind) as behind:
             await slow.next(SOON)
-        assert slow.position == 0
+        assert slow.position == behind.value.position == 0
         slow.position = quick.position  # it has read for itself
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (quick, slow)]
         await group.write(store, make_output(5))
@@ -149,9 +149,9 @@ async def test_a_full_buffer_leaves_the_slow_behind(
 async def test_more_than_is_wanted_is_left_to_the_reader(store: Store, group: Group, gate: OpenGate) -> None:
     with reading(store, group, gate) as reader:
         await group.write(store, make_output(0), make_output(1))
-        with pytest.raises(Behind):
+        with pytest.raises(Behind) as behind:
             await reader.next(SOON, max_items=1)
-        assert reader.position == 0
+        assert reader.position == behind.value.position == 0
 
 
 async def test_nothing_is_read_while_nobody_waits(store: Store, group: Group, gate: OpenGate) -> None:

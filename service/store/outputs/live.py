@@ -28,7 +28,11 @@ _RETRY_SECONDS = 1.0
 
 
 class Behind(Exception):
-    """The tail does not hold the next piece for this reader, which must read for itself."""
+    """The tail does not hold the next piece for a reader at this position, which must read for itself."""
+
+    def __init__(self, position: int) -> None:
+        super().__init__(position)
+        self.position = position
 
 
 class Room(Protocol):
@@ -92,7 +96,7 @@ class _Piece:
         passed, text = bisect_right(self.ids, position), self.texts.get(form)
         count = len(self.ids) - passed
         if text is None or (passed and not form.separator) or (max_items is not None and count > max_items):
-            raise Behind
+            raise Behind(position)
         begin = 0
         for _ in range(passed):
             begin = text.index(form.separator, begin) + len(form.separator)
@@ -146,7 +150,7 @@ class Tail:
     def kept_for(self, reader: Reader) -> _Piece | None:
         """Return the next piece for a reader from the buffer; None if it is at the end. Raises Behind."""
         if reader.position < self._begin:
-            raise Behind
+            raise Behind(reader.position)
         found = None
         for piece in self._buffer:
             piece.awaited.discard(reader)
