@@ -23,7 +23,7 @@ from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
 from service.store.group import Group
 from service.store.jobs import JOB_COUNTS, Jobs, summed
-from service.store.outputs.counts import KINDS, MAX_REPLY, RECOUNT, Change, plus
+from service.store.outputs.counts import KINDS, RECOUNT, Change, plus
 from service.store.outputs.deletion import Deletion, Place
 from service.store.outputs.query import Query
 
@@ -124,6 +124,8 @@ class Upkeep:
             return
         group = claimed
         await self._jobs.gather(Group.of(group))
+        if "last_id" in group and "has_largest" not in group:  # from before it was kept
+            await self._groups.update_one(owner, [{"$set": {**RECOUNT, "has_largest": False}}])
         next_due = [
             await self._remove_tombstones(owner, group, now),
             await self._remove_deletions(owner, group, now),
@@ -247,13 +249,10 @@ class Upkeep:
             done: dict[str, Any] = {
                 "recount": {"$cond": [{"$eq": ["$recount", kept["recount"]]}, "$$REMOVE", "$recount"]},
                 "recounts": plus("recounts", 1),
+                "has_largest": True,
             }
             # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
             where = {**owner, "recounts": kept.get("recounts")}
-            if kept.get("last_id"):  # unless something larger was written since the snapshot
-                is_known = {"$lt": [{"$ifNull": ["$largest", MAX_REPLY]}, MAX_REPLY]}
-                stays = {"$or": [is_known, {"$ne": ["$last_id", kept["last_id"]]}]}
-                done["largest"] = {"$cond": [stays, "$largest", difference.largest]}
             if not has_snapshots:  # the result is valid only if writers paused all the time
                 where |= {"next": kept.get("next"), **_QUIET}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])

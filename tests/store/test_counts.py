@@ -15,7 +15,7 @@ from pymongo.errors import OperationFailure
 from service.store import Patch, Store, StoreError
 from service.store.connection import opened
 from service.store.jobs import _apply, summed
-from service.store.outputs.counts import Change
+from service.store.outputs.counts import MAX_REPLY, Change
 from tests.support.api import make_output
 from tests.support.groups import (
     Group,
@@ -264,6 +264,69 @@ async def test_a_group_too_large_for_a_snapshot_is_not_recounted_for_ever(
     monkeypatch.setattr(store.upkeep, "_difference", take_too_long)
     assert await store.upkeep._recount(group.owner, await group.document(store), datetime.now(UTC)) is None
     assert not {"recount", "paused"} & set(await group.document(store))
+
+
+class TestLargest:
+    """The bytes that no item of a group exceeds, which pages reserve."""
+
+    async def largest(self, store: Store, group: Group) -> int:
+        return (await store.outputs.watermark(group.key)).largest
+
+    async def write_as_older_version(self, store: Store, group: Group, *has_largest: bool) -> None:
+        """Write an item as before `largest` was kept; `has_largest` is what an upkeep has said of it since."""
+        await group.write(store, make_output(1, data={"text": "x" * 5000}))
+        await look_after(store, group)
+        await store.database["groups"].update_one(group.owner, {"$unset": {"largest": "", "has_largest": ""}})
+        for value in has_largest:
+            await group.set(store, has_largest=value)
+
+    async def test_a_group_keeps_the_bytes_of_its_largest_item(self, store: Store, group: Group) -> None:
+        assert await self.largest(store, group) == 0
+        for length in (100, 5000, 10):
+            await group.write(store, make_output(1, data={"text": "x" * length}))
+        assert 5000 < await self.largest(store, group) < 10_000
+
+    async def test_a_group_of_an_older_version_is_recounted_once(self, store: Store, group: Group) -> None:
+        await self.write_as_older_version(store, group)
+        assert await self.largest(store, group) == MAX_REPLY
+        await group.write(store, make_output(2))
+        assert await self.largest(store, group) == MAX_REPLY, "what was written before may be larger"
+        await look_after(store, group)
+        assert 5000 < await self.largest(store, group) < 10_000
+        await group.assert_counts_are_exact(store)
+        recounts = (await group.document(store))["recounts"]
+        await group.write(store, make_output(3))
+        await look_after(store, group)
+        assert (await group.document(store))["recounts"] == recounts
+
+    async def test_a_recount_that_did_not_end_is_not_begun_again(self, store: Store, group: Group) -> None:
+        """Of a group that is too large for it: the next one would be as vain."""
+        await self.write_as_older_version(store, group, False)
+        await group.write(store, make_output(2))
+        await look_after(store, group)
+        assert "recounts" not in await group.document(store)
+        assert await self.largest(store, group) == MAX_REPLY
+
+    async def test_what_is_written_while_a_group_is_recounted_counts_too(
+        self, store: Store, other: Store, group: Group
+    ) -> None:
+        await self.write_as_older_version(store, group)
+        sizes, stop = itertools.count(6000, 100), False
+
+        async def write() -> None:
+            while not stop:
+                await group.write(store, make_output(2, data={"text": "x" * next(sizes)}))
+
+        writing = asyncio.ensure_future(write())
+        try:
+            for _ in range(50):
+                await look_after_once(other, group)
+                if await self.largest(other, group) < MAX_REPLY:
+                    break
+        finally:
+            stop = True
+            await writing
+        assert next(sizes) - 100 < await self.largest(other, group) < MAX_REPLY
 
 
 async def test_a_writer_that_dies_during_a_recount_is_recounted_too(

@@ -22,8 +22,9 @@ def plus(name: str, amount: int) -> dict[str, Any]:
 
 # The largest reply of the database: no item is larger.
 MAX_REPLY = 16 * 1024 * 1024
-# Of a group whose items were written before this bound was kept.
-_UNKNOWN_LARGEST = {"$cond": ["$last_id", MAX_REPLY, 0]}
+# Whether no item is larger than `largest`. Missing where items were written before `largest` was kept; False when the
+# upkeep has asked for the recount that makes it True.
+_HAS_LARGEST = {"$ifNull": ["$has_largest", {"$cond": ["$last_id", "$$REMOVE", True]}]}
 KINDS = CREATED, CHANGED, UNCHANGED = "created", "changed", "unchanged"
 # How long after a change the upkeep looks at its group: counts of jobs and days collect meanwhile.
 UPKEEP_DELAY = timedelta(seconds=10)
@@ -77,8 +78,9 @@ class Change:
         if self.last_id:
             update["last_id"] = {"$max": ["$last_id", self.last_id]}
             update["last_change"] = {"$max": ["$last_change", date]}
+            update["has_largest"] = _HAS_LARGEST
         if self.largest:
-            update["largest"] = {"$max": [{"$ifNull": ["$largest", _UNKNOWN_LARGEST]}, self.largest]}
+            update["largest"] = {"$max": ["$largest", self.largest]}
         if self.jobs or self.created or self.changed:
             jobs: list[dict[str, Any]] = [{"job_id": job_id, **counts} for job_id, counts in self.jobs.items()]
             for job in jobs:

@@ -183,6 +183,7 @@ class Ids:
         reply = await read_committed(self._database, {**wanted, "limit": 1, "singleBatch": True})
         document: dict[str, Any] = next(iter(reply["cursor"]["firstBatch"]), {})
         end = readable(document) + 1
+        has_largest = document.get("has_largest", "last_id" not in document)
         watermark = Watermark(
             end,
             version=end - 1,
@@ -193,7 +194,7 @@ class Ids:
             in_flight=bool(document.get("open")),
             last_id=document.get("last_id", 0),
             allocated=document.get("next", self.first) - 1,
-            largest=document.get("largest", MAX_REPLY if "last_id" in document else 0),
+            largest=document.get("largest", 0) if has_largest else MAX_REPLY,
         )
         if document and watermark.end >= self.remembered(group).end:
             self._remembered[group] = watermark
@@ -215,5 +216,9 @@ def readable(group: dict[str, Any]) -> int:
 # What a lane needs of a group's document besides its batch.
 _LANE_FIELDS = {"_id": 0, "paused": 1, "waiting_bytes": WAITING_BYTES, **FIELDS}
 _WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
-    ("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date", "largest"), 1
+    (
+        *("open.first", "next", "last_id", "deleted", "tombstones", "expired_id", "expired_date"),
+        *("largest", "has_largest"),
+    ),
+    1,
 )
