@@ -1,7 +1,7 @@
 """The metrics for Prometheus: one collector, for one worker and for several.
 
 Each worker counts in its own cells; the worker that is asked adds up all of them. Values of the database as a whole are
-read at each collection and not stored, so that none is out of date.
+not stored in cells, so that no worker shows old ones of another.
 """
 
 from __future__ import annotations

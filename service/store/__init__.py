@@ -9,14 +9,13 @@ import asyncio
 import contextlib
 import logging
 import random
-from typing import Any, NamedTuple
 
 from service.settings import Settings
 from service.store.actor import ACTOR
 from service.store.analysts import AnalystError, Analysts
 from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Selection, now
-from service.store.connection import Client, PoolUse, close, connect, opened
+from service.store.connection import Client, PoolUse, close, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies
 from service.store.counters import Counters
@@ -31,6 +30,7 @@ from service.store.errors import (
     StoreError,
     StoreUnavailable,
 )
+from service.store.figures import Figures, InFlight
 from service.store.group import Group
 from service.store.groups import Groups
 from service.store.indexes import Indexes
@@ -174,17 +174,8 @@ log = logging.getLogger("service.store")
 # A dead writer blocks the readers of its group for the lease plus this, at most.
 REAP_SECONDS = 2.0
 _RETRY_SECONDS = 1.0
-_IN_FLIGHT_SECONDS = 1.0
 # The collections whose indexes the upkeep of groups needs: that of other collections may be missing.
 _LOOKED_AFTER = ("groups", "outputs", "jobs", "days", "versions")
-
-
-class InFlight(NamedTuple):
-    """The batches in flight of all groups, the age of the oldest, and how long the oldest group waits for upkeep."""
-
-    batches: int
-    oldest_seconds: float
-    oldest_upkeep_seconds: float
 
 
 class Store:
@@ -221,6 +212,7 @@ class Store:
         self.silence = Silence(database, self.jobs, self.webhooks)
         late = self.crawls.tell_late, self.crawls.continue_deletions, self.silence.tell
         self.upkeep = Upkeep(client, database, self.jobs, self.outputs.deletion, late, settings)
+        self.figures = Figures(database, self.upkeep, self.sessions.pools)
         self._closed = False
         self._failures = 0
         self._task: asyncio.Task[None] | None = None
@@ -254,28 +246,6 @@ class Store:
         """Return whether the database responds and all indexes exist."""
         await self.database.command("ping")
         return self.indexes.are_ready
-
-    async def in_flight(self) -> InFlight | None:
-        """Return the batches in flight, or None if the database does not respond within a second."""
-        try:
-            with time_budget(_IN_FLIGHT_SECONDS):
-                return await self._in_flight()
-        except StoreError:
-            return None
-
-    @stored
-    async def _in_flight(self) -> InFlight:
-        pipeline: list[dict[str, Any]] = [
-            {"$match": {"open.0": {"$exists": True}}},
-            {"$unwind": "$open"},
-            {"$group": {"_id": None, "batches": {"$sum": 1}, "oldest": {"$min": "$open.date"}}},
-            {"$project": {"batches": 1, "millis": {"$subtract": ["$$NOW", "$oldest"]}}},
-        ]
-        late = await self.upkeep.seconds_late()
-        batches = await opened(self.database["groups"].aggregate(pipeline, hint="deadline"))
-        for found in await batches.to_list(1):
-            return InFlight(found["batches"], max(0.0, found["millis"] / 1000), late)
-        return InFlight(0, 0.0, late)
 
     @property
     def failures(self) -> int:

@@ -202,13 +202,11 @@ class TestBatches:
         before = await metrics(api)
         assert (before["sds_database_up"], before["sds_batches_in_flight"]) == (1, 0)
         batches = [await open_batch(store, Group(api.organization_id, name), 3) for name in "gh"]
-        await asyncio.sleep(0.3)
-        found = await metrics(api)
-        assert found["sds_batches_in_flight"] == 2
-        assert found["sds_oldest_batch_seconds"] >= 0.25
+        await eventually(lambda: metrics(api), "sds_oldest_batch_seconds", lambda seconds: seconds >= 0.25)
+        assert (await metrics(api))["sds_batches_in_flight"] == 2
         for batch in batches:
             await store.outputs.ids.turn(batch.group, (batch, Change()), 0)
-        assert (await metrics(api))["sds_batches_in_flight"] == 0
+        await eventually(lambda: metrics(api), "sds_batches_in_flight", lambda count: count == 0)
         await store.client.drop_database(store.database.name)
 
 

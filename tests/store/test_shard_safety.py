@@ -115,7 +115,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await look_after(store, group)
     assert await store.database["versions"].count_documents(group.owner) == 0
     await store.upkeep.run()
-    await store.in_flight()
+    await store.figures.in_flight()
     await store.reviews.add(owner, [{"job_id": "job-1", "status": "ok", "comment": "", "review_date": None}])
     for limit in (None, 1):
         reviews = await store.reviews.latest(owner, limit, None)
