@@ -14,7 +14,8 @@ from service.settings import Settings
 from service.store.actor import ACTOR
 from service.store.analysts import AnalystError, Analysts
 from service.store.backup import Backup
-from service.store.browser_state import BrowserState, Selection, now
+from service.store.browser_state import BrowserState, Selection
+from service.store.clock import now
 from service.store.connection import Client, PoolUse, close, connect
 from service.store.contract import stored
 from service.store.cookies import Cookies

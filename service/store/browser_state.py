@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
@@ -47,12 +47,6 @@ class Selection:
 
 
 ALL = Selection()
-
-
-def now() -> datetime:
-    """Return the current time in UTC and whole milliseconds, as the database stores it."""
-    moment = datetime.now(UTC)
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def _below(domain: str) -> str:

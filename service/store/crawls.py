@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from pymongo import ReturnDocument
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import COMMITTED, DURABLE, MAJORITY, Collection, Database, opened, server_time
 from service.store.contract import stored
 from service.store.errors import StoreError, StoreUnavailable

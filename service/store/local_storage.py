@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.store.browser_state import BrowserState, Counts, now
+from service.store.browser_state import BrowserState, Counts
+from service.store.clock import now
 from service.store.connection import Database
 from service.store.contract import stored
 from service.store.counters import Counters

@@ -7,7 +7,7 @@ import uuid
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.listing import Record
 from service.store.outputs.documents import dump
 

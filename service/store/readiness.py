@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 from service.store.errors import StoreError

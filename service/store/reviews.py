@@ -10,7 +10,7 @@ from typing import Any
 
 from pymongo import DESCENDING
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import DURABLE, MAJORITY, Collection, Database, opened
 from service.store.contract import stored, streamed
 from service.store.counters import Counters

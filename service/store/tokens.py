@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import DURABLE, Collection, Database
 from service.store.contract import stored
 from service.store.errors import StoreError

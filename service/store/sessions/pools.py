@@ -12,7 +12,7 @@ from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from service.bounded import Bounded
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import DURABLE, LOCAL, Collection, Database
 from service.store.contract import stored
 from service.store.errors import StoreError

@@ -9,7 +9,7 @@ from typing import Any
 
 from pymongo.errors import BulkWriteError
 
-from service.store.browser_state import now
+from service.store.clock import now
 from service.store.connection import DURABLE, LOCAL, Collection, Database
 from service.store.errors import duplicates
 from service.store.listing import Record
