@@ -253,6 +253,8 @@ FORCED = [
     ("crawls", "one", "GET", JOB),
     ("crawls", "declare", "PUT", JOB),
     ("crawls", "finish", "PUT", JOB),
+    ("crawls", "span", "GET", f"{JOB}/changes"),
+    ("outputs.job_changes", "page", "GET", f"{JOB}/changes"),
     ("sessions.pools", "list", "GET", "/v1/sessions"),
     ("sessions.pools", "find", "GET", POOL),
     ("sessions.pools", "set", "PUT", POOL),
@@ -310,6 +312,8 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
     canaries = Canaries(api)
     for path, body in GOOD.items():
         assert await canaries.send("POST", path, json=body) == 200
+    job = JOB.format(**NAMES, group_id="group")
+    assert await canaries.send("PUT", job, json={"state": "running"}) == 200  # only a job that exists can be finished
 
     async def fail(*_: Any, **__: Any) -> Any:
         raise error
