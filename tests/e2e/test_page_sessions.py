@@ -41,7 +41,7 @@ async def test_pools_lead_to_their_sessions_without_any_secret(new_tab: Any, poo
     bodies: list[str] = []
     page.on("response", lambda response: bodies.append(response.url))
     await page.get_by_role("link", name="Sessions").click()
-    await expect(page.get_by_text("1 pool, 3 sessions")).to_be_visible()
+    await expect(page.get_by_role("paragraph").filter(has_text="1 pool, 3 sessions")).to_be_visible()
     await page.get_by_role("link", name="shop-de").click()
     await expect(line(page, "ben").get_by_text("worker 7")).to_be_visible()
     await expect(line(page, "ben").get_by_text("Leased")).to_be_visible()

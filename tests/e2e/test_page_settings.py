@@ -55,9 +55,9 @@ async def test_the_address_of_a_chat_sets_the_format_and_the_events_for_people(n
     await dialog.get_by_label("Address").fill("https://hooks.slack.invalid/services/T/B/x")  # so that nobody is called
     await dialog.get_by_label("For", exact=True).select_option("Slack")
     await dialog.get_by_role("button", name="Add").click()
+    await expect(page.get_by_role("row", name="slack.invalid")).to_contain_text("Slack")
     [stored] = shop.get("webhooks")
     assert (stored["format"], stored["events"]) == ("slack", ["job.failed", "group.silent"])
-    await expect(page.get_by_role("row", name="slack.invalid")).to_contain_text("Slack")
     await page.get_by_role("button", name="Send a test").click()
     await expect(page.locator("#notice")).to_contain_text("The address did not respond")
 

@@ -2205,7 +2205,7 @@ export interface components {
              * @description An https URL with a public address
              */
             url: string;
-            events: ("job.finished" | "job.failed" | "group.changed" | "group.silent")[];
+            events: ("job.finished" | "job.failed" | "group.changed" | "group.silent" | "session.needs_login" | "session.blocked" | "pool.empty")[];
             /** @description Only this group; null: every group of the organization */
             group_id?: string | null;
             /** @description Default: "" */

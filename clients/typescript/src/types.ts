@@ -20,6 +20,7 @@ type Query = NonNullable<operations["outputs_get"]["parameters"]["query"]>;
 export type Filters = {
   [Name in Exclude<keyof Query, "limit" | "cursor" | "order" | "wait" | "walk" | "deleted">]?:
     | Query[Name]
+    | (Name extends "where" ? string : never)
     | readonly string[]
     | undefined;
 };
