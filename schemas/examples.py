@@ -52,6 +52,7 @@ _LISTED = {
     "active": True,
     "switched_off": None,
     "last_result": _RESULT,
+    "dropped": 0,
 }
 
 _LISTED_TOKEN = {

@@ -312,6 +312,7 @@ def test_a_message_names_the_program_that_runs(
         assert named in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_service_with_its_own_database_seals_cookies_with_a_key_of_its_own(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     arguments = ["token", "create", "--organization", "1"]

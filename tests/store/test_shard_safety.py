@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.store import Group as StoredGroup
-from service.store import Outcome, Patch, Query, Store, new_message
+from service.store import Outcome, Patch, Query, Release, Store, new_message, wanted
 from service.store.browser_state import Selection
 from service.store.deliveries import RETRIES
 from tests.support.api import make_output
@@ -145,6 +145,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
             pass
         await state.delete(group.organization, Selection("d"))
     await tell(store, owner)
+    await lease_sessions(store, group.organization)
     await store.groups.set(owner, {"rules": [{"min_items": 1}], "retention_days": 30})
     await store.groups.settings(owner)
     for said in ("running", "failed", "running", "finished"):
@@ -195,6 +196,39 @@ async def tell(store: Store, group: StoredGroup) -> None:
     await deliveries.record_test(organization_id, webhook_id, message, Outcome(204))
     await deliveries.recent(organization_id, webhook_id)
     await store.webhooks.delete(organization_id, webhook_id)
+
+
+async def lease_sessions(store: Store, organization_id: int) -> None:
+    """Use every method of the pools, sessions and leases."""
+    sessions, secrets = store.sessions, {"storage_state": '{"cookies": [], "origins": []}', "user_data": "{}"}
+    pool = await sessions.pools.set(organization_id, "shop", {"max_uses": 5})
+    await sessions.pools.set(organization_id, "shop", {"max_uses": None})
+    for name in ("anna", "ben"):
+        await sessions.records.put(organization_id, "shop", name, dict(secrets), None)
+    await sessions.records.put(organization_id, "shop", "anna", {"state": "ready"}, 1)
+    assert [chunk async for chunk in (await sessions.records.listing(pool, "ready", 1, None)).chunks]
+    session = await sessions.records.find(pool, "anna")
+    assert session is not None and await sessions.secrets.read(organization_id, session)
+    for outcome in ("good", "blocked"):
+        request = wanted(lease_id=outcome * 6, name="anna")
+        assert await sessions.queue.take(pool, request) is not None
+        assert await sessions.leases.again(pool, request) is not None
+        await sessions.leases.renew(organization_id, request.lease_id, 60, secrets)
+        for _ in range(2):
+            await sessions.leases.release(organization_id, request.lease_id, Release(outcome, secrets, None, "x"))
+    request = wanted(name="anna")
+    assert await sessions.queue.wait(pool, request, 0.1) is None
+    request = wanted(shared=True)
+    assert await sessions.queue.take(pool, request) is not None
+    await sessions.leases.undo(pool, request)
+    before = await sessions.pools.empty_notice(pool)
+    assert before is not None
+    await sessions.pools.note_empty(pool, before)
+    await sessions.pools.seconds_until_due(pool)
+    await sessions.pools.settle(pool)
+    await sessions.pools.list(organization_id)
+    assert await sessions.records.delete(pool, "ben")
+    assert await sessions.pools.delete(organization_id, "shop") == 1
 
 
 async def test_every_command_carries_the_whole_shard_key(
