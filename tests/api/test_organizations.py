@@ -101,13 +101,14 @@ FOLLOWED = [
     "/v1/outputs/group-1/export?follow=true&limit=3",
     "/v1/outputs/group-1/export?format=sse&limit=3",
 ]
-# These show numbers, not what was written.
+# These show numbers, or changes that nobody has made, not what was written.
 COUNTS = {
     ("GET", "/v1/token"): "/v1/token",
     ("GET", "/v1/groups"): "/v1/groups",
     ("GET", "/v1/groups/{group_id}"): "/v1/groups/group-1",
     ("GET", "/v1/groups/{group_id}/stats"): "/v1/groups/group-1/stats",
     ("GET", "/v1/groups/{group_id}/jobs/{job_id}"): "/v1/groups/group-1/jobs/job-1",
+    ("GET", "/v1/groups/{group_id}/jobs/{job_id}/changes"): "/v1/groups/group-1/jobs/job-1/changes",
 }
 # Each changes something that the caller's organization has: its path and its body.
 CHANGES: dict[tuple[str, str], tuple[str, Any]] = {

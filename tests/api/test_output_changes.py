@@ -66,11 +66,12 @@ async def test_the_same_content_under_a_new_job_is_unchanged_and_moves_to_that_j
     assert (await api.ok(f"{PATH}?job_id=job-2"))["items"] == [second]
 
 
-async def test_a_late_delivery_of_an_older_scrape_does_not_take_the_item_back_to_its_job(api: Api) -> None:
-    await stored(api)
+async def test_an_item_belongs_to_the_job_that_delivered_it_last_whatever_its_date(api: Api) -> None:
+    first = await stored(api)
     await api.ok(PATH, [make_output(root_job_id="job-0", last_scraped_date="2020-01-01")])
     (item,) = await items(api)
-    assert item["root_job_id"] == "job-1"
+    assert item["root_job_id"] == "job-0"
+    assert item["last_scraped_date"] == first["last_scraped_date"]
 
 
 async def test_an_approval_stays_while_the_data_is_the_same_and_ends_when_it_changes(api: Api) -> None:
