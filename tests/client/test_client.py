@@ -39,7 +39,7 @@ def test_the_client_imports_without_the_servers_packages() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "usage: sds" in done.stdout and "outputs" in done.stdout and "serve" not in done.stdout
+    assert "usage: sds" in done.stdout and "outputs" in done.stdout and "healthcheck" not in done.stdout
 
 
 def test_an_address_without_a_scheme_is_refused() -> None:

@@ -43,7 +43,7 @@ def test_the_earlier_versions_of_an_item_are_read(client: Client) -> None:
 def test_a_wrong_address_is_not_taken_for_an_item_that_does_not_exist(client: Client, token: str) -> None:
     client.push("group", make_outputs(1))
     [item] = client.outputs("group")
-    with Client(f"{client.url}/v1", token) as elsewhere:
+    with Client(f"{client.url}/elsewhere", token) as elsewhere:
         for call in (elsewhere.get, elsewhere.delete):
             with pytest.raises(ClientError, match="404"):
                 call("group", item["output_id"])
