@@ -5,8 +5,6 @@ harambe pins old versions of what the other tests need new, so it has an environ
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -18,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sds_client import Client
+from tests.e2e.conftest import CHROMIUM_FLAGS, chromium_path
 from tests.e2e.serving import Site
 from tests.support.processes import ServiceProcess, free_port, make_token
 
@@ -94,13 +93,15 @@ def client(running: ServiceProcess, token: str) -> Iterator[Client]:
 @pytest.fixture
 def chromium(tmp_path: Path) -> Iterator[str]:
     """The address of a headless Chromium: harambe's own Playwright knows no browser on this machine."""
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-    assert path, "There is no Chromium: `make test-e2e` says how to get one."
     port = free_port()
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    flags = [
+        "--headless",
+        *CHROMIUM_FLAGS,
+        f"--remote-debugging-port={port}",
+        f"--user-data-dir={tmp_path / 'profile'}",
+    ]
     process = subprocess.Popen(
-        [path, *flags, f"--remote-debugging-port={port}", f"--user-data-dir={tmp_path / 'profile'}", "about:blank"],
+        [chromium_path(), *flags, "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

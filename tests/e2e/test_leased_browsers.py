@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -12,7 +11,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 from sds_client import Client
-from tests.e2e.conftest import CHROMIUM_FLAGS, Caller
+from tests.e2e.conftest import CHROMIUM_FLAGS, Caller, chromium_path
 from tests.e2e.serving import Site
 
 EXAMPLE = Path(__file__).parents[2] / "clients/python/examples/playwright_sessions.py"
@@ -50,7 +49,7 @@ def run(site: Site, caller: Caller, count: int) -> None:
         **os.environ,
         "SDS_URL": caller.address,
         "SDS_TOKEN": caller.token,
-        "CHROMIUM": os.environ.get("CHROMIUM") or shutil.which("chromium") or "",
+        "CHROMIUM": chromium_path(),
         "CHROMIUM_FLAGS": "\n".join(CHROMIUM_FLAGS),
     }
     command = [sys.executable, str(EXAMPLE), site.url, "orders", str(count)]

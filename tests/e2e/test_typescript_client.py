@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import tarfile
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from sds_client.writing import key_hash
-from tests.e2e.conftest import Caller
+from tests.e2e.conftest import Caller, chromium_path
 from tests.e2e.node import node_modules, run
 from tests.e2e.serving import Site
 from tests.support.api import make_output
@@ -85,7 +84,7 @@ def test_crawlee_stores_what_it_scrapes_and_deletes_what_is_gone(crawler: str, c
     environ = {
         "SDS_URL": caller.address,
         "SDS_TOKEN": caller.token,
-        "CHROMIUM": os.environ.get("CHROMIUM") or shutil.which("chromium") or "",
+        "CHROMIUM": chromium_path(),
     }
     gone = make_output(9, key_hash="gone", root_job_id="earlier")
     caller.post(f"outputs/{crawler}", [gone])
