@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from datetime import UTC, datetime
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -32,6 +34,9 @@ else:
 log = logging.getLogger("service.store")
 
 T = TypeVar("T")
+
+# The event loop keeps no task that nobody else refers to.
+_endings: set[asyncio.Task[None]] = set()
 
 # `j` matters on a single server, where a majority is itself; a replica set journals it anyway.
 DURABLE = WriteConcern(w="majority", j=True)
@@ -165,12 +170,28 @@ async def read_committed(database: Database, command: dict[str, Any], since: Any
 
 async def in_transaction(client: Client, work: Callable[[Any], Awaitable[T]]) -> T:
     """Return what `work` returns, once all its writes are durable; it runs again after a conflict or a failover."""
+    session = await opened(client.start_session())
     try:
-        async with await opened(client.start_session()) as session:
-            result: T = await session.with_transaction(work, write_concern=DURABLE)
-            return result
-    except InvalidOperation:  # the driver loses track of a transaction in a failover
-        raise StoreUnavailable("a transaction was interrupted") from None
+        result: T = await session.with_transaction(work, write_concern=DURABLE)
+    except BaseException as error:
+        # In the background, without the time limit of the request: once that is over, the driver sends nothing, and a
+        # transaction that stays open locks its documents for a minute.
+        ending = asyncio.create_task(_end_transaction(client, session), context=Context())
+        _endings.add(ending)
+        ending.add_done_callback(_endings.discard)
+        if isinstance(error, InvalidOperation):  # the driver loses track of a transaction in a failover
+            raise StoreUnavailable("a transaction was interrupted") from None
+        raise
+    await session.end_session()
+    return result
+
+
+async def _end_transaction(client: Client, session: Any) -> None:
+    """End the transaction that a session may have open on the server, then the session."""
+    with contextlib.suppress(PyMongoError):
+        await client.admin.command({"killSessions": [session.session_id]})
+    with contextlib.suppress(PyMongoError):
+        await session.end_session()
 
 
 async def kill_cursor(database: Database, collection: str, cursor: int) -> None:

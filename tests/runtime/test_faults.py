@@ -289,6 +289,21 @@ async def test_a_reader_misses_nothing_of_writes_that_failed_and_were_sent_again
         assert (await api.ok(path.replace("outputs", "groups", 1) + "/stats"))["items"] == 3
 
 
+async def test_a_write_that_ran_out_of_time_does_not_lock_its_session(api: Api, proxy: FaultProxy) -> None:
+    """Its transaction is open at that moment; the database itself would end it after a minute."""
+    path, body = "/v1/sessions/shop/anna", {"user_data": {"account": "anna"}}
+
+    async def until_it_works() -> None:
+        async with asyncio.timeout(RECOVERY):
+            while (await api.put(path, body)).status != 200:
+                await asyncio.sleep(0.1)
+
+    await until_it_works()
+    async with proxy.faulty("lost", lambda command: command == Command("update", "session_secrets")):
+        assert (await api.put(path, body)).status == 503
+    await until_it_works()
+
+
 async def test_writes_to_one_key_of_a_hanging_database_do_not_wait_for_each_other(api: Api, proxy: FaultProxy) -> None:
     """They cannot share a round: the last of them would wait for all the others' time."""
     await again(api, "/v1/outputs/group", [make_output(1)])
