@@ -11,7 +11,7 @@ from aiohttp import web
 from schemas.sessions import LEASE_ID, Lease, LeaseInput, LeaseRelease, LeaseRenewal, LeaseRenewed, SessionReleased
 from service.handlers.session_secrets import find_pool, with_secrets
 from service.http.endpoint import endpoint
-from service.http.errors import ApiError, not_found, problem
+from service.http.errors import ApiError, invalid, not_found, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import path_id
 from service.http.input.sessions import read_with_secrets
@@ -129,10 +129,10 @@ async def release(request: web.Request) -> Json:
 
 
 def _path_lease(request: web.Request) -> str:
-    """Return the lease id in the path; one that cannot be any is no live one."""
+    """Return the lease id in the path."""
     lease_id = path_id(request, "lease_id")
     if not re.fullmatch(LEASE_ID, lease_id):
-        raise _lost("path")
+        raise invalid("value_error", "A lease id has 22 to 64 of A-Z a-z 0-9 _ -", "path", "lease_id")
     return lease_id
 
 

@@ -183,6 +183,7 @@ async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
     assert sum(sizes) == 120 and max(sizes) <= 50
 
 
+@pytest.mark.alone
 async def test_large_tags_are_patched_in_rounds_of_few_bytes(
     store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
