@@ -51,9 +51,9 @@ async def post(request: web.Request) -> Json:
         session = await with_secrets(request, pool, lease.session)
         if request.transport is None:  # the client has left
             raise ConnectionResetError
-        found = {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
+        response = {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
         is_sending = True  # from here on the client may have the lease
-        return found
+        return response
     except BaseException as error:
         if not is_sending and (lease is not None or isinstance(error, StoreUnavailable)):
             queue.undo(pool, asked)

@@ -35,14 +35,14 @@ async def post(request: web.Request) -> Json:
     It may have the scopes read, write, delete and state, whatever the caller's own are; `admin` is given on the
     command line only.
     """
-    made = await read_object(request, _INPUT)
+    body = await read_object(request, _INPUT)
     tokens, organization_id = request.app[STORE].tokens, request[ORGANIZATION]
     try:
         await tokens.make_room(organization_id)
     except TooManyTokens:
         message = f"An organization has at most {MAX_TOKENS} tokens: revoke one first"
         raise invalid("too_many", message, "body") from None
-    secret = await tokens.create(organization_id, made["scopes"], made["label"], made["expires"])
+    secret = await tokens.create(organization_id, body["scopes"], body["label"], body["expires"])
     token = await tokens.find(hash_token(secret))
     if token is None:
         raise not_found("token", "token_id")
