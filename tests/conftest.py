@@ -31,6 +31,8 @@ from service.store import Store
 from service.webhooks import COURIER
 from tests.support.api import Api
 from tests.support.connections import begin_later, make_indexes_once, shared_client
+from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import machine_clock, small  # noqa: F401  fixtures
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
 # machines are shared. `make test-all` takes `thorough`; `--hypothesis-profile=explore` looks further.
@@ -84,6 +86,23 @@ async def store(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     store = Store.connect(settings, mongo_url)
     await make_indexes_once(store, mongo_url)
     yield store
+    await store.close()
+
+
+@pytest.fixture
+async def wire(mongo_url: str) -> AsyncIterator[FaultProxy]:
+    """What `wired` sends passes here."""
+    async with FaultProxy(mongo_url).running() as wire:
+        yield wire
+
+
+@pytest.fixture
+async def wired(settings: Settings, mongo_url: str, wire: FaultProxy) -> AsyncIterator[Store]:
+    """A store whose commands a test may stop, refuse or lose on their way: `wire.before("find", "outputs", cut)`."""
+    store = Store.connect(settings, wire.url)
+    await make_indexes_once(store, mongo_url)
+    yield store
+    wire.clear()
     await store.close()
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
+from service.store.clock import now
 from service.store.connection import COMMITTED, MAJORITY, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.group import Group
@@ -66,4 +67,4 @@ class Silence:
 
     async def _now(self) -> datetime:
         """Return the earlier time of the database's and this machine's clock, as the upkeep does."""
-        return min(await server_time(self._database), datetime.now(UTC))
+        return min(await server_time(self._database), now())

@@ -11,13 +11,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from pymongo import ReturnDocument
 from pymongo.errors import OperationFailure
 
 from service.settings import Settings
+from service.store.clock import now
 from service.store.connection import COMMITTED, MAJORITY, Client, Collection, Database, opened, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.errors import SNAPSHOT_TOO_OLD, StoreError
@@ -82,7 +83,7 @@ class Upkeep:
             if group is None or group["_id"] in seen:  # its writers must go on before it is looked at again
                 return
             seen.add(group["_id"])
-            await self._try(self._look_at(group))
+            await self._try(self.look_at(group))
 
     async def _try(self, work: Awaitable[None]) -> None:
         try:
@@ -107,11 +108,12 @@ class Upkeep:
 
     async def _now(self) -> datetime:
         """Return the earlier time of the database's and this machine's clock: a wrong one must remove nothing."""
-        return min(await server_time(self._database), datetime.now(UTC))
+        return min(await server_time(self._database), now())
 
     @stored
     @without_time_limit
-    async def _look_at(self, group: dict[str, Any]) -> None:
+    async def look_at(self, group: dict[str, Any]) -> None:
+        """Look after a group as it was found due, unless another process has taken it since."""
         owner = Group.of(group).owner
         now = await self._now()
         items = max(0, group.get("items", 0)) if group.get("recount") else 0

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 import time
-from dataclasses import replace
-from typing import Any
 
 import pytest
 from pymongo.errors import OperationFailure
@@ -16,6 +16,9 @@ from service.store import Store, StoreUnavailable
 from service.store.contract import stored
 from service.store.readiness import Readiness
 from tests.support.api import Api, until_ready
+from tests.support.fault_proxy import FaultProxy, refuse
+
+WRITE_CONCERN_TIMEOUT = 64
 
 
 @pytest.mark.parametrize(
@@ -29,8 +32,7 @@ from tests.support.api import Api, until_ready
 async def test_every_read_goes_to_the_primary_whatever_the_url_says(settings: Settings, option: str) -> None:
     store = Store.connect(settings, f"mongodb://127.0.0.1:1/?{option}")
     assert store.client.read_preference == Primary()
-    for part in (store.tokens._tokens, store.cookies._records, store.reviews._reviews, store.database["groups"]):
-        assert part.read_preference == Primary()
+    assert store.database["groups"].read_preference == Primary()
     await store.close()
 
 
@@ -48,42 +50,27 @@ async def test_wrong_login_and_missing_rights_say_what_to_fix(
     assert fix in record.getMessage() and "secret text" not in caplog.text
 
 
-class Unwritable:
-    """A collection whose majority is away."""
+class TestAMajorityThatIsAway:
+    """A primary without it still responds to `ping` and to reads."""
 
-    def __init__(self) -> None:
-        self.asked = 0
+    @pytest.fixture
+    async def store(self, wired: Store) -> Store:
+        return wired
 
-    async def update_one(self, *_: Any, **__: Any) -> None:
-        self.asked += 1
-        raise OperationFailure("waiting for replication timed out", 64)
+    async def test_readyz_fails(self, api: Api, wire: FaultProxy) -> None:
+        await until_ready(api)
+        wire.before("update", "probes", refuse(WRITE_CONCERN_TIMEOUT), times=math.inf)
+        async with asyncio.timeout(60):
+            while (response := await api.get("/readyz")).status == 200:  # as it was found within the last second
+                await asyncio.sleep(0.05)
+        assert (response.status, response.problems()) == (503, [([], "unavailable")])
+        assert (await api.get("/healthz")).status == 200
 
-
-async def test_readyz_fails_when_a_majority_cannot_be_written(api: Api, store: Store) -> None:
-    from service.http.keys import READINESS
-
-    await until_ready(api)
-    readiness: Any = api.client.app[READINESS]
-    readiness._probes, readiness._asked = Unwritable(), 0.0
-    response = await api.get("/readyz")
-    assert (response.status, response.problems()) == (503, [([], "unavailable")])
-    assert (await api.get("/healthz")).status == 200
-
-
-async def test_readiness_is_asked_once_per_second_however_many_want_to_know(store: Store) -> None:
-    probes = Unwritable()
-    readiness: Any = Readiness(store.database)
-    readiness._probes = probes
-    started = time.monotonic()
-    assert not any([await readiness.check() for _ in range(50)])
-    assert probes.asked <= 1 + (time.monotonic() - started)
-
-
-async def test_a_login_that_is_refused_is_503(settings: Settings, mongo_url: str) -> None:
-    address = mongo_url.partition("://")[2].rpartition("@")[2].partition("/")[0]
-    store = Store.connect(
-        replace(settings, mongo_timeout=1.5), f"mongodb://nobody:wrong@{address}/?directConnection=true"
-    )
-    with pytest.raises(StoreUnavailable):
-        await store.tokens.list()
-    await store.close()
+    async def test_it_is_asked_for_once_per_second_however_many_want_to_know(
+        self, store: Store, wire: FaultProxy
+    ) -> None:
+        asked = wire.before("update", "probes", refuse(WRITE_CONCERN_TIMEOUT), times=math.inf)
+        readiness = Readiness(store.database)
+        started = time.monotonic()
+        assert not any([await readiness.check() for _ in range(50)])
+        assert len(asked.bodies) <= 1 + (time.monotonic() - started)

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from service.store import Patch, Store, StoreUnavailable, now
-from service.store.crawls import _others
-from service.store.judging import Judging, Measured
 from service.store.outputs.counts import Change
 from tests.support.api import make_output
+from tests.support.commands import Commands
+from tests.support.fault_proxy import FaultProxy
 from tests.support.groups import Group, at, killed_at, look_after, open_batch, reap
+from tests.support.limits import MachineClock, Small
 
 KINDS = ("created", "changed", "unchanged")
 
@@ -47,19 +47,6 @@ class Model:
         return {key for key, (held, _) in self.items.items() if held != job and series[held] == series[job]}
 
 
-def before_measuring(monkeypatch: pytest.MonkeyPatch, event: Callable[[], Awaitable[object]]) -> None:
-    """Let something happen once, while a job is being judged."""
-    events = [event]
-    measure = Judging.measure
-
-    async def measured(self: Judging, *args: Any) -> Measured:
-        while events:
-            await events.pop()()
-        return await measure(self, *args)
-
-    monkeypatch.setattr(Judging, "measure", measured)
-
-
 async def begin(store: Store, group: Group, job: str, **said: Any) -> None:
     assert await store.crawls.declare(group.key, job, {"state": "running", **said})
 
@@ -84,21 +71,18 @@ async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store
 
 
 async def test_a_job_whose_series_is_changed_while_it_is_judged_is_not_finished_with_the_old_one(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
     await group.write(store, make_output(root_job_id="job"))
-
-    async def rename() -> None:
-        await store.crawls.declare(group.key, "job", {"state": "finished", "series": "lamps"})
-
-    before_measuring(monkeypatch, rename)
+    renamed = {"state": "finished", "series": "lamps"}
+    wire.before("aggregate", "outputs", lambda: store.crawls.declare(group.key, "job", renamed))
     with pytest.raises(StoreUnavailable):
-        await store.crawls.finish(group.key, "job")
+        await wired.crawls.finish(group.key, "job")
     assert (await finish(store, group, "job"))["series"] == "lamps"
 
 
 async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_old_counts(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
     await group.write(store, make_output(root_job_id="job"))
 
@@ -106,9 +90,9 @@ async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_
         await finish(store, group, "job")
         await store.crawls.declare(group.key, "job", {"state": "running"})
 
-    before_measuring(monkeypatch, end_and_open_again)
+    wire.before("aggregate", "outputs", end_and_open_again)
     with pytest.raises(StoreUnavailable):
-        await store.crawls.finish(group.key, "job")
+        await wired.crawls.finish(group.key, "job")
     job = await store.crawls.one(group.key, "job")
     assert job is not None and job["state"] == "running"
 
@@ -174,10 +158,9 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
 
 
 async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_it_deleted(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
-    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
+    small(deleted_beside_others=3, missing_deletion_seconds=0.0)
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, make_output(0, root_job_id="b"))
     await finish(store, group, "b")
@@ -205,10 +188,10 @@ async def test_an_item_that_is_seen_during_the_deletion_stays(
 
 
 async def test_an_item_that_a_person_changes_during_the_deletion_stays(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
     """It is still missing, but was written after the deletion began."""
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 2)
+    small(deleted_beside_others=2)
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
     await finish(store, group, "b")
@@ -234,7 +217,7 @@ async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_
 
 
 async def test_a_finished_job_whose_process_died_is_told_by_the_upkeep_although_nobody_asks_again(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group
 ) -> None:
     webhook = {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
     webhook_id = (await store.webhooks.create(group.organization, webhook))["webhook_id"]
@@ -242,7 +225,8 @@ async def test_a_finished_job_whose_process_died_is_told_by_the_upkeep_although_
     await finish(store, group, "a")  # and is killed
     await other.upkeep.run()
     assert await other.webhooks.deliveries.recent(group.organization, webhook_id) == []  # it may live
-    monkeypatch.setattr("service.store.crawls._LATE", timedelta(0))
+    long_ago = {"finish_date": now() - timedelta(minutes=5)}
+    await store.database["jobs"].update_one(group.owner, {"$set": long_ago})
     for _ in range(2):
         await other.upkeep.run()
         assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
@@ -260,10 +244,13 @@ async def test_the_fill_rates_that_are_kept_are_bounded_and_begin_with_those_tha
     assert sum(len(field["path"]) for field in kept) <= 8 * 1024
 
 
-async def test_what_other_jobs_hold_is_found_by_an_index(store: Store, group: Group) -> None:
+async def test_what_other_jobs_hold_is_found_by_an_index(listening: Store, commands: Commands, group: Group) -> None:
+    store = listening
     jobs = [{**group.owner, "job_id": f"job-{n}", "items": int(n % 100 == 0)} for n in range(1000)]
+    jobs[0] |= {"first_move": 1, "beginning": 5}
     await store.database["jobs"].insert_many(jobs)
-    where = {**group.owner, **_others({"job_id": "job-0"})}
+    await store.crawls.missing(group.key, "job-0")
+    where = next(command.body["filter"] for command in commands.sent if command.body.get("hint") == "held")
     plan = await store.database.command({"explain": {"find": "jobs", "filter": where}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalDocsExamined"] <= 10
     assert plan["executionStats"]["totalKeysExamined"] <= 11
@@ -271,9 +258,9 @@ async def test_what_other_jobs_hold_is_found_by_an_index(store: Store, group: Gr
 
 @pytest.mark.parametrize("step", ["before write", "written", "before finish"])
 async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died(
-    store: Store, other: Store, group: Group, step: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, step: str, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
+    small(settle_seconds=0.1)
     await group.write(store, *(make_output(n, root_job_id="monday") for n in range(10)))
     crawl = [make_output(n, root_job_id="tuesday") for n in range(4)]  # unchanged
     crawl += [make_output(n, root_job_id="tuesday", data={"new": n}) for n in (4, 5, 20)]  # changed, changed, created
@@ -296,9 +283,9 @@ async def test_a_job_finishes_with_exact_counts_when_one_of_its_writers_has_died
 
 
 async def test_the_fields_of_a_job_are_not_read_before_its_writes_can_be_seen(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.crawls._SETTLE_SECONDS", 0.1)
+    small(settle_seconds=0.1)
     batch = await open_batch(other, group, 10)  # what is written later is not readable
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(5)))
     with pytest.raises(StoreUnavailable):
@@ -342,11 +329,9 @@ async def test_unchanged_items_that_two_processes_write_for_one_job_at_once_are_
     await group.assert_counts_are_exact(store)
 
 
-async def test_the_dates_of_a_job_come_from_one_clock(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_dates_of_a_job_come_from_one_clock(store: Store, group: Group, machine_clock: MachineClock) -> None:
     ahead = now() + timedelta(hours=1)
-    monkeypatch.setattr("service.store.crawls.now", lambda: ahead)  # the clock of this machine
+    machine_clock(timedelta(hours=1))
     await store.crawls.declare(group.key, "job", {"state": "running"})
     await group.write(store, make_output(root_job_id="job"))
     job = await store.crawls.one(group.key, "job")

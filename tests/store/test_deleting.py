@@ -7,10 +7,10 @@ import asyncio
 import pytest
 
 from service.store import Query, Store
-from service.store.outputs import deletion
 from tests.conftest import MakeApi
 from tests.support.api import make_output
 from tests.support.groups import Group, at, open_batch
+from tests.support.limits import Small
 
 
 async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_in_flight(
@@ -28,12 +28,9 @@ async def test_a_deletion_by_filter_finds_what_was_acknowledged_behind_a_batch_i
 
 @pytest.mark.parametrize("others_write", [True, False])
 async def test_a_deletion_pauses_between_its_rounds_while_others_write(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch, others_write: bool
+    store: Store, group: Group, small: Small, others_write: bool
 ) -> None:
-    monkeypatch.setattr(deletion, "ITEMS_AT_ONCE", 1)
-    monkeypatch.setattr(deletion, "ITEMS_BESIDE_OTHERS", 1)
-    monkeypatch.setattr(deletion, "PAUSE", 10**6)
-    monkeypatch.setattr(deletion, "SECONDS", 60)
+    small(deleted_at_once=1, deleted_beside_others=1, deletion_pause=10**6, deletion_seconds=60)
     await group.write(store, *(make_output(n) for n in range(3)))
     written = asyncio.Event()
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
-from service.store import Store, figures
+from service.store import Store
 from tests.support.commands import Commands
 from tests.support.groups import Group, open_batch
+from tests.support.limits import Small
 
 
-async def test_many_who_ask_share_one_read(
-    listening: Store, commands: Commands, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(figures, "MAX_AGE_SECONDS", 3600)
+async def test_many_who_ask_share_one_read(listening: Store, commands: Commands, small: Small) -> None:
+    small(figures_seconds=3600)
     first = await listening.figures.current()
     sent = len(commands.sent)
     assert sent > 0
@@ -22,8 +19,8 @@ async def test_many_who_ask_share_one_read(
     assert len(commands.sent) == sent
 
 
-async def test_older_figures_are_read_again(store: Store, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figures, "MAX_AGE_SECONDS", 0)
+async def test_older_figures_are_read_again(store: Store, group: Group, small: Small) -> None:
+    small(figures_seconds=0)
     before, _ = await store.figures.current()
     await open_batch(store, group, 1)
     after, _ = await store.figures.current()

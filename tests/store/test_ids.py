@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -12,6 +11,7 @@ from service.settings import Settings
 from service.store import Store, StoreUnavailable
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group, at, open_batch, race, stopped_at, version
+from tests.support.limits import MachineClock
 
 # -- races ----------------------------------------------------------------------------------------
 
@@ -211,9 +211,8 @@ async def test_dates_are_brought_back_in_order_while_others_write_without_pause(
 
 
 async def test_dates_are_brought_back_also_if_a_writer_died_while_the_clock_was_ahead(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, group: Group
 ) -> None:
-    monkeypatch.setattr(store.outputs.ids, "lease_seconds", 0.5)
     await group.write(store, make_output(1))
     ahead = datetime.now(UTC) + timedelta(hours=10)
     batch = await open_batch(store, group, 1)
@@ -236,17 +235,11 @@ async def test_dates_are_brought_back_also_after_an_attempt_that_was_interrupted
 
 
 async def test_ids_are_refused_while_the_database_clock_is_a_day_ahead(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, group: Group, machine_clock: MachineClock
 ) -> None:
     await group.write(store, make_output(1))
     before = await group.document(store)
-
-    class Behind(datetime):
-        @classmethod
-        def now(cls, tz: tzinfo | None = None) -> Behind:
-            return cls.fromtimestamp(time.time() - 86_460, UTC)
-
-    monkeypatch.setattr("service.store.outputs.ids.datetime", Behind)
+    machine_clock(-timedelta(days=1, minutes=1))
     with pytest.raises(StoreUnavailable):
         await group.write(store, make_output(2))
     after = await group.document(store)

@@ -14,10 +14,10 @@ import pytest
 
 from service.settings import Settings
 from service.store import Group, Store
-from service.store.outputs import ranges
 from tests.support.api import Api, make_output
 from tests.support.commands import Commands
 from tests.support.groups import DATABASE
+from tests.support.limits import Small
 
 ITEMS, BATCH = 3000, 500
 GROUP = "large"
@@ -184,10 +184,9 @@ async def test_a_page_with_two_filters_walks_the_narrower_index_in_order(
     "query", [{"is_approved": "false"}, {"is_approved": "true"}, {"is_approved": "true", "job_id": "job-1"}]
 )
 async def test_a_page_in_windows_looks_at_no_more_than_a_window_at_a_time(
-    api: Api, store: Store, commands: Commands, query: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    api: Api, store: Store, commands: Commands, query: dict[str, str], small: Small
 ) -> None:
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 50)
-    monkeypatch.setattr(ranges, "_WINDOW", 200)
+    small(first_window=50, window=200)
     ids, costs = await read(api, store, commands, limit=10, **query)
     assert bool(ids) == (query["is_approved"] == "false")
     for cost in costs:

@@ -12,6 +12,7 @@ from service.store import CursorExpired, Patch, Query, Store
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.groups import Group, at, groups_of, look_after, look_after_once, stopped_at, version
+from tests.support.limits import Small
 
 OLD = "2020-01-01"
 
@@ -146,9 +147,9 @@ async def test_what_a_filter_selects_is_deleted_and_nothing_else(
 
 
 async def test_a_deletion_in_several_calls_goes_on_at_its_place_in_another_process(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
+    small(deleted_beside_others=3)
     await group.write(store, *(make_output(n, is_approved=n > 7) for n in range(10)))
     query, begin = Query(is_approved=False), await store.outputs.deletion.begin(group.key)
     items, place = await store.outputs.deletion.run(group.key, query, begin, seconds=0)
@@ -248,9 +249,8 @@ async def test_items_that_were_not_scraped_for_the_retention_are_deleted(store: 
     assert timedelta(hours=5) < again - datetime.now(UTC) < timedelta(hours=7)
 
 
-async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
-    monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
+async def test_retention_goes_on_where_it_was(store: Store, group: Group, small: Small) -> None:
+    small(deleted_beside_others=3, expiring_seconds=0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
     left = []
@@ -260,28 +260,25 @@ async def test_retention_goes_on_where_it_was(store: Store, group: Group, monkey
     assert left == [5, 2, 0]
 
 
-async def test_retention_that_has_more_to_delete_goes_on_at_once(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
-    monkeypatch.setattr("service.store.upkeep._EXPIRING_SECONDS", 0.002)  # one round per pass
+async def test_retention_that_has_more_to_delete_goes_on_at_once(store: Store, group: Group, small: Small) -> None:
+    small(deleted_beside_others=3, expiring_seconds=0.002)  # one round per pass
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
-    await store.upkeep._look_at(await group.document(store))
+    await store.upkeep.look_at(await group.document(store))
     assert len(await group.read(store)) == 5
     assert (await group.document(store))["due"] <= datetime.now(UTC), "its own deletions must not put it off"
 
 
 async def test_a_retention_that_is_lifted_during_its_pass_deletes_no_more(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
+    small(deleted_beside_others=3)
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
     store.outputs.ids.step = at("before write", lambda: store.groups.set(group.key, {"retention_days": None}))
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
-    await store.upkeep._look_at(await group.document(store))
+    await store.upkeep.look_at(await group.document(store))
     assert len(await group.read(store)) == 5
 
 
@@ -291,7 +288,7 @@ async def test_a_retention_that_was_just_changed_is_the_one_that_counts(store: S
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     found_due = await group.document(store)
     await store.groups.set(group.key, {"retention_days": None})
-    await store.upkeep._look_at(found_due)
+    await store.upkeep.look_at(found_due)
     assert len(await group.read(store)) == 1
 
 
@@ -299,7 +296,7 @@ async def test_two_processes_do_not_look_after_one_group_at_once(store: Store, o
     await group.write(store, make_output(1, last_scraped_date=OLD))
     await store.groups.set(group.key, {"retention_days": 30})
     document = await group.document(store)
-    await asyncio.gather(store.upkeep._look_at(document), other.upkeep._look_at(document))
+    await asyncio.gather(store.upkeep.look_at(document), other.upkeep.look_at(document))
     await group.assert_counts_are_exact(store)
     assert (await group.document(store))["next"] == document["next"] + 1
 

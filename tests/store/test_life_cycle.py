@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable
-from service.store.outputs import recovery
-from service.store.outputs.commit import Rounds
 from tests.store.test_crawls import begin, finish
 from tests.support.api import make_output
+from tests.support.fault_proxy import FaultProxy, cut, refuse
 from tests.support.groups import Group, at, look_after, look_after_once, open_batch, reap
-
-
-class Beside:
-    """A collection, one of whose methods runs something else too."""
-
-    def __init__(self, real: Any, **methods: Any) -> None:
-        self._real, self._methods = real, methods
-
-    def __getattr__(self, name: str) -> Any:
-        return self._methods.get(name) or getattr(self._real, name)
+from tests.support.limits import MachineClock
 
 
 async def delete_all(store: Store, group: Group) -> None:
@@ -90,31 +80,24 @@ async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_st
 
 
 async def test_a_job_finishes_by_the_clock_of_the_database(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, group: Group, machine_clock: MachineClock
 ) -> None:
     await group.write(store, make_output(1, root_job_id="job"))
-    monkeypatch.setattr("service.store.crawls.now", lambda: datetime.now(UTC) + timedelta(hours=1))
+    machine_clock(timedelta(hours=1))
     assert (await finish(store, group, "job"))["finish_date"] < datetime.now(UTC) + timedelta(minutes=1)
 
 
 async def test_a_failed_round_does_not_shorten_the_history(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
-    died = asyncio.Event()
-
-    async def die(*_: Any) -> None:
-        died.set()
-        raise StoreUnavailable("died")
-
     await store.groups.set(group.key, {"history_days": 30})
     await group.write(store, make_output(1, data={"v": 1}))
-    with monkeypatch.context() as patched:
-        patched.setattr(Rounds, "_send", die)
-        writing = asyncio.create_task(group.write(store, make_output(1, data={"v": 2})))
-        await died.wait()
-        writing.cancel()
-        while store.outputs.lanes.busy:
-            await asyncio.sleep(0.01)
+    died = wire.before("update", "outputs", cut, times=math.inf)
+    writing = asyncio.create_task(group.write(wired, make_output(1, data={"v": 2})))
+    await died.reached.wait()
+    writing.cancel()
+    while wired.outputs.lanes.busy:
+        await asyncio.sleep(0.01)
     long_ago = datetime.now(UTC) - timedelta(days=29)
     versions = store.database["versions"]
     assert (await versions.update_many(group.owner, {"$set": {"replaced_date": long_ago}})).modified_count == 1
@@ -124,17 +107,14 @@ async def test_a_failed_round_does_not_shorten_the_history(
 
 
 async def test_a_deletion_that_ends_half_way_leaves_the_group_to_be_recounted(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
-    async def die(*_: Any) -> None:
-        raise StoreUnavailable("died")
-
     await group.write(store, make_output(1, root_job_id="a"))
     await delete_all(store, group)
     await group.write(other, make_output(2, root_job_id="b"))
-    monkeypatch.setattr(store.groups, "_versions", Beside(store.groups._versions, delete_many=die))
+    wire.before("delete", "versions", cut)
     with pytest.raises(StoreUnavailable):
-        await store.groups.remove(group.key, 0)
+        await wired.groups.remove(group.key, 0)
     await look_after(store, group)
     assert {name: job["items"] for name, job in (await group.jobs(store)).items()} == {"b": 1}
 
@@ -152,38 +132,26 @@ async def test_a_group_whose_jobs_are_deleted_shows_no_verdict_of_them(
 
 
 async def test_removed_deletion_records_are_subtracted_once(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
     await group.write(store, *(make_output(n) for n in range(5)))
     await delete_all(store, group)
     old = datetime.now(UTC) - timedelta(days=60)
     await store.database["outputs"].update_many(group.owner, {"$set": {"update_date": old}})
     await group.set(store, recount=1)
-    real = store.upkeep._outputs
-
-    async def stall(*args: Any) -> Any:
-        done = await real.delete_many(*args)
-        await look_after_once(other, group)  # the claim of the first is over
-        return done
-
-    monkeypatch.setattr(store.upkeep, "_outputs", Beside(real, delete_many=stall))
-    await look_after_once(store, group)
+    wire.after("delete", "outputs", lambda: look_after_once(other, group))  # the claim of the first is over
+    await look_after_once(wired, group)
     assert (await group.document(store))["deleted"] == len(await group.stored(store)) == 1
 
 
 async def test_a_process_whose_clock_is_behind_places_tombstones_that_stay(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, machine_clock: MachineClock
 ) -> None:
-    class Behind(datetime):
-        @classmethod
-        def now(cls, tz: Any = None) -> Any:
-            return datetime.now(tz) - timedelta(days=8)
-
     await group.write(store, make_output(1))
     await open_batch(store, group, 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(recovery, "datetime", Behind)
-        await reap(other, group)
+    machine_clock(-timedelta(days=8))
+    await reap(other, group)
+    machine_clock(timedelta())
     await look_after(store, group)
     assert sum("tombstone" in document for document in await group.stored(store)) == 1
 
@@ -210,23 +178,12 @@ async def test_dead_batches_are_ended_while_an_index_of_another_collection_canno
         await store.close()
 
 
-async def test_a_stop_does_not_wait_for_an_upkeep_that_fails(
-    settings: Settings, mongo_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    inside = asyncio.Event()
-
-    async def hang() -> None:
-        inside.set()
-        await asyncio.Event().wait()
-
-    async def fail() -> int:
-        raise StoreUnavailable("away")
-
-    store = Store.connect(settings, mongo_url)
+async def test_a_stop_does_not_wait_for_an_upkeep_that_fails(settings: Settings, wire: FaultProxy) -> None:
+    store = Store.connect(settings, wire.url)
     await store.ensure_indexes()
-    monkeypatch.setattr(store, "ensure_indexes", hang)
-    monkeypatch.setattr(store.outputs.recovery, "reap", fail)
+    wire.before("find", "groups", refuse(), times=math.inf)
+    hangs = wire.before("find", "meta", asyncio.Event().wait)
     store.start_upkeep()
     async with asyncio.timeout(60):
-        await inside.wait()
+        await hangs.reached.wait()
         await store.close()

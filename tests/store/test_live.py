@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import traceback
 from contextlib import AbstractContextManager
-from typing import Any
 
 import pytest
 
 from service.store import Behind, Form, Page, Part, Query, Store, StoreUnavailable
-from service.store.outputs import live as tails
-from service.store.outputs.ids import Watermark
 from service.store.outputs.live import Reader
 from tests.support.api import make_output
 from tests.support.commands import Commands
+from tests.support.fault_proxy import FaultProxy, cut
 from tests.support.groups import Group
+from tests.support.limits import Small
 from tests.support.live_pages import SOON, OpenGate, until_waiting, waiting_readers
 from tests.support.live_pages import reading as tail_of
 
@@ -127,15 +127,13 @@ async def test_who_is_busy_finds_the_next_pieces_in_the_buffer(store: Store, gro
         assert gate.used == 0  # the last reader has passed it
 
 
-async def test_a_full_buffer_leaves_the_slow_behind(
-    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tails, "_BUFFER_BYTES", 1000)
+async def test_a_full_buffer_leaves_the_slow_behind(store: Store, group: Group, gate: OpenGate) -> None:
+    large, buffer = {"text": "x" * 1_000_000}, 4 * 2**20
     with reading(store, group, gate) as quick, reading(store, group, gate) as slow:
         for n in range(5):
-            await group.write(store, make_output(n))
+            await group.write(store, make_output(n, data=large))
             await quick.next(SOON)
-            assert gate.used <= 1000
+            assert gate.used <= buffer
         with pytest.raises(Behind) as behind:
             await slow.next(SOON)
         assert slow.position == behind.value.position == 0
@@ -165,70 +163,46 @@ async def test_nothing_is_read_while_nobody_waits(store: Store, group: Group, ga
         assert keys(await reader.next(SOON)) == ["key-1", "key-2"]
 
 
-async def test_a_failing_database_is_told_to_all_who_wait(
-    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+async def test_a_failing_database_is_told_to_all_who_wait_and_then_they_go_on(
+    store: Store, wired: Store, wire: FaultProxy, group: Group, gate: OpenGate, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
-    with reading(store, group, gate) as first, reading(store, group, gate) as second:
-        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
-        await until_waiting(store, 2)
+    small(failover_seconds=0.0)
+    with contextlib.ExitStack() as stack:
+        readers = [stack.enter_context(reading(wired, group, gate)) for _ in range(50)]
+        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in readers]
+        await until_waiting(wired, 50)
         await asyncio.sleep(0.2)
-
-        async def fail(*_: object) -> Page:
-            raise StoreUnavailable
-
-        with monkeypatch.context() as patch:
-            patch.setattr(store.outputs._ranges, "read", fail)  # below what waits for a failover
-            await group.write(store, make_output(0))
-            found = await asyncio.gather(*waiting, return_exceptions=True)
-            assert [type(error) for error in found] == [StoreUnavailable] * 2
-        assert keys(await first.next(SOON)) == ["key-0"]  # it goes on
+        wire.before("find", "outputs", cut, times=math.inf)
+        await group.write(store, make_output(0))
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in found] == [StoreUnavailable] * 50
+        assert isinstance(found[-1], StoreUnavailable)
+        assert len(traceback.extract_tb(found[-1].__traceback__)) < 50, "the frames of all readers gather in the error"
+        wire.clear()
+        assert keys(await readers[0].next(SOON)) == ["key-0"]
     assert gate.used == 0
 
 
-async def test_the_error_of_many_readers_does_not_gather_their_frames(
-    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
-
-    async def fail(*_: object) -> Page:
-        raise StoreUnavailable
-
-    with contextlib.ExitStack() as stack:
-        readers = [stack.enter_context(reading(store, group, gate)) for _ in range(50)]
-        waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in readers]
-        await until_waiting(store, 50)
-        await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs._ranges, "read", fail)
-        await group.write(store, make_output(0))
-        error = (await asyncio.gather(*waiting, return_exceptions=True))[-1]
-    assert isinstance(error, StoreUnavailable)
-    assert len(traceback.extract_tb(error.__traceback__)) < 50
-
-
 async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_turn(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:
     """A thousand of them took 150 ms at once."""
-    monkeypatch.setattr("service.store.contract._FAILOVER_SECONDS", 0.0)
+    small(failover_seconds=0.0)
     woken: list[asyncio.Future[None]] = []
 
     class ClosedGate(OpenGate):
         def wake(self, waiting: asyncio.Future[None]) -> None:
             woken.append(waiting)
 
-    async def fail(*_: object) -> Page:
-        raise StoreUnavailable
-
     gate = ClosedGate()
-    with reading(store, group, gate) as first, reading(store, group, gate) as second:
+    with reading(wired, group, gate) as first, reading(wired, group, gate) as second:
         waiting = [asyncio.ensure_future(reader.next(SOON)) for reader in (first, second)]
-        await until_waiting(store, 2)
+        await until_waiting(wired, 2)
         await asyncio.sleep(0.2)
-        monkeypatch.setattr(store.outputs._ranges, "read", fail)
+        wire.before("find", "outputs", cut, times=math.inf)
         await group.write(store, make_output(0))
         async with asyncio.timeout(SOON):
-            while waiting_readers(store):
+            while waiting_readers(wired):
                 await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         assert not any(task.done() for task in waiting)
@@ -239,26 +213,24 @@ async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_
 
 
 async def test_what_was_read_in_vain_is_not_read_again(
-    store: Store, group: Group, gate: OpenGate, monkeypatch: pytest.MonkeyPatch
+    listening: Store, commands: Commands, store: Store, group: Group, gate: OpenGate
 ) -> None:
     """A reader whose filter matches nothing waits where it is, while its tail goes on."""
-    read, cursors = store.outputs.below, []
 
-    async def below(key: Any, query: Query, watermark: Watermark) -> Page:
-        cursors.append(query.cursor)
-        return await read(key, query, watermark)
+    def cursors() -> list[int]:
+        reads = [command.body for command in commands.sent if (command.name, command.collection) == ("find", "outputs")]
+        return [body["filter"]["id"]["$gt"] for body in reads]
 
-    monkeypatch.setattr(store.outputs, "below", below)
     query = Query(limit=0, url="https://nowhere.example/")
-    store.outputs.within(lambda: None, gate)
-    with store.outputs.tail(group.key, query, LINES) as reader:
+    listening.outputs.within(lambda: None, gate)
+    with listening.outputs.tail(group.key, query, LINES) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
-        await until_waiting(store)
+        await until_waiting(listening)
         for number in range(1, 4):
             await group.write(store, make_output(number))
             async with asyncio.timeout(SOON):
-                while len(cursors) < number:
+                while len(cursors()) < number:
                     await asyncio.sleep(0.005)
         await group.write(store, make_output(4, source_url="https://nowhere.example/"))
         assert keys(await waiting) == ["key-4"]
-    assert cursors[:3] == sorted(set(cursors[:3]))
+    assert cursors()[:3] == sorted(set(cursors()[:3]))

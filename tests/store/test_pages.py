@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from schemas.paths import Condition
-from service.store import CursorExpired, Patch, Query, Store, connection
-from service.store.outputs import query as queries
-from service.store.outputs import ranges
+from service.settings import Settings
+from service.store import CursorExpired, Patch, Query, Store
 from tests.support.api import make_output
+from tests.support.commands import Commands
+from tests.support.connections import make_indexes_once
+from tests.support.fault_proxy import FaultProxy
 from tests.support.groups import Group, at, open_batch, stopped_at, version
+from tests.support.limits import Small
 
 TAGS: list[dict[str, Any]] = [
     {},
@@ -35,9 +39,8 @@ FILTERS: dict[str, Any] = {
 
 
 @pytest.fixture
-def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 2)
-    monkeypatch.setattr(ranges, "_WINDOW", 3)
+def small_windows(small: Small) -> None:
+    small(first_window=2, window=3)
 
 
 def some_output(number: int) -> dict[str, Any]:
@@ -73,15 +76,9 @@ def pairs() -> Iterator[dict[str, Any]]:
             yield {name: FILTERS[name] for name in names}
 
 
-@pytest.mark.usefixtures("small_windows")
-async def test_a_crawl_that_changes_nothing_does_not_keep_a_walk_from_ending(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.outputs.pages._MAX_BEYOND", 5)
-    items = [make_output(number) for number in range(10)]
-    for _ in range(2):
-        await group.write(store, *items)
-    await open_batch(store, group, 10)
+async def test_a_crawl_that_changes_nothing_does_not_keep_a_walk_from_ending(store: Store, group: Group) -> None:
+    await group.write(store, *(make_output(number) for number in range(10)))
+    await open_batch(store, group, 10_000)  # more ids than the end of a walk looks at
     page = await store.outputs.page(group.key, Query(limit=1000))
     assert (len(page.documents), page.next_cursor) == (10, None)
 
@@ -111,40 +108,31 @@ async def test_a_tag_that_is_no_text_matches_no_filter(store: Store, group: Grou
 
 @pytest.mark.usefixtures("small_windows")
 async def test_a_page_in_windows_passes_nothing_while_items_move_away(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     """Items that change leave a window while it is read: what comes after it is not to be taken for looked at."""
-    await group.write(store, *(make_output(n) for n in range(40)))
-    real = connection.read_committed
-    left = 30
+    await group.write(other, *(make_output(n) for n in range(40)))
 
-    async def read(database: Any, command: dict[str, Any], *args: Any, **options: Any) -> Any:
-        nonlocal left
-        reply = await real(database, command, *args, **options)
-        if "limit" in command and "id" in command["filter"] and left:
-            left -= 1  # a writer changes the item that was looked at first
-            for item in await group.stored(other):
-                if item["id"] > command["filter"]["id"]["$gt"]:
-                    await group.write(other, make_output(int(item["key_hash"][4:]), data={"left": left}))
-                    break
-        return reply
+    async def move_the_first() -> None:
+        for item in await group.stored(other):
+            if item["id"] > reads.bodies[-1]["filter"]["id"]["$gt"]:
+                await group.write(other, make_output(int(item["key_hash"][4:]), data={"read": len(reads.bodies)}))
+                return
 
-    monkeypatch.setattr(ranges, "read_committed", read)
+    reads = wire.after("find", "outputs", move_the_first, times=30, where=lambda body: "id" in body["filter"])
     seen: dict[str, int] = {}
     cursor = 0
     while cursor < (await group.document(other))["last_id"]:
-        page = await store.outputs.page(group.key, Query(cursor=cursor, limit=5, is_approved=False))
+        page = await wired.outputs.page(group.key, Query(cursor=cursor, limit=5, is_approved=False))
         seen |= {item["key_hash"]: item["id"] for item in page.items()}
         cursor = page.next_cursor or max([cursor, *(item["id"] for item in page.items())])
-    assert left == 0
+    assert len(reads.bodies) == 30
     assert seen == {item["key_hash"]: item["id"] for item in await group.walk(other)}
 
 
-async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
-    store: Store, group: Group, small_windows: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(store: Store, group: Group, small: Small) -> None:
     await group.write(store, *(make_output(n, is_approved=n == 19) for n in range(20)))
-    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
+    small(first_window=2, window=3, search_seconds=0.0)
     pages, keys = 0, []
     query = Query(scraped_before=datetime(2200, 1, 1, tzinfo=UTC), is_approved=True, limit=5, job_id="job-1")
     while True:
@@ -160,48 +148,43 @@ async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(
 
 
 async def test_a_window_is_as_large_as_the_time_that_is_left_allows(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:
     """Items of a megabyte that are not in memory take a second per few hundred."""
-    await group.write(store, *(make_output(n) for n in range(60)))
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 4)
-    find, sizes = store.outputs._ranges.find, list[int]()
-    end_of_window = store.outputs._ranges._end_of_window
-
-    async def slow(*args: Any) -> Any:
-        await asyncio.sleep(0.2)
-        return await find(*args)
-
-    async def seen(within: Any, size: int) -> Any:
-        sizes.append(size)
-        return await end_of_window(within, size)
-
+    await group.write(wired, *(make_output(n) for n in range(60)))
+    small(first_window=4)
     query = Query(limit=1000, where=(Condition("currency", ":", "USD"),))
-    monkeypatch.setattr(store.outputs._ranges, "_end_of_window", seen)
-    await store.outputs.page(group.key, query)
-    assert sizes[:2] == [4, 40]
-    sizes.clear()
-    monkeypatch.setattr(store.outputs._ranges, "find", slow)
-    await store.outputs.page(group.key, query)
-    assert sizes[0] == 4 and sizes[1] <= 16
+
+    async def sizes() -> list[int]:
+        ends = wire.before("find", "outputs", instantly, times=2, where=lambda body: "skip" in body)
+        await wired.outputs.page(group.key, query)
+        return [body["skip"] + 1 for body in ends.bodies]
+
+    async def instantly() -> None: ...
+
+    async def slowly() -> None:
+        await asyncio.sleep(0.2)
+
+    assert await sizes() == [4, 40]
+    wire.before("find", "outputs", slowly, times=9, where=lambda body: "skip" not in body)
+    first, second = await sizes()
+    assert first == 4 and second <= 16
 
 
 async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
-    store: Store, group: Group, small_windows: None
+    settings: Settings, mongo_url: str, group: Group, small_windows: None
 ) -> None:
+    store = Store.connect(replace(settings, max_page_bytes=250_000), mongo_url)
+    await make_indexes_once(store, mongo_url)
     await group.write(store, *(make_output(n, data={"text": "x" * 100_000}) for n in range(12)))
-    store.outputs._ranges._max_bytes = 250_000
     page = await store.outputs.page(group.key, Query(limit=1000, is_approved=False))
     assert 0 < len(page.documents) < 12 and page.next_cursor is not None
     assert len(await group.walk(store, is_approved=False)) == 12
+    await store.close()
 
 
-async def test_a_long_run_of_deletions_is_read_in_windows(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queries, "_MAX_HIDDEN", 5)
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 4)
-    monkeypatch.setattr(ranges, "_WINDOW", 4)
+async def test_a_long_run_of_deletions_is_read_in_windows(store: Store, group: Group, small: Small) -> None:
+    small(hidden=5, first_window=4, window=4)
     written = await group.write(store, *(make_output(n) for n in range(30)))
     await group.delete(store, *written[1:-1])
     assert [item["key_hash"] for item in await group.walk(store, limit=1)] == ["key-0", "key-29"]
@@ -286,20 +269,13 @@ async def test_a_walk_does_not_end_while_an_item_is_in_flight_that_it_has_not_of
 
 @pytest.mark.parametrize("query", [{}, {"is_approved": False}, {"deleted": True}], ids=["plain", "windows", "deleted"])
 async def test_a_walk_does_not_end_without_an_item_that_moves_just_before_the_page_is_read(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, query: dict[str, Any]
+    store: Store, wired: Store, wire: FaultProxy, group: Group, query: dict[str, Any]
 ) -> None:
     """The watermark is read, then the item gets a new id, then the page is read, without it."""
     await group.write(store, *(make_output(n) for n in range(6)))
-    await group.read(other)  # it knows that all of them fit on one page
-    read, moves = other.outputs._ranges.read, iter([make_output(3, data={"moved": True})])
-
-    async def read_late(*arguments: Any) -> Any:
-        for item in moves:
-            await group.write(store, item)
-        return await read(*arguments)
-
-    monkeypatch.setattr(other.outputs._ranges, "read", read_late)
-    assert sorted(await everything(other, group, **query)) == [f"key-{n}" for n in range(6)]
+    await group.read(wired)  # it knows that all of them fit on one page
+    wire.before("find", "outputs", lambda: group.write(store, make_output(3, data={"moved": True})))
+    assert sorted(await everything(wired, group, **query)) == [f"key-{n}" for n in range(6)]
 
 
 async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_moved_before_it_came_there(
@@ -320,9 +296,9 @@ async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_mo
 
 
 async def test_the_last_page_waits_for_what_is_in_flight(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.pages._WALK_SECONDS", 60.0)  # a busy disk takes its time
+    small(last_page_seconds=60.0)  # a busy disk takes its time
     await group.write(store, *(make_output(n) for n in range(4)))
     async with stopped_at(store, "written", group.write(store, make_output(1, data={"moved": True}))):
         reading = asyncio.ensure_future(other.outputs.page(group.key, Query(limit=4)))
@@ -359,14 +335,13 @@ async def test_a_walk_ends_with_all_items_while_every_item_changes_again_and_aga
 
 
 async def test_a_full_page_goes_on_while_the_search_for_more_has_not_ended(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
     await group.write(store, *(make_output(n) for n in range(3)))
     assert len(await group.read(other, is_approved=False)) == 3
     await group.write(store, *(make_output(n, is_approved=True) for n in range(3, 30)))
     await group.write(store, make_output(30))
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 5)
-    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)  # a page ends after one window
+    small(first_window=5, search_seconds=0.0)  # a page ends after one window
     found = await group.walk(other, limit=3, is_approved=False)
     assert [item["key_hash"] for item in found] == ["key-0", "key-1", "key-2", "key-30"]
 
@@ -473,11 +448,18 @@ async def test_a_few_fields_of_items_are_read_many_at_once(store: Store, group: 
 
 
 async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    listening: Store, group: Group, commands: Commands
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.pages._MAX_BEYOND", 5)
-    await group.write(store, make_output(1))
-    await open_batch(store, group, 1)
-    await group.write(store, *(make_output(number) for number in range(2, 12)))
-    page = await store.outputs.page(group.key, Query(cursor=1))
-    assert page.next_cursor is not None
+    """A slow writer may hold back the readers of a group in which others go on."""
+
+    def looks_beyond() -> int:
+        return sum("$and" in command.body.get("filter", {}) for command in commands.sent)
+
+    await group.write(listening, make_output(1))
+    await open_batch(listening, group, 1)
+    await group.write(listening, make_output(2))
+    assert (await listening.outputs.page(group.key, Query(cursor=1))).next_cursor is not None and looks_beyond()
+    commands.clear()
+    await open_batch(listening, group, 5000)
+    await group.write(listening, make_output(3))
+    assert (await listening.outputs.page(group.key, Query(cursor=1))).next_cursor is not None and not looks_beyond()

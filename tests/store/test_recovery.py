@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator
+import math
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect
 
 from service.settings import Settings
 from service.store import Store, StoreUnavailable, time_budget
-from service.store.outputs.ids import Batch
 from tests.support.api import make_output
+from tests.support.fault_proxy import Body, FaultProxy, cut, refuse
 from tests.support.groups import (
     DATABASE,
     Group,
@@ -28,6 +28,7 @@ from tests.support.groups import (
     stopped_at,
     version,
 )
+from tests.support.limits import Small
 
 STEPS = ["allocated", "before write", "written", "before finish"]
 
@@ -39,33 +40,6 @@ async def patient(settings: Settings, mongo_url: str) -> AsyncIterator[Store]:
     await store.ensure_indexes()
     yield store
     await store.close()
-
-
-def cut_commands(store: Store, monkeypatch: pytest.MonkeyPatch, name: str, *, before: bool = False) -> list[str]:
-    """Lose the connection at the first command of a kind that a lane sends, before or after it is done."""
-    real = store.outputs.lanes.database.command
-    calls: list[str] = []
-
-    async def command(command: dict[str, Any], **options: Any) -> Any:
-        if name in command and not calls:
-            calls.append(name)
-            if not before:
-                await real(command, **options)
-            raise AutoReconnect("cut")
-        return await real(command, **options)
-
-    monkeypatch.setattr(store.outputs.lanes, "database", Proxy(store.outputs.lanes.database, command))
-    return calls
-
-
-class Proxy:
-    """A database whose `command` is another function."""
-
-    def __init__(self, database: Any, command: Any) -> None:
-        self._database, self.command = database, command
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._database, name)
 
 
 # -- a round that failed in its own process -------------------------------------------------------
@@ -85,25 +59,23 @@ async def test_a_failed_round_is_tried_again_at_once(patient: Store, other: Stor
     await group.assert_counts_are_exact(other)
 
 
-async def test_a_failed_look_up_leaves_no_batch_in_flight(
-    patient: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = cut_commands(patient, monkeypatch, "find", before=True)
-    assert [r["result"] for r in await group.write(patient, version(1))] == ["created"]
-    assert calls == ["find"]
-    assert not await group.in_flight(patient)
+async def test_a_failed_look_up_leaves_no_batch_in_flight(wired: Store, wire: FaultProxy, group: Group) -> None:
+    lost = wire.before("find", "outputs", cut)
+    assert [r["result"] for r in await group.write(wired, version(1))] == ["created"]
+    assert lost.reached.is_set()
+    assert not await group.in_flight(wired)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["insert", "update"])
 async def test_a_connection_lost_after_the_write_is_made_good(
-    patient: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, known: bool
+    wired: Store, wire: FaultProxy, other: Store, group: Group, known: bool
 ) -> None:
     """What had landed has the result that it would have had; it is neither written nor counted again."""
     if known:
-        await group.write(patient, *(make_output(n, data={"version": 0}) for n in range(6)))
-    calls = cut_commands(patient, monkeypatch, "update" if known else "insert")
-    results = await group.write(patient, *(make_output(n) for n in range(6)))
-    assert calls == ["update" if known else "insert"]
+        await group.write(wired, *(make_output(n, data={"version": 0}) for n in range(6)))
+    lost = wire.after("update" if known else "insert", "outputs", cut)
+    results = await group.write(wired, *(make_output(n) for n in range(6)))
+    assert lost.reached.is_set()
     assert {r["result"] for r in results} == {"updated" if known else "created"}
     assert [item["id"] for item in await group.read(other)] == [r["id"] for r in results]
     await look_after(other, group)
@@ -113,26 +85,16 @@ async def test_a_connection_lost_after_the_write_is_made_good(
 
 @pytest.mark.parametrize("finished", [False, True], ids=["before", "after"])
 async def test_a_turn_whose_reply_is_lost_is_taken_again(
-    patient: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch, finished: bool
+    wired: Store, wire: FaultProxy, other: Store, group: Group, finished: bool
 ) -> None:
     """Whether it has finished one batch and begun another cannot be told: neither is counted or left twice."""
-    real = patient.outputs.ids._update
-    cut: list[Any] = []
-
-    async def update(*args: Any) -> Any:
-        if args[1] is not None and args[2] and not cut:
-            cut.append(args)
-            if finished:
-                await real(*args)
-            raise StoreUnavailable("cut")
-        return await real(*args)
-
-    monkeypatch.setattr(patient.outputs.ids, "_update", update)
-    async with stopped_at(patient, "written", group.write(patient, make_output(1))) as first:
-        second = asyncio.ensure_future(group.write(patient, make_output(2)))
+    async with stopped_at(wired, "written", group.write(wired, make_output(1))) as first:
+        second = asyncio.ensure_future(group.write(wired, make_output(2)))
         await asyncio.sleep(0)
-    assert [r["result"] for r in [*await first, *await second]] == ["created", "created"] and cut
-    assert not await group.in_flight(patient)
+        lost = (wire.after if finished else wire.before)("findAndModify", "groups", cut)
+    assert [r["result"] for r in [*await first, *await second]] == ["created", "created"]
+    assert len(lost.bodies[0]["update"]) == 2  # it ends one batch and begins another
+    assert not await group.in_flight(wired)
     await look_after(other, group)
     await group.assert_counts_are_exact(other)
     assert (await group.jobs(other))["job-1"]["created"] == 2
@@ -218,19 +180,14 @@ async def test_a_late_write_lands_nowhere_and_is_done_again(
 
 
 async def test_a_write_fenced_in_the_middle_is_completed(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, store: Store, other: Store, group: Group
 ) -> None:
-    real, cut = store.database.command, asyncio.Event()
+    async def write_two() -> None:
+        await other.database["outputs"].insert_many(insert.bodies[0]["documents"][:2])
+        await reap(other, group)
 
-    async def in_two(command: dict[str, Any], **options: Any) -> Any:
-        if "insert" in command and not cut.is_set():
-            cut.set()
-            await real({**command, "documents": command["documents"][:2]}, **options)
-            await reap(other, group)
-        return await real(command, **options)
-
-    monkeypatch.setattr(store.outputs.lanes, "database", Proxy(store.database, in_two))
-    results = await group.write(store, *(make_output(n) for n in range(5)))
+    insert = wire.before("insert", "outputs", write_two)
+    results = await group.write(wired, *(make_output(n) for n in range(5)))
     items = await group.read(other)
     assert {item["key_hash"] for item in items} == {f"key-{n}" for n in range(5)}
     assert len(items) == 5 and len(await group.stored(store)) == 5 + 3
@@ -256,71 +213,56 @@ async def test_a_batch_within_its_lease_is_left_alone(store: Store, patient: Sto
     assert len(await group.in_flight(store)) == 1
 
 
-async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(
-    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
+async def dead_batches(store: Store, organization: int, *names: str) -> list[Group]:
+    """Return groups in each of which a writer has died."""
+    groups = [Group(organization, name) for name in names]
     for group in groups:
         await open_batch(store, group, 2)
     for group in groups:
         await lease_over(store, group)
-    recovery, real = store.outputs.recovery, store.outputs.recovery.fence
+    return groups
 
-    async def fence(batch: Batch) -> None:  # those of other tests are none of the three
-        if batch.group == (organization, "chairs"):
-            raise StoreUnavailable("injected")
-        await real(batch)
 
-    monkeypatch.setattr(recovery, "fence", fence)
-    await recovery.reap()
-    assert [len(await group.in_flight(store)) for group in groups] == [0, 1, 0]
-    monkeypatch.setattr(recovery, "fence", real)
-    await recovery.reap()
-    assert sum([len(await group.in_flight(store)) for group in groups]) == 0
+def fence_of(organization: int, group_id: str) -> Callable[[Body], bool]:
+    """Tell the insert of tombstones into a group; the batches of other tests may end beside it."""
+
+    def is_it(body: Body) -> bool:
+        first = body["documents"][0]
+        return (first["organization_id"], first["group_id"]) == (organization, group_id)
+
+    return is_it
+
+
+async def test_a_batch_that_cannot_be_ended_does_not_stop_the_others(
+    wired: Store, wire: FaultProxy, organization: int
+) -> None:
+    groups = await dead_batches(wired, organization, "lamps", "chairs", "tables")
+    wire.before("insert", "outputs", refuse(), times=math.inf, where=fence_of(organization, "chairs"))
+    await wired.outputs.recovery.reap()
+    assert [len(await group.in_flight(wired)) for group in groups] == [0, 1, 0]
+    wire.clear()
+    await wired.outputs.recovery.reap()
+    assert sum([len(await group.in_flight(wired)) for group in groups]) == 0
 
 
 async def test_a_batch_that_takes_long_to_end_does_not_hold_up_the_others(
-    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, organization: int
 ) -> None:
-    groups = [Group(organization, name) for name in ("lamps", "chairs", "tables")]
-    for group in groups:
-        await open_batch(store, group, 2)
-        await lease_over(store, group)
-    recovery, real, others_ended = store.outputs.recovery, store.outputs.recovery.fence, asyncio.Event()
-
-    async def fence(batch: Batch) -> int:
-        if batch.group == (organization, "lamps"):
-            await others_ended.wait()
-        return await real(batch)
-
-    monkeypatch.setattr(recovery, "fence", fence)
-    reaping = asyncio.create_task(recovery.reap())
-    async with asyncio.timeout(60):
-        while sum([len(await group.in_flight(store)) for group in groups[1:]]):
+    groups = await dead_batches(wired, organization, "lamps", "chairs", "tables")
+    slow = fence_of(organization, "lamps")
+    async with wire.stopped("before", "insert", "outputs", wired.outputs.recovery.reap(), slow), asyncio.timeout(60):
+        while sum([len(await group.in_flight(wired)) for group in groups[1:]]):
             await asyncio.sleep(0.02)
-    assert len(await groups[0].in_flight(store)) == 1
-    others_ended.set()
-    await reaping
-    assert not await groups[0].in_flight(store)
+        assert len(await groups[0].in_flight(wired)) == 1
+    assert not await groups[0].in_flight(wired)
 
 
-async def test_a_defect_in_ending_one_batch_does_not_stop_the_others(
-    store: Store, organization: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    groups = [Group(organization, name) for name in ("lamps", "chairs")]
-    for group in groups:
-        await open_batch(store, group, 2)
-        await lease_over(store, group)
-    recovery, real = store.outputs.recovery, store.outputs.recovery.fence
-
-    async def fence(batch: Batch) -> int:
-        if batch.group == (organization, "lamps"):
-            raise TypeError("injected")
-        return await real(batch)
-
-    monkeypatch.setattr(recovery, "fence", fence)
-    await recovery.reap()
+async def test_a_defect_in_ending_one_batch_does_not_stop_the_others(store: Store, organization: int) -> None:
+    groups = await dead_batches(store, organization, "lamps", "chairs")
+    await store.database["groups"].update_one(groups[0].owner, {"$unset": {"open.0.first": ""}})
+    await store.outputs.recovery.reap()
     assert [len(await group.in_flight(store)) for group in groups] == [1, 0]
+    await groups[0].set(store, open=[])
 
 
 async def test_a_batch_of_no_ids_is_ended(store: Store, group: Group) -> None:
@@ -343,16 +285,16 @@ async def test_no_batch_is_ended_without_the_unique_index(store: Store, group: G
 
 
 async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.REAP_SECONDS", 0.05)
-    monkeypatch.setattr(store.upkeep, "run", asyncio.Event().wait)
-    store.start_upkeep()
-    for _ in range(2):
-        await open_batch(store, group, 2)
-        async with asyncio.timeout(60):
-            while await group.in_flight(store):
-                await asyncio.sleep(0.02)
+    small(reap_seconds=0.05)
+    hangs = wire.before("find", "groups", asyncio.Event().wait, where=lambda body: body.get("hint") == "due")
+    wired.start_upkeep()
+    async with asyncio.timeout(60):
+        await hangs.reached.wait()
+        await open_batch(wired, group, 2)
+        while await group.in_flight(wired):
+            await asyncio.sleep(0.02)
 
 
 # -- tombstones -----------------------------------------------------------------------------------

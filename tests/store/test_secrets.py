@@ -14,7 +14,6 @@ from typing import Any
 
 import bson
 import pytest
-from pymongo import MongoClient
 
 from service.cli import main
 from service.runtime.local_mongo import local_mongo
@@ -24,6 +23,7 @@ from service.store.browser_state import BrowserState
 from service.store.cookies import Cookies
 from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
+from tests.support.fault_proxy import FaultProxy
 from tests.support.processes import ServiceProcess
 
 OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
@@ -274,27 +274,20 @@ def test_only_sealed_values_without_a_key_is_a_mistake() -> None:
         Vault.parse("", sealed_only=True)
 
 
-async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(
-    apart: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain, both = await opened(apart, ""), await opened(apart, NEW)
+async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(apart: Settings, wire: FaultProxy) -> None:
+    plain, both = await opened(apart, ""), await opened(replace(apart, mongo_url=wire.url), NEW)
     await set_cookies(plain, 1)
-    client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
-    seal = both.cookies._vault.seal
 
-    def change_first(*arguments: Any) -> bytes:
+    async def change_first() -> None:
         """A service without keys writes the same value with another expiry before the sealed one is stored."""
-        client[apart.mongo_database]["cookies"].update_one({}, {"$set": {"expires": 4102444800}})
-        return seal(*arguments)
+        await plain.database["cookies"].update_one({}, {"$set": {"expires": 4102444800}})
 
-    with monkeypatch.context() as patch:
-        patch.setattr(both.cookies._vault, "seal", change_first)
-        assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
+    wire.before("update", "cookies", change_first)
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
     # Found once more: the pass before could not seal it.
     assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 1, 0)
     assert [rotation async for rotation in both.cookies.rotate()][-1] == (1, 0, 0)
     assert await values(both) == [VALUE]
-    client.close()
     await plain.close()
     await both.close()
 
@@ -359,28 +352,15 @@ async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings)
     await both.close()
 
 
-async def test_rotation_never_takes_back_what_a_running_service_writes(
-    apart: Settings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    service, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
+async def test_rotation_never_takes_back_what_a_running_service_writes(apart: Settings, wire: FaultProxy) -> None:
+    service, both = await opened(apart, OLD), await opened(replace(apart, mongo_url=wire.url), f"{NEW},{OLD}")
     await set_cookies(service, 20)
-    client: MongoClient[dict[str, Any]] = MongoClient(apart.mongo_url)
-    records, vault = client[apart.mongo_database]["cookies"], both.cookies._vault
-
-    def open_slowly(value: bytes, *belongs_to: Any) -> Sealed:
-        """Open a value; before it is sealed again, a service that has only the old key sets a newer one."""
-        newer = Vault.parse(OLD).seal(Sealed("newer", {}), *belongs_to)
-        for name in ("3", "7"):
-            if f"text {name}" in belongs_to:
-                records.update_one({"name": name}, {"$set": {"value": newer}})
-        return Vault.open(vault, value, *belongs_to)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(vault, "open", open_slowly)
-        assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 20, 0)
+    newer = [make_cookie(name=name, value="newer") | {"expires": None} for name in ("3", "7")]
+    # The values are open; before they are sealed again, a service that has only the old key sets two.
+    wire.before("update", "cookies", lambda: service.cookies.set(1, newer))
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 20, 0)
     assert sorted(await values(both)) == sorted([VALUE] * 18 + ["newer"] * 2)
     assert [rotation async for rotation in both.cookies.rotate()][-1] == (20, 2, 0)
-    client.close()
     await service.close()
     await both.close()
 

@@ -11,6 +11,7 @@ from service.store import Patch, Store
 from tests.store.test_crawls import begin, finish
 from tests.support.api import make_output
 from tests.support.groups import Group, at, killed_at, look_after, reap, stopped_at
+from tests.support.limits import Small
 
 
 def crawl(job: str, *numbers: int) -> list[dict[str, Any]]:
@@ -180,9 +181,9 @@ async def test_a_job_that_is_opened_again_keeps_its_beginning(store: Store, othe
 
 
 async def test_a_deletion_stops_when_its_job_is_opened_again(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 2)
+    small(deleted_beside_others=2)
     await group.write(store, *crawl("a", *range(9)))
     await group.write(store, *crawl("b", 8))
     await finish(store, group, "b")
@@ -257,9 +258,9 @@ async def test_a_job_from_before_beginnings_were_stored_deletes_nothing(store: S
 
 
 async def test_an_interrupted_deletion_is_completed_by_the_upkeep_of_another_process(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
+    small(deleted_beside_others=3)
     await group.write(store, *crawl("a", *range(20)))
     await group.write(store, *crawl("b", 0))
     await finish(store, group, "b")
@@ -313,16 +314,13 @@ async def test_a_body_that_names_a_thousand_jobs_is_counted_a_few_at_a_time(stor
     assert (stats["items"], stats["jobs"]) == (1000, 1000)
 
 
-async def test_no_batch_begins_while_too_many_counts_wait(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.outputs.ids.MAX_WAITING_BYTES", 2000)
+async def test_no_batch_begins_while_too_many_counts_wait(store: Store, other: Store, group: Group) -> None:
     entry = {"date": (await waiting(store, group))["now"], "created": 0, "changed": 0, "jobs": []}
-    entry["jobs"] = [{"job_id": f"old-{n}" + "x" * 100, "items": 0} for n in range(50)]
+    entry["jobs"] = [{"job_id": f"old-{n}" + "x" * 40_000, "items": 0} for n in range(60)]
     await store.database["groups"].update_one(group.owner, {"$push": {"pending": entry}})
     written = await group.write(other, *crawl("b", 1))  # which moves them first
     assert written[0]["result"] == "created"
-    assert len(str((await group.document(store)).get("pending", []))) < 2000
+    assert len(str((await group.document(store)).get("pending", []))) < 10_000
 
 
 async def waiting(store: Store, group: Group) -> dict[str, Any]:

@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
-from typing import Any
 
 import pymongo
 import pytest
-from pymongo.errors import PyMongoError
 
 from service.store import Store
-from service.store import watch as watching
-from service.store.connection import opened as open_stream
 from tests.support.api import make_output
 from tests.support.commands import Commands
+from tests.support.fault_proxy import FaultProxy, Refused, refuse
 from tests.support.groups import Group, stopped_at
+from tests.support.limits import Small
 from tests.support.live_pages import SOON, reading, until_waiting, waiting_readers
+
+CHANGE_STREAM_FATAL = 280  # the driver does not resume after it
 
 
 async def wait(store: Store, group: Group, cursor: int, seconds: float = 2 * SOON) -> float:
@@ -61,12 +61,10 @@ async def test_one_write_wakes_the_readers_of_its_group_only(store: Store, other
     theirs = asyncio.ensure_future(wait(store, elsewhere, 0))
     ours = [asyncio.ensure_future(wait(store, group, 0)) for _ in range(20)]
     await until_waiting(store, 21)
-    woken = []
-    real = store.watch._wake
-    store.watch._wake = lambda key: (woken.append(key), real(key))  # type: ignore[assignment, func-returns-value]
-    await group.write(other, make_output(1))
-    await asyncio.gather(*ours)
-    assert not theirs.done() and elsewhere.key not in woken
+    with store.watch.waiting(elsewhere.key) as changed:
+        await group.write(other, make_output(1))
+        await asyncio.gather(*ours)
+        assert not theirs.done() and not changed.is_set()
     theirs.cancel()
     await asyncio.wait([theirs])
 
@@ -92,77 +90,41 @@ async def test_a_wake_up_is_only_a_hint(store: Store, other: Store, group: Group
 
 
 async def test_a_reader_who_comes_while_the_stream_is_given_up_is_woken(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, group: Group, small: Small
 ) -> None:
+    small(stream_idle_seconds=0.0)
     assert await wait(store, group, 0, 0.2) >= 0.2
-    while store.watch._waiting:
-        await asyncio.sleep(0)
-    store.watch._stop()  # as the timer does when nobody has waited for a while
+    async with asyncio.timeout(SOON):
+        while waiting_readers(store):
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)  # nobody has waited for a while
     waiting = asyncio.ensure_future(wait(store, group, 0))
     await until_waiting(store)
     await group.write(other, make_output(1))
     assert await waiting < SOON
 
 
-async def test_a_stream_that_breaks_is_opened_again(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_what_changes_while_a_stream_breaks_wakes_its_readers_and_so_does_the_next_one(
+    wired: Store, wire: FaultProxy, other: Store, group: Group, small: Small
 ) -> None:
-    monkeypatch.setattr(watching, "_RETRY_SECONDS", 0.01)
-    breaks = 0
-    real = store.watch._group_of
+    small(stream_retry_seconds=0.01)
+    written = asyncio.Event()
 
-    async def group_of(event: dict[str, Any]) -> Any:
-        nonlocal breaks
-        if not breaks:
-            breaks += 1
-            raise PyMongoError("injected")
-        return await real(event)
+    async def break_off() -> None:
+        await written.wait()
+        await refuse(CHANGE_STREAM_FATAL)()
 
-    monkeypatch.setattr(store.watch, "_group_of", group_of)
-    async with stopped_at(other, "written", group.write(other, make_output(1))):
-        waiting = asyncio.ensure_future(wait(store, group, 0))
-        await until_waiting(store)
-        await group.write(store, make_output(2))
-    assert await waiting < SOON
-    assert breaks == 1
-
-
-class BrokenStream:
-    """A change stream that returns nothing, and breaks when it is told to."""
-
-    def __init__(self) -> None:
-        self.is_open, self.breaks = asyncio.Event(), asyncio.Event()
-
-    async def __aenter__(self) -> BrokenStream:
-        self.is_open.set()
-        return self
-
-    async def __aexit__(self, *_: object) -> None: ...
-
-    def __aiter__(self) -> BrokenStream:
-        return self
-
-    async def __anext__(self) -> dict[str, Any]:
-        await self.breaks.wait()
-        raise PyMongoError("injected")
-
-
-async def test_what_changes_after_a_stream_has_broken_wakes_its_readers(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = BrokenStream()
-    streams = [first]
-
-    async def opened(made: Any) -> Any:
-        return streams.pop() if streams else await open_stream(made)
-
-    monkeypatch.setattr(watching, "opened", opened)
-    with store.watch.waiting(group.key) as changed:
-        await first.is_open.wait()
+    broken = wire.before("getMore", "groups", break_off)
+    with wired.watch.waiting(group.key) as changed:
+        await asyncio.wait_for(broken.reached.wait(), SOON)
         changed.clear()
         await group.write(other, make_output(1))  # the broken stream does not return it
         await Group(group.organization, "chairs").write(other, make_output(1))  # the next one begins here
-        first.breaks.set()
+        written.set()
+        await asyncio.wait_for(changed.wait(), 2 * SOON)
+        await asyncio.sleep(0.1)
+        changed.clear()
+        await group.write(other, make_output(2))
         await asyncio.wait_for(changed.wait(), 2 * SOON)
 
 
@@ -179,18 +141,13 @@ async def test_the_stream_begins_where_readers_read(listening: Store, group: Gro
 
 
 async def test_without_change_streams_the_groups_are_polled(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
-    polled = asyncio.Event()
-    real = store.watch._poll
+    async def reply_without_time() -> None:
+        raise Refused(ok=1.0, cursor={"id": 0, "ns": "store.meta", "firstBatch": []})
 
-    async def changes() -> Any:
-        polled.set()
-        await real()
-        yield  # a generator
-
-    monkeypatch.setattr(store.watch, "_changes", changes)
-    waiting = asyncio.ensure_future(wait(store, group, 0))
-    await polled.wait()
+    begun = wire.after("find", "meta", reply_without_time)
+    waiting = asyncio.ensure_future(wait(wired, group, 0))
+    await begun.reached.wait()
     await group.write(other, make_output(1))
     assert await waiting < SOON

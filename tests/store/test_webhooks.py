@@ -20,7 +20,9 @@ from service.store.outputs.counts import Change
 from service.webhooks import Courier, sign
 from tests.support.api import make_output
 from tests.support.commands import Commands
+from tests.support.fault_proxy import FaultProxy, Refused
 from tests.support.groups import DATABASE, Group, open_batch
+from tests.support.limits import Small
 from tests.support.receiver import Receiver, receiving
 
 FAILED, DONE = Outcome(503, "", "The status is not 2xx"), Outcome(204)
@@ -43,6 +45,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Retries take up to a day by the clock of the database, which a test cannot set."""
     clock = Clock()
 
     async def now(_: object) -> datetime:
@@ -266,9 +269,9 @@ async def test_a_process_that_has_lost_its_lease_sends_nothing(
 
 
 async def test_the_oldest_of_too_many_waiting_messages_are_dropped_and_counted(
-    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, clock: Clock, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.deliveries.MAX_WAITING", 10)
+    small(waiting_messages=10)
     await make(store, organization)
     for number in range(15):
         await store.webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
@@ -287,9 +290,9 @@ async def test_waiting_messages_have_a_bounded_size(store: Store, organization: 
 
 
 async def test_changes_of_more_groups_than_may_wait_drop_the_oldest(
-    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, clock: Clock, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.deliveries.MAX_WAITING", 3)
+    small(waiting_messages=3)
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     for number in range(5):
         await Group(organization, f"group-{number}").write(store, make_output())
@@ -405,7 +408,7 @@ async def test_the_lease_of_a_process_that_died_ends_by_itself(
 
 
 async def test_a_message_is_found_though_its_process_died_before_setting_due(
-    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, clock: Clock
 ) -> None:
     webhook_id = await make(store, organization)
     assert not await attempt(store, organization, webhook_id, DONE)
@@ -434,23 +437,22 @@ async def test_a_webhook_deleted_during_its_lease_leaves_nothing_behind(
 
 
 async def test_a_batch_that_the_snapshot_does_not_show_yet_is_told_later(
-    store: Store, organization: int, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, organization: int, group: Group, clock: Clock, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.deliveries._SKEW", timedelta())
+    small(skew=timedelta())
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     clock.advance(timedelta(seconds=1))
-    sender = store.webhooks.deliveries
+    sender = wired.webhooks.deliveries
     lease = await sender.lease(organization, webhook_id)
     assert lease is not None
     batch = await open_batch(store, group, 1)
     await asyncio.sleep(0.01)
 
-    async def nothing(_: int) -> list[datetime]:
-        return []
+    async def show_nothing() -> None:
+        raise Refused(ok=1.0, cursor={"id": 0, "ns": f"{DATABASE}.groups", "firstBatch": []})
 
-    with monkeypatch.context() as stale:
-        stale.setattr(sender, "_in_flight_since", nothing)
-        await sender.release(await sender.add_changes(lease))
+    wire.after("find", "groups", show_nothing)
+    await sender.release(await sender.add_changes(lease))
     await store.outputs.ids.turn(group.key, (batch, Change(last_id=batch.first, items=1)), 0)
     clock.advance(timedelta(minutes=2))
     assert await attempt(store, organization, webhook_id, DONE)
@@ -468,13 +470,13 @@ async def test_two_processes_that_look_at_once_tell_a_change_once(
 
 
 async def test_a_batch_in_flight_is_reported_when_it_is_over_though_another_was_newer(
-    store: Store, organization: int, group: Group, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, group: Group, clock: Clock, small: Small
 ) -> None:
     async def of_lamps() -> list[tuple[str, int]]:
         return [one for one in await told(store, organization, webhook_id) if one[0] == "lamps"]
 
     # The clock of the database, by which a look begins, cannot be advanced: its two seconds would find the batch.
-    monkeypatch.setattr("service.store.deliveries._SKEW", timedelta())
+    small(skew=timedelta())
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     await group.write(store, *(make_output(n) for n in range(3)))
     begun = (await group.document(store))["last_change"]
@@ -513,9 +515,9 @@ async def test_a_change_that_waits_is_replaced_by_the_next_one_which_is_due_at_o
 
 
 async def test_more_changed_groups_than_one_look_reads_are_all_reported(
-    store: Store, organization: int, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, clock: Clock, small: Small
 ) -> None:
-    monkeypatch.setattr("service.store.deliveries._GROUPS_AT_ONCE", 3)
+    small(groups_per_look=3)
     webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
     for number in range(10):
         await Group(organization, f"group-{number}").write(store, make_output())
@@ -537,9 +539,9 @@ async def test_without_a_webhook_a_write_sends_no_more_commands(
 
 @pytest.mark.slow
 async def test_a_dead_receiver_costs_the_others_nothing(
-    store: Store, organization: int, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    store: Store, organization: int, receiver: Receiver, small: Small
 ) -> None:
-    monkeypatch.setattr("service.webhooks._AT_ONCE", 6)
+    small(sent_at_once=6)
     await store.database["webhooks"].delete_many({})  # those of other tests are due too
     async with receiving() as dead:
         dead.hangs = True
@@ -580,24 +582,18 @@ async def test_couriers_of_two_processes_send_each_message_once(
 
 
 async def test_a_courier_that_stops_waits_for_messages_being_sent(
-    store: Store, organization: int, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    store: Store, wired: Store, wire: FaultProxy, organization: int, receiver: Receiver
 ) -> None:
-    record = store.webhooks.deliveries.record
-
-    async def slowly(*args: Any) -> None:
-        await asyncio.sleep(0.5)  # the stop comes meanwhile
-        await record(*args)
-
-    monkeypatch.setattr(store.webhooks.deliveries, "record", slowly)
+    recorded = wire.before("update", "deliveries", lambda: asyncio.sleep(0.5))  # the stop comes meanwhile
     webhook_id = await make(store, organization, receiver.url)
-    courier = Courier(store.webhooks, Sender(private=True))
+    courier = Courier(wired.webhooks, Sender(private=True))
     running = asyncio.create_task(courier.run())
     await store.webhooks.job_finished(Group(organization).key, job())
     await receiver.wait_for(1)
     running.cancel()
     await courier.close()
     (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
-    assert delivery["state"] == "delivered"
+    assert delivery["state"] == "delivered" and recorded.reached.is_set()
 
 
 # -- secrets --------------------------------------------------------------------------------------

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import tracemalloc
-import weakref
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,14 +17,13 @@ from service.http.errors import place
 from service.settings import Settings
 from service.store import Group as StoredGroup
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
-from service.store.outputs import write_queue as lane_module
-from service.store.outputs.commit import Rounds, Write
+from service.store.outputs.commit import Write
+from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.encode import Door, Put
-from service.store.outputs.plan import Plan
-from service.store.outputs.write_queue import Lane
 from service.store.time_budget import time_budget
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.commands import Commands
+from tests.support.fault_proxy import FaultProxy, cut, refuse
 from tests.support.groups import DATABASE, Group, at, fail, stopped_at, version
 from tests.support.stall import without_stall
 
@@ -141,68 +139,52 @@ async def test_much_more_than_a_part_of_a_message_is_sent_in_parts(
     assert (await group.stats(listening))["items"] == 38
     parts = [len(command.body["documents"]) for command in commands.sent if command.name == "insert"]
     assert parts and max(parts) <= 16
+    assert listening.outputs.lanes.rounds >= (3 if together else 1)
 
 
-def test_a_round_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def take() -> list[int]:
-        lane = Lane(SimpleNamespace(ids=None, recovery=None, database=None, max_item_bytes=0), (1, "g"))  # type: ignore[arg-type]
-        sizes = ((1, "0"), (1, "a"), (1, "bc"), (1, "d"), (9, "e"), (9, "f"), (1, "f"))
-        for size, keys in sizes:
-            lane.waiting.append(Write({key: SimpleNamespace(size=size / len(keys)) for key in keys}))  # type: ignore[misc]
-        rounds = []
-        while lane.waiting:
-            rounds.append(len(lane._take()))
-        return rounds
+async def test_a_round_takes_no_more_than_a_thousand_keys(store: Store, group: Group) -> None:
+    numbers = itertools.count(1)
+    bodies = [await group.encoded(store, *(make_output(next(numbers)) for _ in range(n))) for n in (600, 400, 900, 1)]
+    before = store.outputs.lanes.rounds
+    await joined(store, group, *bodies)
+    assert store.outputs.lanes.rounds == before + 1 + 2  # the one that they wait for, 1000 keys, and 901
 
-    monkeypatch.setattr(lane_module, "_MAX_KEYS", 3)
-    monkeypatch.setattr(lane_module, "MAX_BYTES", 10)
-    assert asyncio.run(take()) == [2, 2, 1, 1, 1]
+
+def looked_up(commands: Commands) -> list[int]:
+    """Return how many items each command has read with their tags."""
+    finds = [command.body for command in commands.sent if (command.name, command.collection) == ("find", "outputs")]
+    return [len(body["filter"]["_id"]["$in"]) for body in finds if "tags" in body["projection"]]
 
 
 async def test_patches_of_tags_of_many_clients_are_not_all_looked_up_at_once(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    listening: Store, commands: Commands, group: Group
 ) -> None:
     """The tags that they are merged with may be a megabyte each."""
-    items = await group.write(store, *(make_output(n) for n in range(1, 121)))
-    sizes: list[int] = []
-    look_up = Rounds.look_up
-
-    async def counted(self: Rounds, changes: dict[str, Any]) -> Any:
-        sizes.append(len(changes))
-        return await look_up(self, changes)
-
-    async with stopped_at(store, "before write", group.write(store, make_output(0))):
-        monkeypatch.setattr(Rounds, "look_up", counted)
+    items = await group.write(listening, *(make_output(n) for n in range(1, 121)))
+    async with stopped_at(listening, "before write", group.write(listening, make_output(0))):
+        commands.clear()
         patches = [Patch("output_id", item["output_id"], tags={"seen": True}) for item in items]
         clients = [
-            asyncio.ensure_future(group.patch(store, *patches[start : start + 10])) for start in range(0, 120, 10)
+            asyncio.ensure_future(group.patch(listening, *patches[start : start + 10])) for start in range(0, 120, 10)
         ]
         await asyncio.sleep(0)
     results = await asyncio.gather(*clients)
     assert {r["result"] for done in results for r in done} == {"updated"}
-    assert sum(sizes) == 120 and max(sizes) <= 50
+    assert sum(looked_up(commands)) == 120 and max(looked_up(commands)) <= 50
 
 
 @pytest.mark.alone
 async def test_large_tags_are_patched_in_rounds_of_few_bytes(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    listening: Store, commands: Commands, group: Group
 ) -> None:
-    held: list[int] = []
-    look_up = Rounds.look_up
-
-    async def weighed(self: Rounds, changes: dict[str, Any]) -> Any:
-        known = await look_up(self, changes)
-        held.append(sum(len(found["tags"]) for found in known.values()))
-        return known
-
     tags: dict[str, Any] = {"many": [[]] * 300_000}  # 4 MB of BSON, and 20 MB of Python objects
     for n in range(12):
-        await group.write(store, make_output(n, tags=tags))
-    monkeypatch.setattr(Rounds, "look_up", weighed)
-    done = await group.patch(store, *(Patch("key_hash", f"key-{n}", tags={"checked": True}) for n in range(12)))
+        await group.write(listening, make_output(n, tags=tags))
+    commands.clear()
+    done = await group.patch(listening, *(Patch("key_hash", f"key-{n}", tags={"checked": True}) for n in range(12)))
     assert [each["result"] for each in done] == ["updated"] * 12
-    assert max(held) <= 16 * 2**20 < sum(held)
-    (item,) = await group.read(store, limit=1)
+    assert sum(looked_up(commands)) == 12 and max(looked_up(commands)) * 4_000_000 <= 16 * 2**20
+    (item,) = await group.read(listening, limit=1)
     assert item["tags"] == {**tags, "checked": True}
 
 
@@ -245,51 +227,45 @@ async def test_closing_waits_for_the_writes_under_way(store: Store, other: Store
 
 
 async def test_a_cancelled_lane_leaves_nobody_waiting(store: Store, group: Group) -> None:
+    before = asyncio.all_tasks()
     async with stopped_at(store, "before write", group.write(store, version(1))) as first:
         second = asyncio.ensure_future(group.write(store, version(2)))
         await asyncio.sleep(0)
-        (lane,) = store.outputs.lanes._lanes.values()
-        assert lane.task is not None
-        lane.task.cancel()
+        for task in asyncio.all_tasks() - before - {first, second}:  # what the writes have begun
+            task.cancel()
         await asyncio.wait([first, second], timeout=60)
         assert first.cancelled() and second.cancelled()
-    assert not store.outputs.lanes._lanes
+    assert not store.outputs.lanes.busy
     assert [r["result"] for r in await group.write(store, make_output(3))] == ["created"]
 
 
 @pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Write]]]:
-    """All writes of the test, without a garbage collection: their items are megabytes."""
-    made: list[weakref.ref[Write]] = []
-
-    class Weak(Write):
-        __slots__ = ("__weakref__",)
-
-        def __init__(self, changes: Any) -> None:
-            super().__init__(changes)
-            made.append(weakref.ref(self))
-
-    monkeypatch.setattr(lane_module, "Write", Weak)
+def without_collections() -> Iterator[None]:
+    """Without the garbage collector: the items of a write are megabytes, and must not wait for it."""
+    gc.collect()
     gc.disable()
-    yield made
+    yield
     gc.enable()
 
 
-async def test_nothing_is_kept_of_a_write_that_is_done(
-    store: Store, group: Group, writes: list[weakref.ref[Write]]
-) -> None:
+def kept_items() -> int:
+    """Return how many encoded items this process holds."""
+    return sum(type(each) is Write for each in gc.get_objects())
+
+
+@pytest.mark.usefixtures("without_collections")
+async def test_nothing_is_kept_of_a_write_that_is_done(store: Store, group: Group) -> None:
     for turn in range(3):
         await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
     await store.outputs.lanes.close()
     await asyncio.sleep(0)
-    assert [each() for each in writes] == [None] * 15
+    assert kept_items() == 0
 
 
+@pytest.mark.usefixtures("without_collections")
 @pytest.mark.parametrize("code", [112, 13], ids=["tried again", "refused"])
 @pytest.mark.parametrize("command", ["findAndModify", "find", "insert"])
-async def test_nothing_is_kept_of_a_write_that_failed(
-    store: Store, group: Group, writes: list[weakref.ref[Write]], command: str, code: int
-) -> None:
+async def test_nothing_is_kept_of_a_write_that_failed(store: Store, group: Group, command: str, code: int) -> None:
     await group.write(store, make_output(0))  # now the settings of the group are known
     admin, data = store.client.admin, {"failCommands": [command], "errorCode": code}
     mode = "alwaysOn" if code == 112 else {"times": 1}  # a refused one is not tried again
@@ -301,33 +277,23 @@ async def test_nothing_is_kept_of_a_write_that_failed(
         await admin.command("configureFailPoint", "failCommand", mode="off")
     await store.outputs.lanes.close()
     await asyncio.sleep(0)
-    assert [each() for each in writes] == [None] * 2
+    assert kept_items() == 0
 
 
-@pytest.mark.parametrize("error", [KeyError(), OverflowError()], ids=["defect", "driver"])
-async def test_nothing_is_kept_of_a_write_that_failed_here_but_the_place(
-    store: Store,
-    group: Group,
-    writes: list[weakref.ref[Write]],
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-) -> None:
+@pytest.mark.usefixtures("without_collections")
+@pytest.mark.parametrize("tags", [42, {"text": "\ud800"}], ids=["defect", "driver"])
+async def test_nothing_is_kept_of_a_write_that_failed_here_but_the_place(store: Store, group: Group, tags: Any) -> None:
     await group.write(store, make_output(0))
-
-    async def plan(*_: Any) -> Plan:
-        raise error
-
-    monkeypatch.setattr(Rounds, "_plan", plan)
     found = ""
     try:
-        await group.write(store, make_output(1))
-    except (KeyError, StoreError) as failure:
+        await group.patch(store, Patch("key_hash", "key-0", tags=tags))
+    except Exception as failure:
         found = place(failure.__context__ or failure)
-    error.with_traceback(None)
+        failure.with_traceback(None)
     await store.outputs.lanes.close()
     await asyncio.sleep(0)
-    assert "plan" in found
-    assert [each() for each in writes] == [None] * 2
+    assert ":" in found, "the function and its line"
+    assert kept_items() == 0
 
 
 # -- errors that reach their own client only ------------------------------------------------------
@@ -396,51 +362,44 @@ async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_onl
     await group.assert_counts_are_exact(store)
 
 
-async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add = Plan.add
-
-    def break_one(self: Plan, output_id: str, change: Any, known: Any) -> None:
-        if change.key_hash == "key-2":
-            raise AttributeError("injected")
-        add(self, output_id, change, known)
-
-    monkeypatch.setattr(Plan, "add", break_one)
-    first, failed, last = await joined(store, group, *[await group.encoded(store, make_output(n)) for n in (1, 2, 3)])
-    assert isinstance(failed, AttributeError)
+async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(store: Store, group: Group) -> None:
+    await group.write(store, make_output(2))
+    one, three = [await group.encoded(store, make_output(n)) for n in (1, 3)]
+    broken: Any = 42  # tags are an object
+    async with stopped_at(store, "before write", group.write(store, make_output(0))):
+        writes = [
+            asyncio.ensure_future(work)
+            for work in (
+                store.outputs.write(group.key, one),
+                group.patch(store, Patch("key_hash", "key-2", tags=broken)),
+                store.outputs.write(group.key, three),
+            )
+        ]
+        await asyncio.sleep(0)
+    first, failed, last = await asyncio.gather(*writes, return_exceptions=True)
+    assert isinstance(failed, Exception) and not isinstance(failed, StoreUnavailable)
+    assert not isinstance(first, BaseException) and not isinstance(last, BaseException)
     assert [r["result"] for r in [*first, *last]] == ["created"] * 2
     await store.outputs.lanes.close()
-    assert [item["key_hash"] for item in await group.read(store)] == ["key-0", "key-1", "key-3"]
+    assert {item["key_hash"] for item in await group.read(store)} == {f"key-{n}" for n in range(4)}
     assert not await group.in_flight(store)
 
 
 async def test_a_round_whose_look_up_fails_after_its_turn_leaves_no_batch_in_flight(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     """Although the first attempt to end the batch fails, too."""
-    look_up, end = Rounds.look_up, store.outputs.recovery.end
-    failures = ["look-up", "end"]
 
-    async def fail_once(self: Rounds, changes: Any) -> Any:
-        if "look-up" in failures:
-            failures.remove("look-up")
-            while not await group.in_flight(store):
-                await asyncio.sleep(0.01)
-            raise StoreUnavailable("injected")
-        return await look_up(self, changes)
+    async def fail_after_the_turn() -> None:
+        while not await group.in_flight(other):
+            await asyncio.sleep(0.01)
+        await cut()
 
-    async def end_later(*args: Any) -> None:
-        if "end" in failures:
-            failures.remove("end")
-            raise StoreUnavailable("injected")
-        await end(*args)
-
-    monkeypatch.setattr(Rounds, "look_up", fail_once)
-    monkeypatch.setattr(store.outputs.recovery, "end", end_later)
-    await group.write(store, make_output(1))
-    assert not failures
-    assert not await group.in_flight(store)
+    wire.before("find", "outputs", fail_after_the_turn)
+    not_ended = wire.before("find", "groups", refuse(), where=lambda body: "open.token" in body["filter"])
+    await group.write(wired, make_output(1))
+    assert not_ended.reached.is_set()
+    assert not await group.in_flight(other)
 
 
 # -- what an item becomes -------------------------------------------------------------------------
@@ -545,10 +504,11 @@ def test_only_bytes_wait_for_the_database() -> None:
 async def test_settings_of_many_groups_take_little_memory(store: Store, group: Group, paths: int, names: int) -> None:
     """50 paths of 65 names are 7 KB of text, and 0.6 MB as a tree."""
     ignore = [".".join([str(n), *["a"] * (names - 1)]) for n in range(paths)]
+    cache = ComparingCache(store.database, 30)
     tracemalloc.start()
     try:
         for n in range(100):
-            store.outputs._comparing.refresh(StoredGroup(1, f"group-{n}"), {"ignore": list(ignore)})
+            cache.refresh(StoredGroup(1, f"group-{n}"), {"ignore": list(ignore)})
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -621,34 +581,27 @@ async def test_versions_that_a_failover_may_take_back_are_copied_again(store: St
 
 
 async def test_an_item_that_changed_after_a_round_took_its_ids_gets_a_higher_id_all_the_same(
-    store: Store, other: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+    wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     """The look-up runs beside the turn that takes the ids: it may see what a later batch has written."""
-    await group.write(store, version(1))
-    look_up, between = Rounds.look_up, asyncio.Event()
-
-    async def late(rounds: Rounds, changes: Any) -> Any:
-        if rounds._ids is store.outputs.ids:
-            await between.wait()
-        return await look_up(rounds, changes)
-
-    monkeypatch.setattr(Rounds, "look_up", late)
-    allocated = asyncio.Event()
+    await group.write(other, version(1))
+    allocated, fast = asyncio.Event(), list[dict[str, Any]]()
 
     async def note(step: str) -> None:
         if step == "allocated":
             allocated.set()
 
-    store.outputs.ids.step = note
-    slow = asyncio.ensure_future(group.write(store, version(2)))
-    await allocated.wait()
-    (fast,) = await group.write(other, version(3))
-    between.set()
-    (last,) = await slow
-    assert last["id"] > fast["id"]
-    (item,) = await group.read(store)
+    async def write_beside() -> None:
+        await allocated.wait()
+        fast.extend(await group.write(other, version(3)))
+
+    wired.outputs.ids.step = note
+    wire.before("find", "outputs", write_beside)
+    (last,) = await group.write(wired, version(2))
+    assert last["id"] > fast[0]["id"]
+    (item,) = await group.read(other)
     assert (item["id"], item["data"]) == (last["id"], {"version": 2})
-    await group.assert_counts_are_exact(store)
+    await group.assert_counts_are_exact(other)
 
 
 async def test_what_the_first_of_two_failed_rounds_wrote_is_not_forgotten(store: Store, group: Group) -> None:
@@ -662,7 +615,7 @@ async def test_a_write_that_ran_out_of_time_is_not_kept_in_memory(store: Store, 
         items = await group.encoded(store, make_output(2))
         with time_budget(0.01), pytest.raises(StoreUnavailable):
             await store.outputs.write(group.key, items)
-        assert not store.outputs.lanes._lanes[group.key].waiting
+        assert kept_items() == 1  # the one under way
 
 
 async def test_tags_of_more_bytes_than_one_reply_of_the_database_holds_are_all_patched(

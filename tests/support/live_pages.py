@@ -58,7 +58,7 @@ def reading(
 
 def waiting_readers(store: Store) -> int:
     """Return how many readers wait for something new."""
-    return sum(len(tail.waiting) for tail in store.outputs._tails._tails.values())
+    return store.outputs.tails.waiting
 
 
 async def until_waiting(store: Store, readers: int = 1) -> None:

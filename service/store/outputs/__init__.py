@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
 
 from service.settings import Settings
+from service.store.clock import now
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
 from service.store.group import Group
@@ -65,16 +66,16 @@ class Outputs(Reading):
         self.deletion = Deletion(self, self.lanes)
         self._comparing = comparing
         self.job_changes = JobChanges(database, self.ids, comparing, indexes)
-        self._tails = Tails(self, watch, settings.mongo_timeout)
+        self.tails = Tails(self, watch, settings.mongo_timeout)
 
     def within(self, current_work: Callable[[], Work | None], gate: Gate) -> None:
         """Set where readers and tails reserve capacity for what they read."""
-        self.current_work, self._tails.gate = current_work, gate
+        self.current_work, self.tails.gate = current_work, gate
 
     def tail(self, group: Group, query: Query, form: Form) -> AbstractContextManager[Reader]:
         """Return a live reader of a query; all readers of one query share what is read and rendered."""
         self._indexes.require("outputs", "groups")
-        return self._tails.reader(group, query, form)
+        return self.tails.reader(group, query, form)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -150,7 +151,7 @@ class Outputs(Reading):
 
         Items dated later than now get the present date: they stay in order, all being the newest.
         """
-        present = min(await server_time(self._database), datetime.now(UTC))
+        present = min(await server_time(self._database), now())
         groups, ahead = 0, present + timedelta(minutes=1)
         async for found in self._groups.find({"now": {"$exists": True}}, ["organization_id", "group_id", "now"]):
             owner = Group.of(found).owner

@@ -12,12 +12,13 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from service.bounded import Bounded
 from service.command import command
+from service.store.clock import now
 from service.store.connection import Database, durably, read_committed
 from service.store.contract import stored
 from service.store.errors import Misconfigured
@@ -145,7 +146,7 @@ class Ids:
 
     def _allocation(self, size: int, token: str) -> dict[str, Any]:
         """Return the stage that takes ids, unless the database's clock is wrong or the group takes no writes now."""
-        sane = {"$lte": ["$$NOW", datetime.now(UTC) + _MAX_CLOCK_SKEW]}
+        sane = {"$lte": ["$$NOW", now() + _MAX_CLOCK_SKEW]}
         has_room = {"$lte": [WAITING_BYTES, MAX_WAITING_BYTES]}
         allowed = {"$and": [sane, has_room, {"$lte": [{"$ifNull": ["$paused", "$$NOW"]}, "$$NOW"]}]}
         first, date = {"$ifNull": ["$next", self.first]}, {"$max": ["$now", self.clock or "$$NOW"]}

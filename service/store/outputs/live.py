@@ -278,6 +278,11 @@ class Tails:
         self.gate: Gate  # the application's
         self._tails: dict[tuple[Group, Query], Tail] = {}
 
+    @property
+    def waiting(self) -> int:
+        """How many readers wait for something new."""
+        return sum(len(tail.waiting) for tail in self._tails.values())
+
     @contextmanager
     def reader(self, group: Group, query: Query, form: Form) -> Iterator[Reader]:
         """Yield a reader at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""

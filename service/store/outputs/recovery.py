@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from datetime import UTC, datetime
+from datetime import UTC
 
 from pymongo.errors import BulkWriteError
 
+from service.store.clock import now
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored
 from service.store.errors import StoreError, duplicates
@@ -97,7 +98,7 @@ class Recovery:
     async def fence(self, batch: Batch) -> int:
         """Put a tombstone on every id of a batch that no document holds; return how many."""
         await self._ids.step("before fence")
-        placed = max(datetime.now(UTC), batch.date.replace(tzinfo=UTC))  # this machine's clock may be behind
+        placed = max(now(), batch.date.replace(tzinfo=UTC))  # this machine's clock may be behind
         ids = range(batch.first, batch.first + batch.size)
         if not ids:
             return 0
