@@ -25,8 +25,8 @@ from service.store.deliveries import Lease
 from service.store.errors import (
     CursorExpired,
     CursorInvalid,
+    DatabaseRefused,
     ItemExists,
-    LayoutError,
     Misconfigured,
     StoreError,
     StoreUnavailable,
@@ -110,6 +110,7 @@ __all__ = [
     "Crawls",
     "CursorExpired",
     "CursorInvalid",
+    "DatabaseRefused",
     "Form",
     "Group",
     "Groups",
@@ -117,7 +118,6 @@ __all__ = [
     "ItemExists",
     "ItemTooLarge",
     "Key",
-    "LayoutError",
     "Lease",
     "LeaseInUse",
     "LeaseLost",
@@ -305,13 +305,13 @@ class Store:
                 # Also if an index of another collection cannot be made.
                 if self.indexes.have("groups", "outputs") and (ended := await self.outputs.recovery.reap()):
                     log.warning("ended batches of dead writers", extra={"batches": ended})
-                if not isinstance(failed, LayoutError):
+                if not isinstance(failed, DatabaseRefused):
                     if self.indexes.have(*_LOOKED_AFTER):
                         self._look_after_groups()
                     await self.sessions.pools.purge()
                 if failed is not None:
                     raise failed
-            except LayoutError as error:
+            except DatabaseRefused as error:
                 if str(error) != refused:  # once, not every second
                     log.error(str(error))
                 indexed, refused = False, str(error)

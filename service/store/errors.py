@@ -65,8 +65,8 @@ class Misconfigured(StoreUnavailable):
     """Nothing works until the operator does what the message says."""
 
 
-class LayoutError(Misconfigured):
-    """The database was written by another version of the service."""
+class DatabaseRefused(Misconfigured):
+    """The database is none that this version can serve: another version wrote it, or it is no replica set."""
 
 
 # What the driver raises.

@@ -6,12 +6,16 @@ from datetime import UTC, datetime
 
 from service.store.connection import DURABLE, MAJORITY, Collection, Database
 from service.store.contract import stored
-from service.store.errors import LayoutError
+from service.store.errors import DatabaseRefused
 from service.store.indexes import Indexes
 
 # 3: the identity of an output is its `_id`.
 VERSION = 3
 _MOVE = "export the outputs with the version that wrote it, and import them with this one (docs/operations.md)"
+_NO_REPLICA_SET = (
+    "MONGO_URL is a MongoDB without a replica set: start mongod with --replSet rs0, and run rs.initiate() in mongosh, "
+    "once; one member is enough, and the data stay (docs/operations.md)"
+)
 
 
 class Layout:
@@ -23,13 +27,16 @@ class Layout:
         self._meta: Collection = database.get_collection("meta", write_concern=DURABLE, read_concern=MAJORITY)
 
     async def require(self) -> None:
-        """Raise LayoutError if the database has another version's layout, which would be read as empty."""
+        """Raise DatabaseRefused if the database has another version's layout, which would be read as empty."""
         if self._found != VERSION:
             await self.check()
 
     @stored
     async def check(self) -> None:
-        """Raise LayoutError unless the database has this version's layout; mark an empty one."""
+        """Raise DatabaseRefused unless the database is a replica set with this version's layout; mark an empty one."""
+        hello = await self._database.command("hello")
+        if "setName" not in hello and hello.get("msg") != "isdbgrid":  # mongos
+            raise DatabaseRefused(_NO_REPLICA_SET)
         version = await self.version()
         if version is None:
             marker = {"$setOnInsert": {"version": VERSION}}
@@ -39,7 +46,7 @@ class Layout:
         if version != VERSION:
             self._indexes.forget()
             age = "an older" if version < VERSION else "a newer"
-            raise LayoutError(f"the database was written by {age} version of the service: {_MOVE}")
+            raise DatabaseRefused(f"the database was written by {age} version of the service: {_MOVE}")
 
     @stored
     async def first_id(self) -> int:

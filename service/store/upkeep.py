@@ -40,9 +40,8 @@ _TOMBSTONE_AGE = timedelta(days=7)
 _REMOVED_AT_ONCE = 1000
 # Expired items are deleted for some seconds per pass, so that a busy group does not grow for ever.
 _EXPIRING_SECONDS = 3.0
-# Seconds that writers wait at most for a recount to begin; without snapshots, for all of the recount.
+# Seconds that writers wait at most for a recount to begin.
 _PAUSE = 2.0
-_LONG_PAUSE = 30.0
 _RECOUNT_AGAIN = timedelta(seconds=5)
 _JOBS_AT_ONCE = 1000
 _RETENTION_EVERY = timedelta(hours=6)
@@ -222,23 +221,20 @@ class Upkeep:
         """
         if not group.get("recount"):
             return None
-        has_snapshots = "operationTime" in await self._database.command("ping")  # not without a replica set
-        pause = _PAUSE if has_snapshots else _LONG_PAUSE
         old = {"$elemMatch": {"date": {"$lt": now - timedelta(seconds=_PAUSE)}}}
         begun = await self._groups.update_one(
-            {**owner, "open": {"$not": old}}, [{"$set": {"paused": {"$add": ["$$NOW", int(pause * 1000)]}}}]
+            {**owner, "open": {"$not": old}}, [{"$set": {"paused": {"$add": ["$$NOW", int(_PAUSE * 1000)]}}}]
         )
         if not begun.matched_count:  # a dead writer's batch is in flight: its end would not come in the pause
             return now + _RECOUNT_AGAIN
         try:
-            await self._until_nothing_is_in_flight(owner, time.monotonic() + pause)
-            async with await opened(self._client.start_session(snapshot=has_snapshots)) as session:
+            await self._until_nothing_is_in_flight(owner, time.monotonic() + _PAUSE)
+            async with await opened(self._client.start_session(snapshot=True)) as session:
                 quiet = {**owner, **_QUIET, "paused": {"$exists": True}, "recount": {"$exists": True}}
                 kept = await self._groups.find_one(quiet, session=session)
                 if kept is None:
                     return now + _RECOUNT_AGAIN
-                if has_snapshots:
-                    await self._groups.update_one(owner, {"$unset": {"paused": ""}})
+                await self._groups.update_one(owner, {"$unset": {"paused": ""}})
                 try:
                     difference = await self._difference(owner, kept, session)
                 except OperationFailure as error:
@@ -255,8 +251,6 @@ class Upkeep:
             }
             # Unless another process, to which this one seemed dead, has added its difference since the snapshot.
             where = {**owner, "recounts": kept.get("recounts")}
-            if not has_snapshots:  # the result is valid only if writers paused all the time
-                where |= {"next": kept.get("next"), **_QUIET}
             await self._groups.update_one(where, [{"$set": difference.update(now) | done}])
             return now + _RECOUNT_AGAIN
         finally:

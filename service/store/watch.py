@@ -1,8 +1,7 @@
 """Wakes readers that wait for something new in a group.
 
-One change stream per process follows the groups' documents. A server without replica set has no change
-streams: groups with waiting readers are polled four times per second. A wake-up is only a hint: the
-watermark decides what is readable.
+One change stream per process follows the groups' documents. A wake-up is only a hint: the watermark decides what is
+readable.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from service.store.group import Group
 log = logging.getLogger("service.store")
 
 _MAX_KNOWN = 100_000
-_POLL_SECONDS = 0.25
 _RETRY_SECONDS = 1.0
 _MAJORITY_READ = {"find": "meta", "limit": 1, "singleBatch": True}
 # How long the stream stays open after the last reader has gone.
@@ -112,10 +110,8 @@ class Watch:
 
     async def _changes(self) -> AsyncIterator[Group]:
         # The time of a majority read: that of a ping may be later than a change that readers do not see yet.
-        start = (await read_committed(self._database, _MAJORITY_READ)).get("operationTime")
+        start = (await read_committed(self._database, _MAJORITY_READ))["operationTime"]
         self._wake_all()  # earlier changes are not in the stream, nor those from after the previous one broke
-        if start is None:
-            await self._poll()
         async with await opened(self._groups.watch(_PIPELINE, start_at_operation_time=start)) as stream:
             async for event in stream:
                 group = await self._group_of(event)
@@ -133,16 +129,3 @@ class Watch:
                 return None
             self._known[id] = Group.of(found)
         return self._known.get(id)
-
-    async def _poll(self) -> None:
-        """Poll the groups that have waiting readers."""
-        seen: dict[Group, int] = {}
-        while True:
-            await asyncio.sleep(_POLL_SECONDS)
-            for group in list(self._waiting):
-                found = await self._groups.find_one(group.owner, {"rounds": 1}) or {}
-                rounds = found.get("rounds", 0)
-                if seen.get(group) != rounds:
-                    seen[group] = rounds
-                    self._wake(group)
-            seen = {group: rounds for group, rounds in seen.items() if group in self._waiting}

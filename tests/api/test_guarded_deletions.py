@@ -165,3 +165,31 @@ async def test_a_dry_run_looks_at_no_more_than_it_was_asked_for(admin: Api) -> N
     await admin.ok("/v1/outputs/shop", [make_output(n) for n in range(3)])
     response = await admin.delete("/v1/outputs/shop?dry_run=true")
     assert (response.status, response.problems()) == (422, [(["query"], "missing")])
+
+
+async def output_id(api: Api, number: int) -> str:
+    page = await api.ok(f"/v1/outputs/shop?key_hash=key-{number}")
+    return str(page["items"][0]["output_id"])
+
+
+async def test_what_a_person_restored_is_not_deleted_by_repeating_the_request(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    lacking = await output_id(admin, 2)
+    await crawl(admin, "b", range(2))
+    assert (await put(admin, "b", missing="delete"))["deleted"] == 1
+    await admin.ok(f"/v1/outputs/shop/{lacking}/restore", {})
+    repeated = await put(admin, "b", missing="delete")
+    assert (repeated["missing"], await keys(admin)) == (0, [0, 1, 2])
+    assert (await admin.delete(MISSING)).json == {"deleted": 0, "more": False, "cursor": None}
+    assert await keys(admin) == [0, 1, 2]
+
+
+async def test_what_a_person_restored_while_a_crawl_ran_is_not_missing_from_it(admin: Api) -> None:
+    await crawl(admin, "a", range(3))
+    lacking = await output_id(admin, 2)
+    await put(admin, "b", "running")
+    await crawl(admin, "b", range(2))
+    assert (await admin.delete(f"/v1/outputs/shop/{lacking}")).status == 204
+    await admin.ok(f"/v1/outputs/shop/{lacking}/restore", {})
+    assert (await put(admin, "b", missing="delete"))["missing"] == 0
+    assert await keys(admin) == [0, 1, 2]

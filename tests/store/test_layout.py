@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from service.settings import Settings
-from service.store import LayoutError, Store, StoreUnavailable
+from service.store import DatabaseRefused, Store, StoreUnavailable
 from service.store.layout import VERSION
 from tests.support.api import make_output
 from tests.support.groups import DATABASE, Group
@@ -35,7 +35,7 @@ async def test_an_empty_database_is_marked(store: Store) -> None:
 
 async def test_a_newer_database_is_refused(store: Store, group: Group) -> None:
     await store.database["meta"].insert_one({"_id": "layout", "version": VERSION + 1})
-    with pytest.raises(LayoutError, match="newer version"):
+    with pytest.raises(DatabaseRefused, match="newer version"):
         await store.ensure_indexes()
     with pytest.raises(StoreUnavailable):
         await group.write(store, make_output(1))
@@ -46,7 +46,7 @@ async def test_a_database_that_is_replaced_by_a_newer_one_is_refused(store: Stor
     await store.ensure_indexes()
     await group.write(store, make_output(1))
     await store.database["meta"].update_one({}, {"$set": {"version": VERSION + 1}})
-    with pytest.raises(LayoutError):
+    with pytest.raises(DatabaseRefused):
         await store.ensure_indexes()
     with pytest.raises(StoreUnavailable):
         await group.write(store, make_output(2))
@@ -54,7 +54,7 @@ async def test_a_database_that_is_replaced_by_a_newer_one_is_refused(store: Stor
 
 async def test_an_older_database_is_refused_with_how_to_move_it(store: Store, group: Group) -> None:
     await store.database["meta"].insert_one({"_id": "layout", "version": VERSION - 1})
-    with pytest.raises(LayoutError, match=r"older version.*export"):
+    with pytest.raises(DatabaseRefused, match=r"older version.*export"):
         await store.ensure_indexes()
     with pytest.raises(StoreUnavailable):
         await group.read(store)
@@ -62,6 +62,6 @@ async def test_an_older_database_is_refused_with_how_to_move_it(store: Store, gr
 
 async def test_a_database_of_the_first_version_has_no_marker_and_is_refused(store: Store) -> None:
     await store.database["sequences"].insert_one({"_id": 1, "next": 7})
-    with pytest.raises(LayoutError, match="older version"):
+    with pytest.raises(DatabaseRefused, match="older version"):
         await store.ensure_indexes()
     assert await store.database["meta"].find_one() is None

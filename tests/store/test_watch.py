@@ -138,16 +138,3 @@ async def test_the_stream_begins_where_readers_read(listening: Store, group: Gro
     assert (before.name, before.body["readConcern"]["level"]) == ("find", "majority")
     (stream,) = [command.body["pipeline"][0] for command in commands.sent if command.name == "aggregate"]
     assert "startAtOperationTime" in stream["$changeStream"]
-
-
-async def test_without_change_streams_the_groups_are_polled(
-    wired: Store, wire: FaultProxy, other: Store, group: Group
-) -> None:
-    async def reply_without_time() -> None:
-        raise Refused(ok=1.0, cursor={"id": 0, "ns": "store.meta", "firstBatch": []})
-
-    begun = wire.after("find", "meta", reply_without_time)
-    waiting = asyncio.ensure_future(wait(wired, group, 0))
-    await begun.reached.wait()
-    await group.write(other, make_output(1))
-    assert await waiting < SOON

@@ -62,7 +62,7 @@ class Watermark(NamedTuple):
 
     end: int = 1
     version: int = 0
-    time: Any = None  # of the snapshot that it was read from; None on a server without replica set
+    time: Any = None  # of the snapshot that it was read from
     hidden: int = 0
     expired_id: int = 0
     expired_date: datetime | None = None
@@ -188,7 +188,7 @@ class Ids:
         watermark = Watermark(
             end,
             version=end - 1,
-            time=reply.get("operationTime"),
+            time=reply["operationTime"],
             hidden=document.get("deleted", 0) + document.get("tombstones", 0),
             expired_id=document.get("expired_id", 0),
             expired_date=document.get("expired_date"),

@@ -80,7 +80,7 @@ class SessionWatch:
     async def _follow(self) -> None:
         while True:
             try:
-                start = (await self._database.command("ping")).get("operationTime")
+                start = (await self._database.command("ping"))["operationTime"]
                 self.wake(None)  # earlier changes are not in the stream
                 stream = await opened(self._sessions.watch(_PIPELINE, start_at_operation_time=start))
                 async with stream:
