@@ -80,7 +80,7 @@ async def _load(engine: Engine, items: int) -> Loaded:
         beside = [_item(made, items + first + n) for n in range(len(batch) // 50)]
         for group_id, some in ((GROUP, batch), ("beside", beside)):
             group = Group(ORGANIZATION, group_id)
-            await store.outputs.write(group, list(map(await store.outputs.door(group), some)))
+            await store.outputs.write(group, list(map(await store.outputs.encoder(group), some)))
         print(f"\rloading {first + len(batch):,} of {items:,} items", end="", flush=True)
     print(f" in {time.monotonic() - started:.0f} s")
     token = await store.tokens.create(ORGANIZATION, ["read", "write", "delete", "state"], "bench")

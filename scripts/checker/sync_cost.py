@@ -36,7 +36,7 @@ def make(number: int, version: int = 0) -> dict[str, Any]:
 
 async def write(store: Store, items: list[dict[str, Any]]) -> None:
     for start in range(0, len(items), 1000):
-        encode = await store.outputs.door(GROUP)
+        encode = await store.outputs.encoder(GROUP)
         await store.outputs.write(GROUP, list(map(encode, items[start : start + 1000])))
 
 

@@ -76,7 +76,7 @@ def _last_event(request: web.Request) -> int:
 async def _follow(
     request: web.Request, group: Group, query: Query, left: int | None, live: exports.Live
 ) -> AsyncGenerator[bytes | Texts, None]:
-    """Yield the present items, like an export, and then the texts of the query's tail.
+    """Yield the present items, like an export, and then the texts of the query's live page.
 
     The first piece is yielded at once, even if empty, so that an expired cursor is an error, not a broken stream.
     """
@@ -99,7 +99,7 @@ async def _follow(
                     break
             is_over = True
 
-    with outputs.tail(group, query._replace(limit=0), live.form) as reader:
+    with outputs.live_page(group, query._replace(limit=0), live.form) as reader:
         while not is_over:
             query = query._replace(cursor=reader.position)
             async for page in outputs.pages(group, query, left):

@@ -131,7 +131,7 @@ class _Reading:
 
     async def _next(self, start: int, deadline: float) -> Part | int:
         """Return the next part; at the deadline, the id up to which there is nothing."""
-        with self.outputs.tail(self._group, self._query._replace(cursor=start), _ITEMS) as reader:
+        with self.outputs.live_page(self._group, self._query._replace(cursor=start), _ITEMS) as reader:
             return await reader.next(deadline - time.monotonic()) or reader.position
 
     def _shared(self, part: Part) -> Reply:
@@ -166,7 +166,7 @@ async def post(request: web.Request) -> Json:
     """
     group = path_group(request)
     outputs = request.app[STORE].outputs
-    encode = await outputs.door(group)
+    encode = await outputs.encoder(group)
     items = await INPUT.read(request, (JSON, NDJSON), encode)
     results = await outputs.write(group, items)
     # Several items with one key count once: by what they changed in the group.

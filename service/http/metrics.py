@@ -116,7 +116,7 @@ class Metrics:
         for name in GATES:
             self._add_gate(gates, name)
         self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
-        self.add_resource("lanes", lambda: store.outputs.lanes.busy)
+        self.add_resource("write_queues", lambda: store.outputs.write_queues.busy)
         store.pool.on_command = self._observe_command
         self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
         self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)

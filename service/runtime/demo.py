@@ -163,7 +163,7 @@ async def _crawl(
     store.outputs.ids.clock = date
     await store.crawls.declare(group, job, {"state": "running", "series": series})
     scraped = [copy.deepcopy(item) | {"root_job_id": job, "last_scraped_date": date} for item in items]
-    encode = await store.outputs.door(group)
+    encode = await store.outputs.encoder(group)
     await store.outputs.write(group, list(map(encode, scraped)))
     await store.crawls.tell(group, await store.crawls.finish(group, job))
 

@@ -269,7 +269,7 @@ class Store:
                     await task
         await self.watch.close()
         await self.sessions.queue.close()
-        await self.outputs.lanes.close()
+        await self.outputs.write_queues.close()
         await close(self.client)
 
     def _look_after_groups(self) -> None:

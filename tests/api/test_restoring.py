@@ -119,7 +119,7 @@ async def test_history_is_kept_unless_the_setting_says_otherwise(ada: Api, setti
     without = Store.connect(replace(settings, history_days=0), mongo_url)
     await without.ensure_indexes()
     group = Group(ada.organization_id, "group-2")
-    encode = await without.outputs.door(group)
+    encode = await without.outputs.encoder(group)
     for title in ("one", "two"):
         put = encode(OutputInput().load(make_output(1, data={"title": title})))
         (written,) = await without.outputs.write(group, [put])

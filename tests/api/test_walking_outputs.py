@@ -54,8 +54,8 @@ class Loaded:
         for start in range(0, MANY, 1000):
             batch = [{"is_approved": False, **output} for output in self.outputs[start : start + 1000]]
             group = Group(self.organization_id, "group-1")
-            door = await store.outputs.door(group)
-            await store.outputs.write(group, list(map(door, batch)))
+            encode = await store.outputs.encoder(group)
+            await store.outputs.write(group, list(map(encode, batch)))
         found = store.database["outputs"].find({"organization_id": self.organization_id})
         async for document in found:
             self.dates[document["key_hash"]] = document["update_date"].isoformat(timespec="milliseconds")

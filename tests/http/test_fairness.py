@@ -367,14 +367,14 @@ async def test_deletions_that_have_found_their_items_do_not_keep_others_from_sea
     """A deletion works for 2 s and pauses: 16 of one token, in 16 groups, kept each other waiting until 8 got 503."""
     for n in range(8):
         await api.ok(f"/v1/outputs/shop-{n}", [make_output(1)])
-    apply, over, deleting = store.outputs.lanes.apply, asyncio.Event(), []
+    apply, over, deleting = store.outputs.write_queues.apply, asyncio.Event(), []
 
     async def slow(group: Group, changes: Any) -> Any:
         deleting.append(group)
         await over.wait()
         return await apply(group, changes)
 
-    monkeypatch.setattr(store.outputs.lanes, "apply", slow)
+    monkeypatch.setattr(store.outputs.write_queues, "apply", slow)
     paths = [f"/v1/outputs/shop-{n}?missing=nothing&all=true" for n in range(8)]
     deletions = [asyncio.create_task(api.request("DELETE", path)) for path in paths]
     async with asyncio.timeout(60):

@@ -158,7 +158,7 @@ class Group:
 
     async def write(self, body: list[dict[str, Any]]) -> list[dict[str, Any]]:
         loaded = OutputInput(many=True).load(copy.deepcopy(body))
-        encode = await self.store.outputs.door(self.key)
+        encode = await self.store.outputs.encoder(self.key)
         return await self.store.outputs.write(self.key, list(map(encode, loaded)))
 
     async def walk(self, limit: int = 1000, cursor: int = 0, **query: Any) -> list[dict[str, Any]]:

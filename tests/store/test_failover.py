@@ -39,7 +39,7 @@ def mongo_url(replica_set: ReplicaSet) -> str:
 
 @pytest.fixture
 def settings() -> Settings:
-    """Rounds of one process overlap, and a batch stays in flight while its write is held up."""
+    """Committer of one process overlap, and a batch stays in flight while its write is held up."""
     return Settings(mongo_database="test", lease_seconds=60, mongo_timeout=5, token_cache_seconds=0.1)
 
 

@@ -81,8 +81,8 @@ def filled(mongo_url: str) -> Filled:
         for first in range(0, ITEMS, BATCH):
             for group_id, size in ((GROUP, BATCH), ("beside", BATCH // 2)):
                 group = Group(ORGANIZATION, group_id)
-                door = await store.outputs.door(group)
-                written = await store.outputs.write(group, list(map(door, items[first : first + size])))
+                encode = await store.outputs.encoder(group)
+                written = await store.outputs.write(group, list(map(encode, items[first : first + size])))
                 ids += [result["id"] for result in written] if group_id == GROUP else []
         firsts = store.database["outputs"].find(
             {"organization_id": ORGANIZATION, "group_id": GROUP, "id": {"$in": ids[::BATCH]}}, sort=[("id", 1)]

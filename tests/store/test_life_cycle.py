@@ -96,7 +96,7 @@ async def test_a_failed_round_does_not_shorten_the_history(
     writing = asyncio.create_task(group.write(wired, make_output(1, data={"v": 2})))
     await died.reached.wait()
     writing.cancel()
-    while wired.outputs.lanes.busy:
+    while wired.outputs.write_queues.busy:
         await asyncio.sleep(0.01)
     long_ago = datetime.now(UTC) - timedelta(days=29)
     versions = store.database["versions"]

@@ -1,4 +1,4 @@
-"""The tail of a query: read and rendered once for all who wait there; nobody misses anything or gets it twice."""
+"""The live page of a query: read and rendered once for all who wait there; nobody misses anything or gets it twice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_fifty_readers_are_one_read_and_the_same_bytes(
     await group.write(listening, make_output(1))
     parts = await asyncio.gather(*waiting)
     reads = [command for command in commands.sent if (command.name, command.collection) == ("find", "outputs")]
-    lookups = 1  # of the lane: which keys are known
+    lookups = 1  # of the write queue: which keys are known
     assert len(reads) <= 1 + lookups
     assert rendered == [1]
     assert keys(parts[0]) == ["key-1"]
@@ -94,10 +94,10 @@ async def test_a_reader_with_a_cursor_that_the_group_never_had_leaves_nobody_beh
     with reading(store, group, gate, 10**15) as lost:
         waiting = asyncio.ensure_future(lost.next(SOON))
         await until_waiting(store, 1)
-        await asyncio.sleep(0.2)  # the tail has looked for something new
+        await asyncio.sleep(0.2)  # the live page has looked for something new
         with reading(store, group, gate, written["id"]) as reader:
             assert await reader.next(0.2) is None, "not Behind"
-            found = asyncio.ensure_future(reader.next(SOON))  # before the tail reads what is written, for `lost` alone
+            found = asyncio.ensure_future(reader.next(SOON))  # read for `lost` alone
             await until_waiting(store, 2)
             await group.write(store, make_output(1))
             assert keys(await found) == ["key-1"]
@@ -215,7 +215,7 @@ async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_
 async def test_what_was_read_in_vain_is_not_read_again(
     listening: Store, commands: Commands, store: Store, group: Group, gate: OpenGate
 ) -> None:
-    """A reader whose filter matches nothing waits where it is, while its tail goes on."""
+    """A reader whose filter matches nothing waits where it is, while its live page goes on."""
 
     def cursors() -> list[int]:
         reads = [command.body for command in commands.sent if (command.name, command.collection) == ("find", "outputs")]
@@ -223,7 +223,7 @@ async def test_what_was_read_in_vain_is_not_read_again(
 
     query = Query(limit=0, url="https://nowhere.example/")
     listening.outputs.within(lambda: None, gate)
-    with listening.outputs.tail(group.key, query, LINES) as reader:
+    with listening.outputs.live_page(group.key, query, LINES) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
         await until_waiting(listening)
         for number in range(1, 4):

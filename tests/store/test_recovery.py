@@ -127,7 +127,7 @@ async def test_a_write_whose_client_has_its_503_does_not_come_back(
         with pytest.raises(StoreUnavailable):
             await late
         await group.write(other, version(3))
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     items = {item["key_hash"]: item["data"] for item in await group.read(other)}
     assert items["key-1"] == {"version": 3}
     await look_after(other, group)

@@ -12,7 +12,7 @@ import pytest
 from service.store import Store
 from tests.support.api import make_output
 from tests.support.commands import Commands
-from tests.support.fault_proxy import FaultProxy, Refused, refuse
+from tests.support.fault_proxy import FaultProxy, refuse
 from tests.support.groups import Group, stopped_at
 from tests.support.limits import Small
 from tests.support.live_pages import SOON, reading, until_waiting, waiting_readers

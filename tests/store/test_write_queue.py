@@ -1,4 +1,4 @@
-"""Lanes: writes to one group that come together share a round, and one round follows another."""
+"""WriteQueues: writes to one group that come together share a round, and one round follows another."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from service.store import Group as StoredGroup
 from service.store import ItemTooLarge, Patch, Store, StoreError, StoreUnavailable
 from service.store.outputs.commit import Write
 from service.store.outputs.comparing import ComparingCache
-from service.store.outputs.encode import Door, Put
+from service.store.outputs.encode import Encoder, Put
 from service.store.time_budget import time_budget
 from tests.support.api import make_cookie, make_entry, make_file, make_output, make_review
 from tests.support.commands import Commands
@@ -44,7 +44,7 @@ async def joined(store: Store, group: Group, *bodies: list[Any]) -> list[Any]:
 async def test_patches_of_one_request_share_a_round_however_they_name_their_items(store: Store, group: Group) -> None:
     """With a slow database a round takes seconds: four of them, one after the other, would never end in time."""
     written = await group.write(store, *(make_output(n) for n in range(4)))
-    before = store.outputs.lanes.rounds
+    before = store.outputs.write_queues.rounds
     done = await group.patch(
         store,
         Patch("output_id", written[0]["output_id"], is_approved=True),
@@ -53,14 +53,14 @@ async def test_patches_of_one_request_share_a_round_however_they_name_their_item
         Patch("key_hash", "key-3", tags={"note": "b"}),
     )
     assert [each["result"] for each in done] == ["updated"] * 4
-    assert store.outputs.lanes.rounds == before + 1
+    assert store.outputs.write_queues.rounds == before + 1
 
 
 async def test_writes_that_come_together_share_rounds(store: Store, group: Group) -> None:
     await group.write(store, make_output(64))  # now the settings of the group are known
-    before = store.outputs.lanes.rounds
+    before = store.outputs.write_queues.rounds
     results = await asyncio.gather(*(group.write(store, make_output(n)) for n in range(64)))
-    assert store.outputs.lanes.rounds <= before + 2
+    assert store.outputs.write_queues.rounds <= before + 2
     assert [r["result"] for (r,) in results] == ["created"] * 64
     assert [r["key_hash"] for (r,) in results] == [f"key-{n}" for n in range(64)]
     assert {item["id"] for item in await group.read(store, cursor=1)} == {r["id"] for (r,) in results}
@@ -139,15 +139,15 @@ async def test_much_more_than_a_part_of_a_message_is_sent_in_parts(
     assert (await group.stats(listening))["items"] == 38
     parts = [len(command.body["documents"]) for command in commands.sent if command.name == "insert"]
     assert parts and max(parts) <= 16
-    assert listening.outputs.lanes.rounds >= (3 if together else 1)
+    assert listening.outputs.write_queues.rounds >= (3 if together else 1)
 
 
 async def test_a_round_takes_no_more_than_a_thousand_keys(store: Store, group: Group) -> None:
     numbers = itertools.count(1)
     bodies = [await group.encoded(store, *(make_output(next(numbers)) for _ in range(n))) for n in (600, 400, 900, 1)]
-    before = store.outputs.lanes.rounds
+    before = store.outputs.write_queues.rounds
     await joined(store, group, *bodies)
-    assert store.outputs.lanes.rounds == before + 1 + 2  # the one that they wait for, 1000 keys, and 901
+    assert store.outputs.write_queues.rounds == before + 1 + 2  # the one that they wait for, 1000 keys, and 901
 
 
 def looked_up(commands: Commands) -> list[int]:
@@ -201,7 +201,7 @@ async def test_the_data_of_patched_items_are_not_held_together(store: Store, gro
     assert peak < 220 * 2**20  # 320 MB if all are read before the first is measured
 
 
-# -- callers that go, lanes that end --------------------------------------------------------------
+# -- callers that go, write queues that end --------------------------------------------------------------
 
 
 async def test_a_write_whose_caller_is_gone_before_it_begins_is_dropped(store: Store, group: Group) -> None:
@@ -211,7 +211,7 @@ async def test_a_write_whose_caller_is_gone_before_it_begins_is_dropped(store: S
         for caller in (under_way, waiting):
             caller.cancel()
         await asyncio.wait([under_way, waiting])
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     assert [item["data"] for item in await group.read(store)] == [{"version": 1}]
     assert not await group.in_flight(store)
 
@@ -235,7 +235,7 @@ async def test_a_cancelled_lane_leaves_nobody_waiting(store: Store, group: Group
             task.cancel()
         await asyncio.wait([first, second], timeout=60)
         assert first.cancelled() and second.cancelled()
-    assert not store.outputs.lanes.busy
+    assert not store.outputs.write_queues.busy
     assert [r["result"] for r in await group.write(store, make_output(3))] == ["created"]
 
 
@@ -257,7 +257,7 @@ def kept_items() -> int:
 async def test_nothing_is_kept_of_a_write_that_is_done(store: Store, group: Group) -> None:
     for turn in range(3):
         await asyncio.gather(*(group.write(store, make_output(10 * turn + n)) for n in range(5)))
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     await asyncio.sleep(0)
     assert kept_items() == 0
 
@@ -275,7 +275,7 @@ async def test_nothing_is_kept_of_a_write_that_failed(store: Store, group: Group
             await group.write(store, make_output(1))
     finally:
         await admin.command("configureFailPoint", "failCommand", mode="off")
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     await asyncio.sleep(0)
     assert kept_items() == 0
 
@@ -290,7 +290,7 @@ async def test_nothing_is_kept_of_a_write_that_failed_here_but_the_place(store: 
     except Exception as failure:
         found = place(failure.__context__ or failure)
         failure.with_traceback(None)
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     await asyncio.sleep(0)
     assert ":" in found, "the function and its line"
     assert kept_items() == 0
@@ -342,7 +342,7 @@ def nested(levels: int) -> dict[str, Any]:
 async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_only(
     store: Store, group: Group, known: bool
 ) -> None:
-    """The limits of the service keep it out, so that nothing but the lane itself is in the way here."""
+    """The limits of the service keep it out, so that nothing but the write queue itself is in the way here."""
     if known:
         await group.write(store, *(make_output(n, data={"version": 1}) for n in (1, 2, 3, 4, 5)))
     too_deep = await group.encoded(store, make_output(3), make_output(4, data=nested(185)))
@@ -380,7 +380,7 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(store: S
     assert isinstance(failed, Exception) and not isinstance(failed, StoreUnavailable)
     assert not isinstance(first, BaseException) and not isinstance(last, BaseException)
     assert [r["result"] for r in [*first, *last]] == ["created"] * 2
-    await store.outputs.lanes.close()
+    await store.outputs.write_queues.close()
     assert {item["key_hash"] for item in await group.read(store)} == {f"key-{n}" for n in range(4)}
     assert not await group.in_flight(store)
 
@@ -406,7 +406,7 @@ async def test_a_round_whose_look_up_fails_after_its_turn_leaves_no_batch_in_fli
 
 
 def encode(item: dict[str, Any], max_item_bytes: int = 2**20) -> Put:
-    return Door(Group(1).key, max_item_bytes).encode(OutputInput().load(item))
+    return Encoder(Group(1).key, max_item_bytes).encode(OutputInput().load(item))
 
 
 def test_an_item_that_would_be_too_large_in_the_database_is_refused_before() -> None:

@@ -40,7 +40,7 @@ class Group:
 
     async def encoded(self, store: Store, *items: dict[str, Any]) -> list[Any]:
         """Return items as a handler hands them on."""
-        encode = await store.outputs.door(self.key)
+        encode = await store.outputs.encoder(self.key)
         return list(map(encode, OutputInput(many=True).load(copy.deepcopy(list(items)))))
 
     async def patch(self, store: Store, *patches: Patch) -> list[dict[str, Any]]:

@@ -51,14 +51,14 @@ LINES = Form(_lines, b"\n")
 def reading(
     store: Store, group: Group, gate: OpenGate | None = None, cursor: int = 0, form: Form = LINES
 ) -> AbstractContextManager[Reader]:
-    """Return a reader at the end of a group, as `Outputs.tail` does."""
+    """Return a reader at the end of a group, as `Outputs.live_page` does."""
     store.outputs.within(lambda: None, gate or OpenGate())
-    return store.outputs.tail(group.key, Query(cursor=cursor, limit=0), form)
+    return store.outputs.live_page(group.key, Query(cursor=cursor, limit=0), form)
 
 
 def waiting_readers(store: Store) -> int:
     """Return how many readers wait for something new."""
-    return store.outputs.tails.waiting
+    return store.outputs.live_pages.waiting
 
 
 async def until_waiting(store: Store, readers: int = 1) -> None:

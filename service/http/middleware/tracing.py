@@ -75,7 +75,7 @@ class Tracing:
         """Make a span of a command; called in the driver's threads, in the context of the request."""
         self._count(name, seconds, failed)
         end = time.time_ns()
-        # Only requests have a span: a lane writes for many requests, and the upkeep for none.
+        # Only requests have a span: a write queue writes for many requests, and the upkeep for none.
         group = getattr(trace.get_current_span(), "attributes", {}).get(_GROUP)
         attributes = {"db.system.name": "mongodb", "db.operation.name": name, **({_GROUP: group} if group else {})}
         span = self._tracer.start_span(

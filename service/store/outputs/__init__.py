@@ -22,15 +22,15 @@ from service.store.outputs.commit import MAX_BYTES
 from service.store.outputs.comparing import Comparing, ComparingCache
 from service.store.outputs.deletion import Deletion, Place
 from service.store.outputs.documents import Page
-from service.store.outputs.encode import Door, Put, Restored
+from service.store.outputs.encode import Encoder, Put, Restored
 from service.store.outputs.ids import Ids
 from service.store.outputs.job_changes import JobChanges
-from service.store.outputs.live import Form, Gate, Reader, Tails
+from service.store.outputs.live import Form, Gate, LivePages, Reader
 from service.store.outputs.pages import Reading, Work
 from service.store.outputs.plan import Delete, Patch, Result
 from service.store.outputs.query import JUDGED, Query
 from service.store.outputs.recovery import Recovery
-from service.store.outputs.write_queue import Lanes
+from service.store.outputs.write_queue import WriteQueues
 from service.store.watch import Watch
 
 __all__ = ["Outputs", "Page", "Patch", "Place", "Query"]
@@ -62,26 +62,26 @@ class Outputs(Reading):
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.gather)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
-        self.lanes = Lanes(database, self.ids, self.recovery, jobs, comparing, settings)
-        self.deletion = Deletion(self, self.lanes)
+        self.write_queues = WriteQueues(database, self.ids, self.recovery, jobs, comparing, settings)
+        self.deletion = Deletion(self, self.write_queues)
         self._comparing = comparing
         self.job_changes = JobChanges(database, self.ids, comparing, indexes)
-        self.tails = Tails(self, watch, settings.mongo_timeout)
+        self.live_pages = LivePages(self, watch, settings.mongo_timeout)
 
     def within(self, current_work: Callable[[], Work | None], gate: Gate) -> None:
-        """Set where readers and tails reserve capacity for what they read."""
-        self.current_work, self.tails.gate = current_work, gate
+        """Set where readers and live pages reserve capacity for what they read."""
+        self.current_work, self.live_pages.gate = current_work, gate
 
-    def tail(self, group: Group, query: Query, form: Form) -> AbstractContextManager[Reader]:
+    def live_page(self, group: Group, query: Query, form: Form) -> AbstractContextManager[Reader]:
         """Return a live reader of a query; all readers of one query share what is read and rendered."""
         self._indexes.require("outputs", "groups")
-        return self.tails.reader(group, query, form)
+        return self.live_pages.reader(group, query, form)
 
     # -- writing ------------------------------------------------------------------------------
 
-    async def door(self, group: Group) -> Callable[[dict[str, Any]], Put]:
+    async def encoder(self, group: Group) -> Callable[[dict[str, Any]], Put]:
         """Return a function that encodes one validated item of a group for `write`. Raises ItemTooLarge."""
-        return Door(group, self._max_item_bytes, await self._comparing.of(group)).encode
+        return Encoder(group, self._max_item_bytes, await self._comparing.of(group)).encode
 
     async def write(self, group: Group, items: list[Put]) -> list[Result]:
         """Create, update or leave unchanged each item by its key; return the results in order.
@@ -131,7 +131,7 @@ class Outputs(Reading):
         judged = {name: version[name] for name in JUDGED if name in version}
         # It is seen now: retention must not delete it again at once.
         item = {name: value for name, value in version.items() if name != "last_scraped_date"}
-        put = Door(group, self._max_item_bytes, comparing).encode(item)
+        put = Encoder(group, self._max_item_bytes, comparing).encode(item)
         return msgspec.structs.replace(put, restored=Restored(present_id, judged))
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:
@@ -141,7 +141,7 @@ class Outputs(Reading):
 
     async def _apply(self, group: Group, changes: list[tuple[str, Any]]) -> list[Result]:
         self._indexes.require("outputs", "groups")
-        results = await self.lanes.apply(group, dict(changes))
+        results = await self.write_queues.apply(group, dict(changes))
         return [results[output_id] for output_id, _ in changes]
 
     @stored

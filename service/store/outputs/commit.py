@@ -76,7 +76,7 @@ class Write:
             self.done.set_result(self.results)
 
 
-class Rounds:
+class Committer:
     """Writes the items of one group, a round at a time."""
 
     def __init__(self, database: Database, ids: Ids, group: Group, max_item_bytes: int) -> None:

@@ -15,7 +15,7 @@ from service.store.group import Group
 from service.store.outputs.pages import Reading
 from service.store.outputs.plan import Delete, Pending
 from service.store.outputs.query import Query
-from service.store.outputs.write_queue import Lanes
+from service.store.outputs.write_queue import WriteQueues
 
 ITEMS_AT_ONCE = 500
 # While others write, a deletion makes small rounds and pauses this many times as long as the last one took.
@@ -50,8 +50,8 @@ async def _goes_on(count: int, place: Place | None) -> bool:
 class Deletion:
     """Deletes outputs by a query."""
 
-    def __init__(self, reading: Reading, lanes: Lanes) -> None:
-        self._reading, self._lanes = reading, lanes
+    def __init__(self, reading: Reading, queues: WriteQueues) -> None:
+        self._reading, self._queues = reading, queues
 
     async def begin(self, group: Group) -> Place:
         """Return the place at which a deletion begins: what is written from now on stays."""
@@ -73,7 +73,7 @@ class Deletion:
         """
         deadline, count, at_once = time.monotonic() + (SECONDS if seconds is None else seconds), 0, ITEMS_BESIDE_OTHERS
         while True:
-            started, rounds = time.monotonic(), self._lanes.rounds
+            started, rounds = time.monotonic(), self._queues.rounds
             some = query._replace(cursor=place.done, limit=at_once)
             selected, next_id = await self._reading.selected(group, some, place.until)
             if dry_run:
@@ -87,7 +87,7 @@ class Deletion:
             if rest is None or not goes_on or time.monotonic() > deadline:
                 return Deleted(count, rest)
             place = rest
-            others_write = self._lanes.rounds > rounds
+            others_write = self._queues.rounds > rounds
             at_once = ITEMS_BESIDE_OTHERS if others_write else ITEMS_AT_ONCE
             if others_write:
                 await asyncio.sleep(min(PAUSE * (time.monotonic() - started), max(0.0, deadline - time.monotonic())))
@@ -95,5 +95,5 @@ class Deletion:
     async def _delete(self, group: Group, query: Query, selected: list[tuple[str, int]], until: int) -> int:
         """Delete selected items unless they have changed or were seen since; return how many."""
         deletes: dict[str, Pending] = {output_id: Delete(frozenset([id]), query, until) for output_id, id in selected}
-        results = await self._lanes.apply(group, deletes)
+        results = await self._queues.apply(group, deletes)
         return sum(result["result"] == "updated" for result in results.values())

@@ -1,4 +1,4 @@
-"""The door: a validated item becomes bytes, and its Python objects are forgotten.
+"""The encoder: a validated item becomes bytes, and its Python objects are forgotten.
 
 What waits for the database is the encoded content of each item, its key, its job and a few flags. So the memory held
 by waiting writes is what is counted, and an item that cannot be encoded fails here, for the client that sent it.
@@ -65,7 +65,7 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     restored: Restored | None = None
 
 
-class Door:
+class Encoder:
     """Encodes the items of one group."""
 
     def __init__(self, group: Group, max_item_bytes: int, comparing: Comparing = PLAIN) -> None:

@@ -100,7 +100,7 @@ class Ids:
     ) -> tuple[Batch | None, dict[str, Any]]:
         """Finish a batch, count what it changed, and take `size` ids for the next one, in one atomic step.
 
-        Return the next batch, and the fields of the group's document that a lane needs. A batch that is no longer in
+        Return the next batch, and the fields of the group's document that its write queue needs. A batch no longer in
         flight was finished before, and is not counted again.
         """
         if finished is not None:
@@ -129,7 +129,7 @@ class Ids:
         return Batch(group, token, entry["first"], size, entry["date"]), document
 
     async def _update(self, group: Group, finished: Finished | None, size: int, token: str) -> dict[str, Any] | None:
-        """Send one turn; return the group's document, reduced for a lane, or None if the batch is not in flight."""
+        """Send one turn; return the group's document, reduced for its queue; None if the batch is not in flight."""
         where, update = group.owner, []
         if finished is not None:
             batch, change = finished
@@ -214,7 +214,7 @@ def readable(group: dict[str, Any]) -> int:
     return first - 1
 
 
-# What a lane needs of a group's document besides its batch.
+# What a write queue needs of a group's document besides its batch.
 _LANE_FIELDS = {"_id": 0, "paused": 1, "waiting_bytes": WAITING_BYTES, **FIELDS}
 _WATERMARK_FIELDS = {"_id": 0} | dict.fromkeys(
     (

@@ -1,4 +1,4 @@
-"""Live readers: all readers that wait at the end of one query share its tail, which reads and renders once for all.
+"""Live readers: those at the end of one query share its live page, which is read and rendered once for all of them.
 
 A reader has a position: the id up to which it has everything. Readers that wait at the end get the next piece. Readers
 that are still sending the previous piece find the next ones in a small buffer; if these have been dropped, the reader
@@ -28,7 +28,7 @@ _RETRY_SECONDS = 1.0
 
 
 class Behind(Exception):
-    """The tail does not hold the next piece for a reader at this position, which must read for itself."""
+    """The live page does not hold the next piece for a reader at this position, which must read for itself."""
 
     def __init__(self, position: int) -> None:
         super().__init__(position)
@@ -42,8 +42,8 @@ class Room(Protocol):
         """Return it."""
 
 
-class TailWork(Protocol):
-    """The work of a tail; what it reads is counted in it."""
+class LiveWork(Protocol):
+    """The work of a live page; what it reads is counted in it."""
 
     async def keep(self, size: int) -> Room:
         """Return room for a text of so many bytes, instead of for what it was made of."""
@@ -53,10 +53,10 @@ class TailWork(Protocol):
 
 
 class Gate(Protocol):
-    """Lets tails read and their readers go on, organizations in turn."""
+    """Lets live pages read and their readers go on, organizations in turn."""
 
-    def work(self, organization_id: int) -> TailWork:
-        """Begin the work of a tail, in its task."""
+    def work(self, organization_id: int) -> LiveWork:
+        """Begin the work of a live page, in its task."""
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
         """Let a reader go on, in turn."""
@@ -82,7 +82,7 @@ class Part(NamedTuple):
 
 
 class _Piece:
-    """A page that was rendered for all readers of a tail."""
+    """A page that was rendered for all readers of a live page."""
 
     def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes]) -> None:
         self.room: Room
@@ -104,16 +104,16 @@ class _Piece:
 
 
 class Reader:
-    """A reader of a tail; `position` is the id up to which it has everything."""
+    """A reader of a live page; `position` is the id up to which it has everything."""
 
-    def __init__(self, tail: Tail, form: Form, position: int) -> None:
-        self._tail, self.form, self.position = tail, form, position
+    def __init__(self, page: LivePage, form: Form, position: int) -> None:
+        self._page, self.form, self.position = page, form, position
         self.handed: _Piece | None = None
         self.error: tuple[Exception, TracebackType | None] | None = None  # instead of a piece
 
     async def next(self, seconds: float, max_items: int | None = None) -> Part | None:
         """Return the next piece; None after some seconds or when the service stops. Raises Behind."""
-        piece = self._tail.kept_for(self) or await self._tail.wait(self, seconds)
+        piece = self._page.kept_for(self) or await self._page.wait(self, seconds)
         if piece is None:
             return None
         part = piece.part(self.form, self.position, max_items)
@@ -121,7 +121,7 @@ class Reader:
         return part
 
 
-class Tail:
+class LivePage:
     """The end of one query of a group; exists while it has readers."""
 
     def __init__(self, reading: Reading, watch: Watch, group: Group, query: Query, timeout: float, gate: Gate) -> None:
@@ -270,31 +270,31 @@ class Tail:
         piece.room.close()
 
 
-class Tails:
-    """The tails of this process."""
+class LivePages:
+    """The live pages of this process."""
 
     def __init__(self, reading: Reading, watch: Watch, timeout: float) -> None:
         self._reading, self._watch, self._timeout = reading, watch, timeout
         self.gate: Gate  # the application's
-        self._tails: dict[tuple[Group, Query], Tail] = {}
+        self._open: dict[tuple[Group, Query], LivePage] = {}
 
     @property
     def waiting(self) -> int:
         """How many readers wait for something new."""
-        return sum(len(tail.waiting) for tail in self._tails.values())
+        return sum(len(page.waiting) for page in self._open.values())
 
     @contextmanager
     def reader(self, group: Group, query: Query, form: Form) -> Iterator[Reader]:
         """Yield a reader at `query.cursor`; pages have at most `query.limit` items, 0 for a megabyte."""
         key = group, query._replace(cursor=0, walk=None)
-        tail = self._tails.get(key)
-        if tail is None:
-            tail = self._tails[key] = Tail(self._reading, self._watch, *key, self._timeout, self.gate)
-        reader = Reader(tail, form, query.cursor)
-        tail.readers.add(reader)
+        page = self._open.get(key)
+        if page is None:
+            page = self._open[key] = LivePage(self._reading, self._watch, *key, self._timeout, self.gate)
+        reader = Reader(page, form, query.cursor)
+        page.readers.add(reader)
         try:
             yield reader
         finally:
-            tail.leave(reader)
-            if not tail.readers:
-                del self._tails[key]
+            page.leave(reader)
+            if not page.readers:
+                del self._open[key]

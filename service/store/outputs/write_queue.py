@@ -1,4 +1,4 @@
-"""The lane: one loop per process and group that writes the queued changes, round by round.
+"""The write queue: one loop per process and group that writes the queued changes, round by round.
 
 A round takes all queued writes. One `Ids.turn` finishes the batch of the previous round and allocates ids for this
 one; the keys are looked up at the same time; then the items are written (`rounds.py`). The next turn, or a final one
@@ -19,7 +19,7 @@ from service.store.connection import Database
 from service.store.errors import Misconfigured, StoreError, StoreUnavailable
 from service.store.group import Group
 from service.store.jobs import Jobs
-from service.store.outputs.commit import MAX_BYTES, Rounds, Write
+from service.store.outputs.commit import MAX_BYTES, Committer, Write
 from service.store.outputs.comparing import ComparingCache
 from service.store.outputs.ids import Finished, Ids
 from service.store.outputs.plan import Pending, Plan, Result
@@ -36,8 +36,8 @@ _RETRY_SECONDS = 0.2
 _MAX_PENDING_BYTES = 64 * 1024
 
 
-class Lanes:
-    """The lanes of this process: one per group that is being written."""
+class WriteQueues:
+    """The write queues of this process: one per group that is being written."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Lanes:
     ) -> None:
         self.database, self.ids, self.recovery, self.jobs, self.comparing = database, ids, recovery, jobs, comparing
         self.seconds, self.max_item_bytes = settings.mongo_timeout, settings.max_item_bytes
-        self._lanes: dict[Group, Lane] = {}
+        self._queues: dict[Group, WriteQueue] = {}
         self.rounds = 0  # so far
 
     async def apply(self, group: Group, changes: dict[str, Pending]) -> dict[str, Result]:
@@ -61,27 +61,27 @@ class Lanes:
         if not changes:
             return {}
         write = Write(changes)
-        lane = self._lanes.get(group)
-        if lane is None:
-            lane = self._lanes[group] = Lane(self, group)
-        lane.waiting.append(write)
+        queue = self._queues.get(group)
+        if queue is None:
+            queue = self._queues[group] = WriteQueue(self, group)
+        queue.waiting.append(write)
         try:
             async with in_time():
                 return await write.done
         except BaseException:
             with contextlib.suppress(ValueError):  # taken already
-                lane.waiting.remove(write)  # its bytes are no longer counted
+                queue.waiting.remove(write)  # its bytes are no longer counted
             raise
         finally:
             del write  # its error holds this frame
 
     def forget(self, group: Group) -> None:
-        """Forget a lane that ends: the next write of its group begins another one."""
-        del self._lanes[group]
+        """Forget a write queue that ends: the next write of its group begins another one."""
+        del self._queues[group]
 
     async def close(self) -> None:
         """Wait for the writes under way, for a limited time: the reaper ends the rest."""
-        if tasks := [lane.task for lane in self._lanes.values()]:
+        if tasks := [queue.task for queue in self._queues.values()]:
             _, late = await asyncio.wait(tasks, timeout=2 * self.seconds)
             for task in late:
                 task.cancel()
@@ -89,32 +89,32 @@ class Lanes:
     @property
     def busy(self) -> int:
         """How many groups are being written."""
-        return len(self._lanes)
+        return len(self._queues)
 
 
-class Lane:
+class WriteQueue:
     """Writes the changes of one group, in the order in which they came."""
 
-    def __init__(self, lanes: Lanes, group: Group) -> None:
+    def __init__(self, queues: WriteQueues, group: Group) -> None:
         self.group = group
         self._written: Finished | None = None  # the batch that the next turn finishes
         self._settled: list[Write] = []  # the writes that wait for that
         self.waiting: deque[Write] = deque()
-        self._lanes, self._ids, self._recovery = lanes, lanes.ids, lanes.recovery
-        self._rounds = Rounds(lanes.database, lanes.ids, group, lanes.max_item_bytes)
-        # In a context of its own: a lane must not end with the time of the request that began it.
+        self._queues, self._ids, self._recovery = queues, queues.ids, queues.recovery
+        self._committer = Committer(queues.database, queues.ids, group, queues.max_item_bytes)
+        # In a context of its own: a write queue must not end with the time of the request that began it.
         self.task = asyncio.create_task(self._run(), context=contextvars.Context())
 
     async def _run(self) -> None:
         """Write rounds until the queue is empty."""
         taken: list[Write] = []
         try:
-            # No await after the queue was seen empty: a write that comes then starts another lane.
+            # No await after the queue was seen empty: a write that comes then starts another write queue.
             while (taken := self._take()) or self._written is not None:
                 await self._round(taken)
         finally:
-            self._lanes.forget(self.group)
-            for write in (*self._settled, *taken, *self.waiting):  # none, unless the lane was cancelled
+            self._queues.forget(self.group)
+            for write in (*self._settled, *taken, *self.waiting):  # none, unless the write queue was cancelled
                 write.done.cancel()
 
     async def _round(self, writes: list[Write]) -> None:
@@ -122,8 +122,8 @@ class Lane:
         token, batch = uuid.uuid4().hex, None
         changes = {key: change for write in writes for key, change in write.changes.items() if key not in write.results}
         try:
-            with time_budget(self._lanes.seconds):
-                looking = asyncio.ensure_future(self._rounds.look_up(changes))
+            with time_budget(self._queues.seconds):
+                looking = asyncio.ensure_future(self._committer.look_up(changes))
                 try:
                     batch, document = await self._ids.turn(self.group, self._written, len(changes), token)
                     await self._finish(document)
@@ -135,10 +135,10 @@ class Lane:
                 finally:
                     del looking  # its error holds this frame
             if batch is not None:
-                comparing = self._lanes.comparing.refresh(self.group, document)
-                self._lanes.rounds += 1
-                with time_budget(self._lanes.seconds):
-                    plan, change = await self._rounds.write(batch, writes, known, comparing)
+                comparing = self._queues.comparing.refresh(self.group, document)
+                self._queues.rounds += 1
+                with time_budget(self._queues.seconds):
+                    plan, change = await self._committer.write(batch, writes, known, comparing)
                 self._written, self._settled = (batch, change), self._settle(writes, plan)
         except Exception as error:
             await self._fail(writes, error, token, batch is not None)
@@ -150,7 +150,7 @@ class Lane:
         self._written, self._settled = None, []
         if document.get("waiting_bytes", 0) > _MAX_PENDING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
-                await self._lanes.jobs.gather(self.group)
+                await self._queues.jobs.gather(self.group)
 
     def _take(self) -> list[Write]:
         """Take the writes of one round from the queue; drop those whose client has gone.
