@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from service.capacity import cpu
 from service.capacity.cpu import SMALL_BYTES
@@ -73,6 +75,26 @@ def test_no_value_is_lost_however_keys_are_named(data: dict[str, Any]) -> None:
         cells = [v for name, v in row.items() if name.startswith("data.")]
         found = [*cells, *json.loads(row["other"] or "{}").values()]
         assert sorted(filter(None, found)) == [str(n) for n in range(1, count(data) + 1)]
+
+
+KEYS = st.sampled_from(["a", "b", "a.b", "b.a", "", "c"])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text('x,"\r\n =', max_size=4)
+DATA = st.dictionaries(KEYS, st.recursive(VALUES, lambda inner: st.dictionaries(KEYS, inner, max_size=3)), max_size=4)
+
+
+@given(st.lists(DATA, min_size=1, max_size=4), st.sampled_from([(), ("data.a", "data.b.a")]), st.booleans())
+def test_a_value_has_the_same_cell_whether_or_not_its_item_has_a_key_without_column(
+    many: list[dict[str, Any]], fields: tuple[str, ...], safe: bool
+) -> None:
+    items = [{"id": number, "data": data} for number, data in enumerate(many)]
+    table = Table(fields, safe)
+    header = table.header(items)
+    plain, beside = (
+        list(csv.reader(io.StringIO((header + table.render(some)).decode(), newline="")))
+        for some in (items, [item | {"unlearned": 1} for item in items])
+    )
+    assert [row[:-1] for row in plain] == [row[:-1] for row in beside]
+    assert len(plain) == len(items) + 1
 
 
 def test_more_columns_than_there_is_room_for_go_into_other() -> None:

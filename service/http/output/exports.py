@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from functools import partial
@@ -31,6 +29,12 @@ CELL_BYTES = 8
 _PIECE = 1024 * 1024
 # Spreadsheets read a text that begins so as a formula, some also after white space and with full-width characters.
 _FORMULA = re.compile(r"[\s\x00-\x20\u200b-\u200f\u2060\ufeff]*+[=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")
+
+# A cell that is quoted has one of these.
+_QUOTED = re.compile('[,"\r\n]').search
+
+# Columns by the keys that lead to them.
+Tree = dict[str, "int | Tree"]
 
 
 async def lines(page: Page) -> bytes:
@@ -121,6 +125,7 @@ class Table:
         self._around = {above for path in fields for above in accumulate(path.split(".")[:-1], "{}.{}".format)}
         self._safe = safe
         self._columns: dict[str, int] = {}
+        self._tree: Tree = {}
 
     def header(self, items: Iterable[dict[str, Any]]) -> bytes:
         """Return the line with the names of the columns that these items need, within the limits."""
@@ -137,9 +142,8 @@ class Table:
                 found[place + 1][path] = None
         names = [name for below in found for name in below]
         self._columns = {name: place for place, name in enumerate(names)}
-        text = io.StringIO()
-        _writer(text).writerow([*map(self._cell, names), OTHER])
-        return text.getvalue().encode()
+        self._tree = _tree(self._columns)
+        return _line([*map(self._cell, names), OTHER]).encode()
 
     def size(self, rows: int) -> int:
         """Return the work of some rows, as bytes of items."""
@@ -147,15 +151,34 @@ class Table:
 
     def render(self, items: Iterable[dict[str, Any]]) -> bytes:
         """Return one line per item, about a megabyte of them; an empty text at the end of the iterator."""
-        text = io.StringIO()
-        writer = _writer(text)
+        rows: list[str] = []
+        characters = 0
         for item in items:
-            writer.writerow(self._row(item))
-            if text.tell() > _PIECE:
+            rows.append(_line(self._row(item)))
+            characters += len(rows[-1])
+            if characters > _PIECE:
                 break
-        return text.getvalue().encode()
+        return "".join(rows).encode()
 
     def _row(self, item: dict[str, Any]) -> list[str]:
+        cells = [""] * (len(self._columns) + 1)
+        return cells if self._fill(cells, item, self._tree) else self._any_row(item)
+
+    def _fill(self, cells: list[str], item: dict[str, Any], tree: Tree) -> bool:
+        """Fill in an item or an object of it; return False if a value has no column of its own."""
+        for key, value in item.items():
+            node = tree.get(key)
+            if type(value) is dict and value:
+                if type(node) is not dict or not self._fill(cells, value, node):
+                    return False
+            elif type(node) is int:
+                cells[node] = value if type(value) is str and not self._safe else self._cell(value)
+            else:
+                return False
+        return True
+
+    def _any_row(self, item: dict[str, Any]) -> list[str]:
+        """Return the row of an item that may have values without a column: they go to the last one."""
         cells: list[str | None] = [None] * len(self._columns)
         other: dict[str, str] = {}
         for name, exact, value in self._leaves(item):
@@ -195,9 +218,31 @@ def text_of(value: Any) -> str:
         return ""
     if isinstance(value, str):
         return value
+    if type(value) is int:
+        return str(value)
     text = render_json(value).decode()
     return text[1:-1] if text.startswith('"') else text
 
 
-def _writer(text: io.StringIO) -> Any:
-    return csv.writer(text, lineterminator="\r\n")
+def _tree(columns: dict[str, int]) -> Tree:
+    """Return the columns by the keys that lead to them; one whose name another column continues has no place."""
+    tree: Tree = {}
+    for name, place in columns.items():
+        *above, last = name.split(".")
+        node = tree
+        for key in above:
+            below = node.setdefault(key, {})
+            if not isinstance(below, dict):
+                below = node[key] = {}
+            node = below
+        node.setdefault(last, place)
+    return tree
+
+
+def _line(cells: list[str]) -> str:
+    """Return a line of CSV."""
+    return ",".join([_quoted(cell) if _QUOTED(cell) else cell for cell in cells]) + "\r\n"
+
+
+def _quoted(cell: str) -> str:
+    return '"' + cell.replace('"', '""') + '"'

@@ -48,7 +48,7 @@ class _Flattening:
             name = prefix + key
             exact = exact_prefix + (key.replace("\\", "\\\\").replace(".", "\\.") if "." in key else key)
             self.content += len(key)
-            if is_open(item, name):
+            if isinstance(item, dict) and is_open(item, name):
                 if not self.add(item, name + ".", exact + "."):
                     return False
             else:
