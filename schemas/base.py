@@ -37,9 +37,9 @@ def problem(kind: str, message: str) -> dict[str, str]:
 
 def messages(kind: str, text: str) -> dict[str, Any]:
     """Return a field's messages about a value that is missing, null or of another type."""
-    wrong = problem(kind, text)
+    wrong_type = problem(kind, text)
     null = problem(kind, f"{text}, not null")
-    return {"required": problem("missing", "Field required"), "null": null, "invalid": wrong, "type": wrong}
+    return {"required": problem("missing", "Field required"), "null": null, "invalid": wrong_type, "type": wrong_type}
 
 
 def check_bounds(value: float, minimum: float | None, maximum: float | None) -> None:
@@ -261,9 +261,9 @@ class Base(Schema):
 
     def hint(self, name: str, data: Mapping[str, Any]) -> str:
         """Return what a user who sent an unknown field should do instead; nothing where no field is similar."""
-        known = {field.data_key or attribute for attribute, field in self.fields.items()} - data.keys()
+        names = {field.data_key or attribute for attribute, field in self.fields.items()} - data.keys()
         near = (
-            [self.aliases[name]] if self.aliases.get(name) in known else get_close_matches(name.lower(), known, 1, 0.7)
+            [self.aliases[name]] if self.aliases.get(name) in names else get_close_matches(name.lower(), names, 1, 0.7)
         )
         return f"did you mean {near[0]}?" if near else ""
 

@@ -84,10 +84,10 @@ class ConditionText(Text):
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, **kwargs: Any
     ) -> Condition:
         text = super()._deserialize(value, attr, data, **kwargs)
-        found = _OPERATOR.search(text)  # the first one counts
-        if found is None or not is_path(path := text[: found.start()]):
+        match = _OPERATOR.search(text)  # the first one counts
+        if match is None or not is_path(path := text[: match.start()]):
             raise ValidationError([problem("value_error", _FORM)])
-        condition = Condition(path, found[0], text[found.end() :])
+        condition = Condition(path, match[0], text[match.end() :])
         if condition.operator == "~" and len(condition.value) > _MAX_CONTAINED:
             raise ValidationError([problem("string_too_long", f"Must be at most {_MAX_CONTAINED} characters after ~")])
         return condition

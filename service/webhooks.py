@@ -97,14 +97,14 @@ class Courier:
 
     async def _begin_turns(self) -> None:
         while (places := _AT_ONCE - len(self._turns)) > 0 and not self._stopping:
-            held = Counter(self._turns.values())
-            busy = [organization_id for organization_id, count in held.items() if count >= _PER_ORGANIZATION]
+            turns_held = Counter(self._turns.values())
+            busy = [organization_id for organization_id, count in turns_held.items() if count >= _PER_ORGANIZATION]
             begun = False
             for organization_id, webhook_id in await self._deliveries.due(busy, places):
-                if held[organization_id] < _PER_ORGANIZATION:
+                if turns_held[organization_id] < _PER_ORGANIZATION:
                     lease = await self._deliveries.lease(organization_id, webhook_id)
                     if lease is not None:
-                        held[organization_id] += 1
+                        turns_held[organization_id] += 1
                         self._begin(lease)
                         begun = True
             if not begun:

@@ -45,9 +45,9 @@ async def delete(request: web.Request) -> Json:
     if query.missing_from is not None:
         await _check_missing(request, group, query.missing_from.job_id)
     place = place or await store.outputs.deletion.begin(group)
-    done = await store.outputs.deletion.run(group, query, place, dry_run=dry_run)
-    count = {"matched" if dry_run else "deleted": done.items}
-    return {**count, "more": done.place is not None, "cursor": cursor_of(request, done.place)}
+    progress = await store.outputs.deletion.run(group, query, place, dry_run=dry_run)
+    count = {"matched" if dry_run else "deleted": progress.items}
+    return {**count, "more": progress.place is not None, "cursor": cursor_of(request, progress.place)}
 
 
 async def _check_missing(request: web.Request, group: Group, job_id: str) -> None:

@@ -127,15 +127,15 @@ async def delete(request: web.Request) -> Json:
     """
     group, store = path_group(request), request.app[STORE]
     place = place_of(request, _DELETION.load(request)["cursor"]) or await store.outputs.deletion.begin(group)
-    done = await store.outputs.deletion.run(group, Query(), place)
-    if done.place is None:
+    progress = await store.outputs.deletion.run(group, Query(), place)
+    if progress.place is None:
         await store.reviews.remove(group)
         counts = await store.groups.one(group)
         if counts["last_change"] is not None and counts["last_id"]:  # it had items, and was not deleted before
             await store.webhooks.group_removed(group, counts["last_id"])
         await store.groups.remove(group, place.until)
-    cursor = cursor_of(request, done.place)
-    return {"deleted": done.items, "more": done.place is not None, "cursor": cursor}
+    cursor = cursor_of(request, progress.place)
+    return {"deleted": progress.items, "more": progress.place is not None, "cursor": cursor}
 
 
 @endpoint("List the jobs of a group", Job(many=True))
@@ -151,9 +151,9 @@ async def jobs(request: web.Request) -> Reply:
 
 async def _reviewed(store: Store, group: Group) -> AsyncIterator[list[Any]]:
     """Yield the jobs with their latest reviews, some at a time."""
-    async for some in store.jobs.batches(group, _MAX_JOBS):
-        reviews = await store.reviews.latest_of(group, [job["job_id"] for job in some])
-        yield [{**job, "review": reviews.get(job["job_id"])} for job in some]
+    async for part in store.jobs.batches(group, _MAX_JOBS):
+        reviews = await store.reviews.latest_of(group, [job["job_id"] for job in part])
+        yield [{**job, "review": reviews.get(job["job_id"])} for job in part]
 
 
 @endpoint("Describe the fields of a group's data", GroupFields(), query=FieldsQuery)

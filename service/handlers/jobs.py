@@ -59,20 +59,20 @@ async def put(request: web.Request) -> Json:
     `running` creates a job.
     """
     group, job_id = path_group(request), path_id(request, "job_id")
-    said = await read_object(request, _INPUT)
-    if said["missing"] == "delete":
-        if said["state"] != "finished":
+    body = await read_object(request, _INPUT)
+    if body["missing"] == "delete":
+        if body["state"] != "finished":
             raise invalid("value_error", "Only a finished job can delete what is missing", "body", "missing")
         require_scope(request, "delete")
     crawls, held_back, more = request.app[STORE].crawls, None, False
-    warnings = await _warnings(crawls, group, job_id, said.get("series"))
-    job = await crawls.declare(group, job_id, said)
+    warnings = await _warnings(crawls, group, job_id, body.get("series"))
+    job = await crawls.declare(group, job_id, body)
     if not job:
         raise not_found("job", "job_id")
-    if said["state"] == "finished" and job.get("state") != "finished":
+    if body["state"] == "finished" and job.get("state") != "finished":
         job = await crawls.finish(group, job_id)
     await crawls.tell(group, job)
-    if said["state"] == "finished" and said["missing"] == "delete":
+    if body["state"] == "finished" and body["missing"] == "delete":
         held_back, more = await crawls.delete_missing(group, job_id)
     added = {"more": more, "held_back": held_back, "warnings": warnings}
     return {**await _job(request, group, job_id), **added}

@@ -44,10 +44,10 @@ async def post(request: web.Request) -> Json:
     """
     pool, body = await find_pool(request), await read_object(request, _LEASE)
     seconds = body.pop("wait")
-    asked = wanted(**body)
+    wish = wanted(**body)
     queue, lease, is_sending = request.app[STORE].sessions.queue, None, False
     try:
-        lease = await _take(request, pool, asked, seconds)
+        lease = await _take(request, pool, wish, seconds)
         session = await with_secrets(request, pool, lease.session)
         if request.transport is None:  # the client has left
             raise ConnectionResetError
@@ -56,7 +56,7 @@ async def post(request: web.Request) -> Json:
         return response
     except BaseException as error:
         if not is_sending and (lease is not None or isinstance(error, StoreUnavailable)):
-            queue.undo(pool, asked)
+            queue.undo(pool, wish)
         raise
 
 

@@ -94,21 +94,21 @@ class _Reading:
         `X-Cursor` is the checkpoint of the last part if the response is complete before it is sent, else of an earlier
         one.
         """
-        text, left, size = PageText(), self._query.limit, 0
+        text, remaining, size = PageText(), self._query.limit, 0
         while True:
-            left, size = left - len(page.documents), size + page.size
+            remaining, size = remaining - len(page.documents), size + page.size
             self._request.app[METRICS].count_read(len(page.documents))
             if page.documents:
                 yield text.part(await cpu.run(page.size, page.array))
-            if page.next_cursor is None or not left or size > self._request.app[SETTINGS].max_page_bytes:
+            if page.next_cursor is None or not remaining or size > self._request.app[SETTINGS].max_page_bytes:
                 break
-            limit = min(left, self.outputs.fitting(self._group, self._query.fields))
+            limit = min(remaining, self.outputs.fitting(self._group, self._query.fields))
             part = self._query._replace(cursor=page.next_cursor, limit=limit, walk=page.walk)
             page = await self.outputs.page(self._group, part)
             if "X-Cursor" in headers:
                 headers["X-Cursor"] = str(page.checkpoint)
             if len(page.documents) < part.limit and not page.cut:
-                left = len(page.documents)  # a search that ended early ends the whole page
+                remaining = len(page.documents)  # a search that ended early ends the whole page
         yield text.end(self._next_url(page), page.next_cursor)
 
     async def wait(self, page: Page, deadline: float) -> Reply:
@@ -170,7 +170,7 @@ async def post(request: web.Request) -> Json:
     items = await INPUT.read(request, (JSON, NDJSON), encode)
     results = await outputs.write(group, items)
     # Several items with one key count once: by what they changed in the group.
-    done = list({r["key_hash"]: r["result"] for r in results}.values())
-    counts = {kind: done.count(kind) for kind in _KINDS}
+    results_by_key = list({r["key_hash"]: r["result"] for r in results}.values())
+    counts = {kind: results_by_key.count(kind) for kind in _KINDS}
     request.app[METRICS].count_written(counts)
     return {**counts, "items": results}

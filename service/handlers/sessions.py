@@ -91,11 +91,11 @@ async def put(request: web.Request) -> Json:
     session keeps its lease, whose release then saves and marks nothing.
     """
     pool, name = path_id(request, "pool", NAME_LENGTH), path_id(request, "name", NAME_LENGTH)
-    given = await read_with_secrets(request, _SESSION)
-    if_version = given.pop("if_version", None)
+    body = await read_with_secrets(request, _SESSION)
+    if_version = body.pop("if_version", None)
     records = request.app[STORE].sessions.records
     try:
-        session = await records.put(request[ORGANIZATION], pool, name, given, if_version)
+        session = await records.put(request[ORGANIZATION], pool, name, body, if_version)
     except TooManySessions as error:
         raise invalid("too_many", str(error), "path", "pool") from None
     except VersionConflict:

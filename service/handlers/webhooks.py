@@ -32,8 +32,8 @@ async def post(request: web.Request) -> Json:
     `group.changed` the id up to which the group can be read, at most every 5 seconds per group.
     """
     webhook = await read_object(request, _INPUT)
-    if wrong := url_problem(webhook["url"], request.app[SETTINGS].webhook_private):
-        raise invalid("value_error", wrong, "body", "url")
+    if problem := url_problem(webhook["url"], request.app[SETTINGS].webhook_private):
+        raise invalid("value_error", problem, "body", "url")
     try:
         created = await request.app[STORE].webhooks.create(request[ORGANIZATION], webhook)
     except TooManyWebhooks:

@@ -123,8 +123,8 @@ class Metrics:
 
     def _add_gate(self, gates: Gates, name: str) -> None:
         def gate() -> Shares:  # some are replaced when the number of connections is known
-            found: Shares = getattr(gates, name)
-            return found
+            capacity_gate: Shares = getattr(gates, name)
+            return capacity_gate
 
         self.add_resource(name, lambda: gate().used, lambda: gate().total)
 
@@ -141,19 +141,19 @@ class Metrics:
     def observe(self, method: str, route: str, kind: str, status: int, seconds: float) -> None:
         """Count one request."""
         key = (method, route, kind, status)
-        found = self._series.get(key)
-        if found is None:
+        series = self._series.get(key)
+        if series is None:
             # A client can send any word as a method: only known ones become a series.
-            known = method if method in _METHODS else "OTHER"
-            found = (
-                self._cells.place("sds_requests_total", (known, route, str(status))),
-                self._cells.place("sds_request_seconds", (known, route, kind), _WIDTH),
+            method_label = method if method in _METHODS else "OTHER"
+            series = (
+                self._cells.place("sds_requests_total", (method_label, route, str(status))),
+                self._cells.place("sds_request_seconds", (method_label, route, kind), _WIDTH),
             )
-            if known == method:
-                self._series[key] = found
+            if method_label == method:
+                self._series[key] = series
         values = self._values
-        values[found[0]] += 1
-        start = found[1]
+        values[series[0]] += 1
+        start = series[1]
         values[start + bisect_left(_SECONDS, seconds)] += 1
         values[start + _SUM] += seconds
 
@@ -237,8 +237,8 @@ class Metrics:
         sums: defaultdict[str, defaultdict[Labels, list[float]]] = defaultdict(lambda: defaultdict(list))
 
         def add(family: str, labels: Labels, values: list[float]) -> None:
-            there = sums[family][labels]
-            sums[family][labels] = [a + b for a, b in zip(there, values, strict=True)] if there else values
+            totals = sums[family][labels]
+            sums[family][labels] = [a + b for a, b in zip(totals, values, strict=True)] if totals else values
 
         for worker, rows in workers.items():
             process = _process(rows)

@@ -137,9 +137,9 @@ def describe(routes: Iterable[Route], max_records: int, base_url: str = "") -> d
     for name, schema in document["components"]["schemas"].items():
         if name in EXAMPLES:
             schema["examples"] = [EXAMPLES[name]]
-    taken = _input_schemas(document)
+    schemas = _input_schemas(document)
     for name, schema in document["components"]["schemas"].items():
-        if name in taken:
+        if name in schemas:
             _tell_defaults(schema)
         elif schema.get("additionalProperties") is False:  # a later version may return more
             del schema["additionalProperties"]
@@ -163,20 +163,20 @@ def _refuse_null(schema: dict[str, Any]) -> None:
 
 def _input_schemas(document: dict[str, Any]) -> set[str]:
     """Return the names of the schemas of request bodies."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def visit(value: Any) -> None:
         for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
             visit(part)
         if isinstance(value, dict) and isinstance(name := value.get("$ref"), str):
             name = name.rpartition("/")[2]
-            if name not in found:
-                found.add(name)
+            if name not in names:
+                names.add(name)
                 visit(document["components"]["schemas"][name])
 
     for path in document["paths"].values():
         visit([operation.get("requestBody") for operation in path.values()])
-    return found
+    return names
 
 
 def _tell_defaults(schema: dict[str, Any]) -> None:
@@ -246,8 +246,8 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     }
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
-    others = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
-    success["content"] = {**others, **success.get("content", {})}
+    contents = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
+    success["content"] = {**contents, **success.get("content", {})}
     return operation
 
 

@@ -129,9 +129,9 @@ class _Beginning(ResponseHandler):
         self._left = _PARSED
 
     def data_received(self, data: bytes) -> None:
-        begun, self._left = data[: self._left], max(0, self._left - len(data))
-        if begun or not data:  # without data aiohttp continues with bytes that it held back
-            super().data_received(begun)
+        beginning, self._left = data[: self._left], max(0, self._left - len(data))
+        if beginning or not data:  # without data aiohttp continues with bytes that it held back
+            super().data_received(beginning)
         if not self._left and self.transport is not None:
             self.transport.pause_reading()
 

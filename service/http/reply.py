@@ -290,7 +290,7 @@ def end_with_client(request: web.Request) -> None:
     """
     if _has_left(request):
         raise ConnectionResetError
-    task, left = asyncio.current_task(), asyncio.get_running_loop().create_future()
+    task, gone = asyncio.current_task(), asyncio.get_running_loop().create_future()
     assert task is not None
-    left.add_done_callback(lambda _: task.cancel())
-    request[STAYING] = functools.partial(request.app[PARKING].wake, left)
+    gone.add_done_callback(lambda _: task.cancel())
+    request[STAYING] = functools.partial(request.app[PARKING].wake, gone)

@@ -171,15 +171,15 @@ class Protocol(web.RequestHandler):
 
     def _wanted(self, data: bytes, start: int) -> int:
         """Return how many bytes belong to the next head, or to the body of the request in progress."""
-        left = len(data) - start
+        size = len(data) - start
         if self._in_progress:
             if not self.has_unread_body or self._drained is not None:
                 return 0
-            return min(left, _PIECE if self._chunked else self._body_left)
+            return min(size, _PIECE if self._chunked else self._body_left)
         text = self._head_end + data[start:]
         blank_lines = 0 if self._head_end else len(text) - len(text.lstrip(b"\r\n"))
         end = text.find(_BLANK_LINE, blank_lines)
-        return left if end < 0 else end + len(_BLANK_LINE) - len(self._head_end)
+        return size if end < 0 else end + len(_BLANK_LINE) - len(self._head_end)
 
     def _accept(self) -> None:
         """Note that the head of the next request is complete."""
@@ -423,8 +423,8 @@ class Runner(web.AppRunner):
         return self.server.refused if isinstance(self.server, Server) else 0
 
     async def _make_server(self) -> Server:
-        made = await super()._make_server()
-        respond = made.request_handler
+        server = await super()._make_server()
+        respond = server.request_handler
 
         async def handle(request: web.BaseRequest) -> web.StreamResponse:
             connection = request.protocol
@@ -455,7 +455,7 @@ class Runner(web.AppRunner):
 
         return Server(
             handle,
-            request_factory=made.request_factory,
+            request_factory=server.request_factory,
             max_connections=self._max_connections,
             options=self._options,
         )

@@ -140,8 +140,8 @@ class Analysts:
         assert match, "checked by the settings"
         scheme, hosts, query = match.groups()
         options = [part for part in re.split("[&;]", query or "") if part.partition("=")[0].lower() in _KEPT]
-        given = {part.partition("=")[0].lower() for part in options}
-        if scheme == "mongodb://" and not given & {"replicaset", "directconnection", "loadbalanced"}:
+        names = {part.partition("=")[0].lower() for part in options}
+        if scheme == "mongodb://" and not names & {"replicaset", "directconnection", "loadbalanced"}:
             set_name = (await self._database.command("hello")).get("setName")  # mongos has none
             options += [f"replicaSet={quote(set_name, safe='')}"] if set_name else []
         source = quote(self._database.name, safe="")

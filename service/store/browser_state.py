@@ -155,13 +155,13 @@ class BrowserState(SealedRecords):
         return self._position(record)
 
     def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
-        served = []
+        opened_records = []
         for record in map(_decoded, records):
             opened = self._open(record)
-            served.append(self._served(record, opened))
+            opened_records.append(self._served(record, opened))
             if extra:
-                served[-1]["extra"] = opened.extra
-        return served
+                opened_records[-1]["extra"] = opened.extra
+        return opened_records
 
     def _served(self, record: Record, opened: Sealed) -> Record:
         whole = {**record, "value": opened.value}
@@ -202,12 +202,12 @@ class BrowserState(SealedRecords):
         much = len(records) > _OFF_LOOP_RECORDS or sum(map(_size, records)) > _OFF_LOOP_BYTES
         operations: list[UpdateOne] = []
         for start in range(0, len(records), _OFF_LOOP_RECORDS):
-            some = records[start : start + _OFF_LOOP_RECORDS]
-            operations += await asyncio.to_thread(self._operations, some) if much else self._operations(some)
+            part = records[start : start + _OFF_LOOP_RECORDS]
+            operations += await asyncio.to_thread(self._operations, part) if much else self._operations(part)
         created = updated = 0
         for start in range(0, len(operations), CHUNK):
-            done = await self._records.bulk_write(operations[start : start + CHUNK], ordered=False)
-            created, updated = created + done.upserted_count, updated + done.matched_count
+            result = await self._records.bulk_write(operations[start : start + CHUNK], ordered=False)
+            created, updated = created + result.upserted_count, updated + result.matched_count
         return Counts(created, updated)
 
 

@@ -113,10 +113,10 @@ def client_class(threads: int) -> Any:
     It would take 5 x cores: fewer threads than connections let a few slow operations hold up all.
     PyMongo's own asyncio client works in its place: `tests/store` passes with it (docs/decisions/motor.md).
     """
-    given = os.environ.setdefault(_THREADS, str(threads))
+    number = os.environ.setdefault(_THREADS, str(threads))
     from motor.motor_asyncio import AsyncIOMotorClient
 
-    if given == str(threads):
+    if number == str(threads):
         os.environ.pop(_THREADS, None)  # a process started by this one has its own number
     return AsyncIOMotorClient
 

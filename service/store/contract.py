@@ -79,12 +79,12 @@ def streamed(method: Callable[P, AsyncIterator[T]]) -> Callable[P, AsyncIterator
         while True:
             try:
                 async with in_time():
-                    taken = [await anext(values)]
+                    first = [await anext(values)]
             except StopAsyncIteration:
                 return
             except DRIVER_ERRORS as error:
                 raise store_error(error) from None
-            yield taken.pop()  # no reference is kept while the client reads it
+            yield first.pop()  # no reference is kept while the client reads it
             refill_budget()
 
     return wrapper

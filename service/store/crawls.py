@@ -109,8 +109,8 @@ class Crawls:
                 await self._jobs.update_one({**other, "state": "finished"}, running)
         if requested["state"] != "finished":
             await self._forget_verdict(group.owner, job_id)
-        found: Record = await self._jobs.find_one(job) or {}
-        return found
+        record: Record = await self._jobs.find_one(job) or {}
+        return record
 
     @stored
     async def unknown_series(self, group: Group, job_id: str, series: str) -> list[str] | None:
@@ -118,8 +118,8 @@ class Crawls:
         self._indexes.require("jobs")
         owner, named = group.owner, {"series": series}
         own = {**owner, "job_id": job_id, **named}
-        known = ((own, "job"), ({**owner, **named, **_HOLDS}, "held"), ({**owner, **named, **_FINISHED}, "finished"))
-        for where, hint in known:
+        lookups = ((own, "job"), ({**owner, **named, **_HOLDS}, "held"), ({**owner, **named, **_FINISHED}, "finished"))
+        for where, hint in lookups:
             if await self._jobs.find_one(where, ["_id"], hint=hint) is not None:
                 return None
         newest: list[Record] = [{"$match": {**owner, **_FINISHED}}, {"$sort": {"finish_date": -1}}]
@@ -149,8 +149,8 @@ class Crawls:
         """Return a job as it is served, or None."""
         self._indexes.require("groups", "jobs")
         await self._counts.gather(group)
-        found = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS)
-        return None if found is None else served(found)
+        record = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS)
+        return None if record is None else served(record)
 
     @stored
     async def span(self, group: Group, job_id: str) -> Span | None:
@@ -201,16 +201,16 @@ class Crawls:
         }
         read = {name: job.get(name) for name in ("series", "reopened")}
         same = {**where, **read, "state": {"$ne": "finished"}}
-        found = await self._jobs.find_one_and_update(same, {"$set": outcome}, return_document=ReturnDocument.AFTER)
-        ended: Record = found or await self._jobs.find_one(where) or {}
+        record = await self._jobs.find_one_and_update(same, {"$set": outcome}, return_document=ReturnDocument.AFTER)
+        ended: Record = record or await self._jobs.find_one(where) or {}
         if ended and ended.get("state") not in ("finished", "failed"):
             raise StoreUnavailable("the job was changed meanwhile")
         return ended
 
     async def _settle(self, owner: Record) -> None:
         """Wait until all writes are counted. Raises StoreUnavailable while a dead writer's are not: try again."""
-        found = await self._groups.find_one(owner, ["open.token"]) or {}
-        tokens = [batch["token"] for batch in found.get("open", ())]
+        document = await self._groups.find_one(owner, ["open.token"]) or {}
+        tokens = [batch["token"] for batch in document.get("open", ())]
         # Make a pending recount due before others; a later date means that one is running already.
         soon = {**owner, "recount": {"$exists": True}, "due": {"$lt": now() + UPKEEP_DELAY}}
         await self._groups.update_one(soon, {"$set": {"due": now() - _URGENT}})
@@ -240,8 +240,8 @@ class Crawls:
     async def tell_late(self) -> None:
         """Tell of ended jobs whose process died before it could; one that fails does not stop the others."""
         late = {"untold": True, "finish_date": {"$lt": now() - _LATE}}
-        found = self._jobs.find(late, hint="untold").sort("finish_date", 1).limit(_TOLD_AT_ONCE)
-        for job in await found.to_list(None):
+        cursor = self._jobs.find(late, hint="untold").sort("finish_date", 1).limit(_TOLD_AT_ONCE)
+        for job in await cursor.to_list(None):
             try:
                 await self.tell(Group.of(job), job)
             except StoreUnavailable:
@@ -295,8 +295,8 @@ class Crawls:
             return Missing(job["job_id"], series, 0, ())
         # Jobs that began later hold only what they have seen since.
         others = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}}
-        found = self._jobs.find(others, ["job_id"], hint="held").limit(MAX_HOLDERS + 1)
-        holders = tuple([other["job_id"] for other in await found.to_list(None)])
+        cursor = self._jobs.find(others, ["job_id"], hint="held").limit(MAX_HOLDERS + 1)
+        holders = tuple([other["job_id"] for other in await cursor.to_list(None)])
         return Missing(job["job_id"], series, beginning, None if len(holders) > MAX_HOLDERS else holders)
 
     async def _count_missing(self, owner: Record, job: Record) -> tuple[int, int]:
@@ -312,16 +312,16 @@ class Crawls:
         is_whole = {"$and": [{"$ne": ["$job_id", {"$literal": job["job_id"]}]}, is_before]}
         sums = {"items": {"$sum": "$items"}, "whole": {"$sum": {"$cond": [is_whole, "$items", 0]}}}
         pipeline = [{"$match": series}, {"$group": {"_id": None, **sums}}]
-        found = await (await opened(self._jobs.aggregate(pipeline, hint="held"))).to_list(1)
-        if not found:
+        rows = await (await opened(self._jobs.aggregate(pipeline, hint="held"))).to_list(1)
+        if not rows:
             return 0, 0
         overlapping = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}}
         overlapping["last_position"] = {"$gte": beginning}
-        missing, jobs = int(found[0]["whole"]), self._jobs.find(overlapping, ["job_id"], hint="held")
-        while some := await jobs.to_list(MAX_HOLDERS):
-            held = {"root_job_id": {"$in": [other["job_id"] for other in some]}, **not_seen_since(beginning), **LIVE}
-            missing += await self._outputs.count_documents({**owner, **held}, hint="job")
-        return missing, max(0, int(found[0]["items"]) - missing)
+        missing, jobs = int(rows[0]["whole"]), self._jobs.find(overlapping, ["job_id"], hint="held")
+        while part := await jobs.to_list(MAX_HOLDERS):
+            items = {"root_job_id": {"$in": [other["job_id"] for other in part]}, **not_seen_since(beginning), **LIVE}
+            missing += await self._outputs.count_documents({**owner, **items}, hint="job")
+        return missing, max(0, int(rows[0]["items"]) - missing)
 
     async def _judged(self, owner: Record, job: Record, items: int) -> Judged:
         """Return what a job is judged by: the items of its series that were seen since it began, by whoever."""
@@ -377,9 +377,9 @@ class Crawls:
         beginning, elsewhere = job["beginning"], {"$elemMatch": {"series": {"$ne": job.get("series")}}}
         sharing = {**owner, **_others(job), "beginning": {"$not": {"$gte": beginning}}, "taken": elsewhere}
         jobs = self._jobs.find(sharing, ["job_id"], hint="held")
-        while some := await jobs.to_list(MAX_HOLDERS):
-            held = {"root_job_id": {"$in": [other["job_id"] for other in some]}, **not_seen_since(beginning), **LIVE}
-            if await self._outputs.find_one({**owner, **held}, ["_id"], hint="job") is not None:
+        while part := await jobs.to_list(MAX_HOLDERS):
+            items = {"root_job_id": {"$in": [other["job_id"] for other in part]}, **not_seen_since(beginning), **LIVE}
+            if await self._outputs.find_one({**owner, **items}, ["_id"], hint="job") is not None:
                 return True
         return False
 
@@ -433,9 +433,9 @@ class Crawls:
         """Continue the deletions of missing items that were interrupted, one call of each, for a limited time."""
         late_date = {"deleting.date": await server_time(self._database) - _LATE}
         late = {"deleting.date": {"$lte": late_date["deleting.date"]}}
-        found = self._jobs.find(late, ["organization_id", "group_id", "job_id"], hint="deleting")
+        cursor = self._jobs.find(late, ["organization_id", "group_id", "job_id"], hint="deleting")
         deadline = time.monotonic() + _CONTINUED_SECONDS
-        for job in await found.sort("deleting.date", 1).limit(_CONTINUED_AT_ONCE).to_list(None):
+        for job in await cursor.sort("deleting.date", 1).limit(_CONTINUED_AT_ONCE).to_list(None):
             try:
                 more = True
                 while more and time.monotonic() < deadline:

@@ -142,16 +142,16 @@ class Deliveries:
             dropped.append(record["_id"])
             number, size = number - 1, size - record.get("size", 0)
             refused += record["attempts"] > 0
-        done = await self._deliveries.delete_many({**owner, "_id": {"$in": dropped}, "state": "pending"})
-        await self._webhooks.update_one(owner, {"$inc": {"dropped": done.deleted_count, "refused": refused}})
+        result = await self._deliveries.delete_many({**owner, "_id": {"$in": dropped}, "state": "pending"})
+        await self._webhooks.update_one(owner, {"$inc": {"dropped": result.deleted_count, "refused": refused}})
 
     @stored
     async def recent(self, organization_id: int, webhook_id: str) -> list[Record]:
         """Return the last messages to a webhook, newest first."""
         self._indexes.require("deliveries")
         where = {"organization_id": organization_id, "webhook_id": webhook_id}
-        found = self._deliveries.find(where, {"body": 0}).sort([("create_date", -1), ("_id", -1)]).limit(KEPT)
-        return [served(record) for record in await found.to_list(None)]
+        cursor = self._deliveries.find(where, {"body": 0}).sort([("create_date", -1), ("_id", -1)]).limit(KEPT)
+        return [served(record) for record in await cursor.to_list(None)]
 
     async def remove(self, owner: Record) -> None:
         """Delete the messages to a webhook."""
@@ -167,8 +167,8 @@ class Deliveries:
         where: Record = {"due": {"$lte": moment}, "lease.until": {"$not": {"$gt": moment}}}
         if busy := list(busy):
             where["organization_id"] = {"$nin": busy}
-        found = self._webhooks.find(where, ["organization_id", "webhook_id"], hint="due").sort("due", 1).limit(limit)
-        return [(record["organization_id"], record["webhook_id"]) for record in await found.to_list(None)]
+        cursor = self._webhooks.find(where, ["organization_id", "webhook_id"], hint="due").sort("due", 1).limit(limit)
+        return [(record["organization_id"], record["webhook_id"]) for record in await cursor.to_list(None)]
 
     @stored
     async def lease(self, organization_id: int, webhook_id: str) -> Lease | None:
@@ -207,8 +207,8 @@ class Deliveries:
             where["group_id"] = lease.group_id
         page = where
         while True:
-            found = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
-            groups = await found.limit(_GROUPS_AT_ONCE).to_list(None)
+            cursor = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
+            groups = await cursor.limit(_GROUPS_AT_ONCE).to_list(None)
             await self._add_changed(lease, {group["group_id"]: last for group in groups if (last := readable(group))})
             if len(groups) < _GROUPS_AT_ONCE:
                 break
@@ -223,16 +223,16 @@ class Deliveries:
     async def _in_flight_since(self, organization_id: int) -> list[datetime]:
         """Return the dates of the batches in flight of an organization."""
         where = {"organization_id": organization_id, "open.deadline": {"$exists": True}}
-        found = self._groups.find(where, {"_id": 0, "open.date": 1}, hint="deadline")
-        return [batch["date"] for group in await found.to_list(None) for batch in group["open"]]
+        cursor = self._groups.find(where, {"_id": 0, "open.date": 1}, hint="deadline")
+        return [batch["date"] for group in await cursor.to_list(None) for batch in group["open"]]
 
     async def _add_changed(self, lease: Lease, groups: dict[str, int]) -> None:
         """Add messages about changed groups; each replaces the unsent message about the same group."""
         moment = await self.now()
         events = [group_changed(group_id, last_id) for group_id, last_id in groups.items()]
         records = [event.record(lease.organization_id, lease.webhook_id, moment) for event in events]
-        known = {**lease.owner, "_id": {"$in": [record["_id"] for record in records]}}
-        added = {record["_id"] for record in await self._deliveries.find(known, ["_id"]).to_list(None)}
+        where = {**lease.owner, "_id": {"$in": [record["_id"] for record in records]}}
+        added = {record["_id"] for record in await self._deliveries.find(where, ["_id"]).to_list(None)}
         new = {record["group_id"]: record for record in records if record["_id"] not in added}
         if not new:
             return
@@ -241,8 +241,8 @@ class Deliveries:
         async for record in self._deliveries.find(before, ["group_id", "due", "last_attempt", "version"]):
             changed = new[record["group_id"]]
             if "due" not in record:  # at most every five seconds
-                sent = record["last_attempt"]
-                changed["due"] = max(changed["due"], sent + CHANGED_EVERY) if sent else changed["due"]
+                last_attempt = record["last_attempt"]
+                changed["due"] = max(changed["due"], last_attempt + CHANGED_EVERY) if last_attempt else changed["due"]
             elif (
                 record.get("version", 0) < changed["version"]
             ):  # a process without its lease must not remove a newer one
@@ -258,8 +258,8 @@ class Deliveries:
         """
         while True:
             moment = await self.now()
-            held = {**lease.owner, "lease.token": lease.token, "lease.until": {"$gt": moment}}
-            if await self._webhooks.find_one(held, ["_id"]) is None:
+            leased = {**lease.owner, "lease.token": lease.token, "lease.until": {"$gt": moment}}
+            if await self._webhooks.find_one(leased, ["_id"]) is None:
                 return None
             where = {**lease.owner, "due": {"$lte": moment}}
             record = await self._deliveries.find_one(where, sort=[("due", 1)], hint="due")
@@ -351,8 +351,8 @@ class Deliveries:
             },
             {"$unset": "lease"},
         ]
-        done = await self._webhooks.update_one({**lease.owner, "lease.token": lease.token}, update)
-        if not done.matched_count and await self._webhooks.find_one(lease.owner, ["_id"]) is None:
+        result = await self._webhooks.update_one({**lease.owner, "lease.token": lease.token}, update)
+        if not result.matched_count and await self._webhooks.find_one(lease.owner, ["_id"]) is None:
             await self.remove(lease.owner)  # it was deleted meanwhile
 
     async def _trim(self, some: Record, before: datetime | None = None) -> None:

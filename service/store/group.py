@@ -31,12 +31,12 @@ class Group(NamedTuple):
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def output_ids(self) -> Callable[[str], str]:
         """Return a function that makes the identities of many keys."""
-        begun = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())
+        prefix = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())
 
         def output_id(key_hash: str) -> str:
-            made = begun.copy()
-            made.update(key_hash.encode())
-            hashed = made.hexdigest()
+            digest = prefix.copy()
+            digest.update(key_hash.encode())
+            hashed = digest.hexdigest()
             variant = "89ab"[int(hashed[16], 16) & 3]
             return f"{hashed[:8]}-{hashed[8:12]}-8{hashed[13:16]}-{variant}{hashed[17:20]}-{hashed[20:32]}"
 

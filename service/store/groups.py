@@ -57,10 +57,10 @@ class Groups:
     async def listing(self, organization_id: int, since: str, limit: int | None, cursor: Key | None) -> Listing:
         """Return the groups, newest change first, with their days since a date: `limit` of them after a cursor."""
         self._indexes.require(*_COLLECTIONS)
-        found = self._found(organization_id, ("last_change", "group_id"), cursor)
+        documents = self._found(organization_id, ("last_change", "group_id"), cursor)
         end = None
         if limit is not None:
-            ends = await found.skip(limit - 1).limit(2).to_list(2)
+            ends = await documents.skip(limit - 1).limit(2).to_list(2)
             if len(ends) == 2:  # the last of this page, and one more
                 end = int(ends[0]["last_change"].timestamp() * 1000), ends[0]["group_id"]
         return Listing(self._chunks(organization_id, since, cursor, end), end)
@@ -80,39 +80,39 @@ class Groups:
             date, group_id = _key(end)
             where["last_change"] = {"$gte": date}
             where["$nor"] = [{"last_change": date, "group_id": {"$lt": group_id}}]
-        found = self._groups.find(where, fields, hint="recent", batch_size=_BATCH)
-        return found.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
+        documents = self._groups.find(where, fields, hint="recent", batch_size=_BATCH)
+        return documents.sort([("last_change", DESCENDING), ("group_id", DESCENDING)])
 
     @streamed
     async def _chunks(
         self, organization_id: int, since: str, cursor: Key | None, end: Key | None
     ) -> AsyncIterator[Chunk]:
-        found = self._found(organization_id, _FIELDS, cursor, end)
-        while groups := await found.to_list(_BATCH):
+        documents = self._found(organization_id, _FIELDS, cursor, end)
+        while groups := await documents.to_list(_BATCH):
             for start in range(0, len(groups), _GATHERED_AT_ONCE):
-                some = groups[start : start + _GATHERED_AT_ONCE]
-                await asyncio.gather(*(self._gather(Group(organization_id, one["group_id"]), one) for one in some))
+                part = groups[start : start + _GATHERED_AT_ONCE]
+                await asyncio.gather(*(self._gather(Group(organization_id, one["group_id"]), one) for one in part))
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
-            served = [_served(group, days.get(group["group_id"], [])) for group in groups]
-            yield Chunk(_GROUP_BYTES * len(served), served.copy)
+            records = [_served(group, days.get(group["group_id"], [])) for group in groups]
+            yield Chunk(_GROUP_BYTES * len(records), records.copy)
 
     @stored
     async def one(self, group: Group) -> dict[str, Any]:
         """Return one group with all its days; all counts are 0 if it does not exist."""
         self._indexes.require(*_COLLECTIONS)
-        found = await self._groups.find_one(group.owner, _FIELDS)
-        if found is None:
+        document = await self._groups.find_one(group.owner, _FIELDS)
+        if document is None:
             return _served({"group_id": group.group_id}, [])
-        await self._gather(group, found)
+        await self._gather(group, document)
         days = await self._days_of(group.organization_id, [group.group_id], "")
-        return _served(found, days.get(group.group_id, []))
+        return _served(document, days.get(group.group_id, []))
 
     @stored
     async def similar(self, group: Group) -> str | None:
         """Return the group of the same organization with the most similar name, if this one does not exist."""
         self._indexes.require(*_COLLECTIONS)
-        found = await self._groups.find_one(group.owner, ["last_change"]) or {}
-        if "last_change" in found:
+        document = await self._groups.find_one(group.owner, ["last_change"]) or {}
+        if "last_change" in document:
             return None
         newest = await self._found(group.organization_id, ["group_id"], None).limit(_COMPARED).to_list(_COMPARED)
         return _most_similar(group.group_id, [one["group_id"] for one in newest])
@@ -121,8 +121,8 @@ class Groups:
     async def settings(self, group: Group) -> dict[str, Any]:
         """Return the settings of a group, with defaults."""
         self._indexes.require(*_COLLECTIONS)
-        found = await self._groups.find_one(group.owner, list(self._settings)) or {}
-        return {name: found.get(name, default) for name, default in self._settings.items()}
+        document = await self._groups.find_one(group.owner, list(self._settings)) or {}
+        return {name: document.get(name, default) for name, default in self._settings.items()}
 
     @stored
     async def set(self, group: Group, settings: dict[str, Any]) -> None:
@@ -151,14 +151,14 @@ class Groups:
         owner = group.owner
         # Mark the group for a recount before and after the next steps: this process may die between them, and a recount
         # that is under way must not be applied. What was never written needs none.
-        written = {**owner, "next": {"$exists": True}}
+        written_group = {**owner, "next": {"$exists": True}}
         again = [{"$set": {**RECOUNT, "removed_id": "$last_id"}}]
-        await self._groups.update_one(written, again)
+        await self._groups.update_one(written_group, again)
         await self._jobs.remove(group)
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": {"last_change": ""}})
         await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
         await self._versions.delete_many({**owner, "id": {"$lte": until}})
-        await self._groups.update_one(written, again)
+        await self._groups.update_one(written_group, again)
 
     async def _days_of(self, organization_id: int, groups: list[str], since: str) -> dict[str, list[dict[str, Any]]]:
         where = {

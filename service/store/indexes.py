@@ -146,8 +146,8 @@ class Indexes:
 
         One collection does not wait for another, which may take hours or fail.
         """
-        done = await asyncio.gather(*map(self._make, INDEXES), return_exceptions=True)
-        for error in done:
+        results = await asyncio.gather(*map(self._make, INDEXES), return_exceptions=True)
+        for error in results:
             if error is not None:
                 raise error
         self._all_ready.set()
@@ -167,8 +167,8 @@ class Indexes:
             raise StoreUnavailable("indexes have vanished")
 
     async def _missing(self, name: str) -> set[str]:
-        there = {index["name"] async for index in await opened(self._database[name].list_indexes())}
-        return {index.document["name"] for index in INDEXES[name]} - there
+        names = {index["name"] async for index in await opened(self._database[name].list_indexes())}
+        return {index.document["name"] for index in INDEXES[name]} - names
 
     async def _make(self, name: str) -> None:
         try:

@@ -75,9 +75,9 @@ class Jobs:
         await self.gather(group)
         where = {**group.owner, **EXISTS}
         newest = self._jobs.find(where, batch_size=_AT_ONCE).sort([("last_write", -1), ("_id", -1)])
-        found = newest.limit(limit)
-        while some := await found.to_list(_AT_ONCE):
-            yield [served(job) for job in some]
+        cursor = newest.limit(limit)
+        while jobs := await cursor.to_list(_AT_ONCE):
+            yield [served(job) for job in jobs]
 
     @stored
     async def declare(self, group: Group, job_id: str, first_id: int) -> None:
@@ -116,10 +116,10 @@ class Jobs:
         await _apply(self._jobs, owner, "job_id", number, jobs)
         await _apply(self._days, owner, "date", number, days)
         # The jobs that this move created: counting all jobs would take longer with each new one.
-        made = {**owner, "job_id": {"$in": list(jobs)}, "first_move": number}
+        where = {**owner, "job_id": {"$in": list(jobs)}, "first_move": number}
         await self._groups.update_one(
             {**owner, "moving.number": number},
-            {"$unset": {"moving": ""}, "$inc": {"jobs": await self._jobs.count_documents(made)}},
+            {"$unset": {"moving": ""}, "$inc": {"jobs": await self._jobs.count_documents(where)}},
         )
 
     async def _add_series(self, owner: dict[str, Any], jobs: dict[str, Any]) -> None:
@@ -143,8 +143,8 @@ class Jobs:
             jobs[job_id]["taken"] = [{"series": series, "items": items} for series, items in of_series.items()]
 
     async def _begun(self, owner: dict[str, Any]) -> dict[str, Any] | None:
-        found = await self._groups.find_one({**owner, "moving": {"$exists": True}}, {"moving": 1})
-        return found["moving"] if found else None
+        document = await self._groups.find_one({**owner, "moving": {"$exists": True}}, {"moving": 1})
+        return document["moving"] if document else None
 
     async def _begin(self, owner: dict[str, Any]) -> dict[str, Any] | None:
         """Set the waiting counts aside, under a new number."""

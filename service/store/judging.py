@@ -120,31 +120,31 @@ class Judging:
     ) -> _Sample:
         """Return the largest sample that fits the limits and the time; the quick one if none does."""
         per_item = max(1e-6, (quick.seconds - first.seconds) / max(_TIMED, quick.items - first.items))
-        wanted = min(MAX_JUDGED, quick.fitting(_MAX_BYTES), int(_PLANNED * (end - time.monotonic()) / per_item))
-        while wanted > quick.items:
+        size = min(MAX_JUDGED, quick.fitting(_MAX_BYTES), int(_PLANNED * (end - time.monotonic()) / per_item))
+        while size > quick.items:
             now = time.monotonic()
-            sample = await self._sample(judged, judged.step(wanted), checks, now + _TRIED * (end - now))
+            sample = await self._sample(judged, judged.step(size), checks, now + _TRIED * (end - now))
             if sample is not None:
                 return sample if sample.items > quick.items else quick
-            wanted //= _SMALLER
+            size //= _SMALLER
         return quick
 
     @asynccontextmanager
     async def _turn(self, organization_id: int, end: float) -> AsyncIterator[bool]:
         """Wait for the turn of an organization; yield whether it came in time."""
         own = self._organizations.setdefault(organization_id, asyncio.Lock())
-        taken: list[asyncio.Lock] = []
+        locks: list[asyncio.Lock] = []
         try:
             async with asyncio.timeout(max(0.0, end - time.monotonic())):
                 for lock in (own, self._large):
                     await lock.acquire()
-                    taken.append(lock)
+                    locks.append(lock)
         except TimeoutError:
             pass
         try:
-            yield len(taken) == 2
+            yield len(locks) == 2
         finally:
-            for lock in taken:
+            for lock in locks:
                 lock.release()
             if not own.locked() and self._organizations.get(organization_id) is own:
                 del self._organizations[organization_id]
@@ -247,10 +247,10 @@ _MAX_FIELDS, _MAX_FIELD_BYTES = 100, 8 * 1024
 def kept_rates(measured: Measured) -> Record:
     """Return what is stored of the fill rates: `fields`, which are served, and `exact` ones of fields with rules."""
     fields: list[Record] = []
-    left = _MAX_FIELD_BYTES
+    room = _MAX_FIELD_BYTES
     for path, rate in sorted(measured.rates.items(), key=lambda rate: (rate[0] not in measured.fields, -rate[1])):
-        left -= len(path.encode()) + 16
-        if len(fields) == _MAX_FIELDS or left < 0:
+        room -= len(path.encode()) + 16
+        if len(fields) == _MAX_FIELDS or room < 0:
             break
         fields.append({"path": path, "fill_rate": rate})
     exact = {path: field["fill_rate"] for path, field in measured.fields.items() if "fill_rate" in field}

@@ -32,10 +32,10 @@ class Organizations:
     @without_time_limit
     async def list(self) -> list[dict[str, int]]:
         """Return each organization with the number of its tokens, groups and items."""
-        found: set[int] = set()
+        ids: set[int] = set()
         for name in _SMALL:
-            found.update(await self._database[name].distinct("organization_id"))
-        return [await self._summary(organization) for organization in sorted(found)]
+            ids.update(await self._database[name].distinct("organization_id"))
+        return [await self._summary(organization) for organization in sorted(ids)]
 
     async def _summary(self, organization: int) -> dict[str, int]:
         own = {"organization_id": organization}
@@ -81,8 +81,8 @@ class Organizations:
         collection: Any = self._database.get_collection(name, write_concern=COMMITTED)
         where = _of(name, organization)
         while ids := [one["_id"] for one in await collection.find(where, ["_id"]).limit(_BATCH).to_list(_BATCH)]:
-            done = await collection.delete_many({**where, "_id": {"$in": ids}} if "_id" not in where else where)
-            yield done.deleted_count
+            result = await collection.delete_many({**where, "_id": {"$in": ids}} if "_id" not in where else where)
+            yield result.deleted_count
 
 
 def _of(name: str, organization: int) -> dict[str, Any]:

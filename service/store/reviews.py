@@ -49,9 +49,9 @@ class Reviews:
         # Of two reviews of one job at one date, the one stored later is the latest.
         first = await self._counters.take(group.organization_id, "reviews", len(reviews))
         moment = now()
-        served: list[dict[str, Any]] = []
+        records: list[dict[str, Any]] = []
         for review in reviews:
-            served.append(
+            records.append(
                 {
                     "job_id": review["job_id"],
                     "review_id": str(uuid.uuid4()),
@@ -60,13 +60,13 @@ class Reviews:
                     "comment": review["comment"],
                 }
             )
-            if len(served) % _MADE_AT_ONCE == 0:
+            if len(records) % _MADE_AT_ONCE == 0:
                 await asyncio.sleep(0)
         owner = group.owner
         await self._reviews.insert_many(
-            {**owner, **review, "author": author, "order": first + offset} for offset, review in enumerate(served)
+            {**owner, **review, "author": author, "order": first + offset} for offset, review in enumerate(records)
         )
-        return served
+        return records
 
     @stored
     async def latest(self, group: Group, limit: int | None, cursor: Key | None) -> Listing:
@@ -79,11 +79,11 @@ class Reviews:
         if limit is None:
             return Listing(self._chunks(owner, pipeline))
         ends = [*pipeline, {"$skip": limit - 1}, {"$limit": 2}]
-        found = await (await opened(self._reviews.aggregate(ends, hint=_INDEX))).to_list(2)
-        if len(found) < 2:
+        ends_reply = await (await opened(self._reviews.aggregate(ends, hint=_INDEX))).to_list(2)
+        if len(ends_reply) < 2:
             return Listing(self._chunks(owner, pipeline))
         # By the last one, not by number: a job that is reviewed meanwhile comes first, and none may be left out.
-        last = found[0]["review_date"], found[0]["order"]
+        last = ends_reply[0]["review_date"], ends_reply[0]["order"]
         page = [*pipeline, {"$match": {"$nor": [after(_ORDER, last, "$lt")]}}]
         return Listing(self._chunks(owner, page), (last[0].isoformat(), last[1]))
 
@@ -110,8 +110,8 @@ class Reviews:
             if end is not None:
                 where = {"$and": [where, {"$nor": [after(_ORDER, end, "$lt")]}]}
             # A negative limit is one reply of the server, which ends at 16 MB.
-            found = self._reviews.find(where, hint=_HISTORY, limit=-count, batch_size=count).sort(_NEWEST)
-            reviews: list[Record] = await found.to_list(count)
+            cursor = self._reviews.find(where, hint=_HISTORY, limit=-count, batch_size=count).sort(_NEWEST)
+            reviews: list[Record] = await cursor.to_list(count)
             return reviews
 
         async for size, reviews in by_bytes(read, _position, _size, begin):
@@ -138,8 +138,8 @@ class Reviews:
     @streamed
     async def _chunks(self, owner: Record, pipeline: list[Record]) -> AsyncIterator[Chunk]:
         """Yield the reviews of a pipeline's keys, some at a time: a comment may be 256 KB."""
-        found, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
-        while keys := await found.to_list(_READ):
+        cursor, at_once = await opened(self._reviews.aggregate(pipeline, batchSize=_READ, hint=_INDEX)), _FIRST
+        while keys := await cursor.to_list(_READ):
             while keys:
                 reviews = await self._read(owner, keys[:at_once], _SERVED)
                 del keys[:at_once]
@@ -153,8 +153,8 @@ class Reviews:
         orders = [key["order"] for key in keys]
         where = {**owner, "job_id": {"$in": [key["_id"] for key in keys]}, "order": {"$in": orders}}
         where["review_date"] = {"$in": [key["review_date"] for key in keys]}  # a job may have very many reviews
-        found = await self._reviews.find(where, {**fields, "order": 1}).hint(_INDEX).to_list(None)
-        by_order = {review.pop("order"): review for review in found}
+        documents = await self._reviews.find(where, {**fields, "order": 1}).hint(_INDEX).to_list(None)
+        by_order = {review.pop("order"): review for review in documents}
         return [by_order[order] for order in orders if order in by_order]
 
 

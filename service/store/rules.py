@@ -40,9 +40,9 @@ def judge(rules: Sequence[Rule], facts: Facts) -> Verdict:
     problems = []
     for rule in rules:
         (check,) = rule.keys() - {"path"}
-        found = _CHECKS[check](rule, facts)
-        if found is not None:
-            problems.append({"rule": dict(rule), "found": found[0], "msg": found[1]})
+        value = _CHECKS[check](rule, facts)
+        if value is not None:
+            problems.append({"rule": dict(rule), "found": value[0], "msg": value[1]})
     return Verdict("failed" if problems else "passed", problems)
 
 
@@ -72,11 +72,11 @@ def _percent(share: float) -> str:
 
 
 def _min_fill(rule: Rule, facts: Facts) -> Found:
-    path, wanted = rule["path"], rule["min_fill"]
+    path, limit = rule["path"], rule["min_fill"]
     fill = _measured(path, facts).get("fill_rate", 0.0)
-    if fill >= round(wanted, 6):  # fill rates have six digits
+    if fill >= round(limit, 6):  # fill rates have six digits
         return None
-    return fill, f"{path} is filled in {_percent(fill)} of the items; at least {_percent(wanted)} is required"
+    return fill, f"{path} is filled in {_percent(fill)} of the items; at least {_percent(limit)} is required"
 
 
 def _max_drop(rule: Rule, facts: Facts) -> Found:
@@ -96,14 +96,14 @@ _TYPES = {"bool": "boolean", "int": "integer", "long": "integer", "double": "num
 
 
 def _type(rule: Rule, facts: Facts) -> Found:
-    path, wanted = rule["path"], rule["type"]
+    path, expected = rule["path"], rule["type"]
     field = _measured(path, facts)
-    wrong = field.get(f"wrong_{wanted}", 0)
-    if not wrong:
+    count = field.get(f"wrong_{expected}", 0)
+    if not count:
         return None
-    types = sorted({_TYPES.get(kind, kind) for kind in field[f"types_{wanted}"]})
-    found = {"values": wrong, "types": types}
-    return found, f"{path} must be of type {wanted}, but {wrong} items have another type: {', '.join(types)}"
+    types = sorted({_TYPES.get(kind, kind) for kind in field[f"types_{expected}"]})
+    found = {"values": count, "types": types}
+    return found, f"{path} must be of type {expected}, but {count} items have another type: {', '.join(types)}"
 
 
 def _bound(rule: Rule, facts: Facts, name: str) -> Found:
@@ -134,16 +134,16 @@ def _max_missing(rule: Rule, facts: Facts) -> Found:
     share = _share(facts.missing, total)
     if share <= allowed:
         return None
-    found = f"{facts.missing} of the series' {total} items were not seen ({_percent(share)})"
-    return share, f"{found}; {_percent(allowed)} is allowed"
+    text = f"{facts.missing} of the series' {total} items were not seen ({_percent(share)})"
+    return share, f"{text}; {_percent(allowed)} is allowed"
 
 
 def _max_changed(rule: Rule, facts: Facts) -> Found:
     share, allowed = _share(facts.changed, facts.seen), rule["max_changed"]
     if share <= allowed:
         return None
-    found = f"{facts.changed} of the {facts.seen} items that the job saw have changed ({_percent(share)})"
-    return share, f"{found}; {_percent(allowed)} is allowed"
+    text = f"{facts.changed} of the {facts.seen} items that the job saw have changed ({_percent(share)})"
+    return share, f"{text}; {_percent(allowed)} is allowed"
 
 
 def _share(part: int, whole: int) -> float:

@@ -36,11 +36,11 @@ class Budget:
     def start(self) -> float:
         """Begin a call and return the seconds that remain for it."""
         if self._calls:
-            left = self._left - (time.monotonic() - self._started)
+            seconds = self._left - (time.monotonic() - self._started)
         else:
-            left, self._started = self._left, time.monotonic()
+            seconds, self._started = self._left, time.monotonic()
         self._calls += 1
-        return left
+        return seconds
 
     def stop(self) -> None:
         """End a call."""
@@ -93,13 +93,13 @@ class in_time:
         self._budget = _budget.get()
         if self._budget is None:
             return
-        left = self._budget.start()
-        if left <= 0:
+        seconds = self._budget.start()
+        if seconds <= 0:
             self._budget.stop()
             raise StoreUnavailable("out of time")
-        self._driver = pymongo.timeout(left)
+        self._driver = pymongo.timeout(seconds)
         self._driver.__enter__()
-        self._waiting = asyncio.timeout(left + _GRACE_SECONDS)
+        self._waiting = asyncio.timeout(seconds + _GRACE_SECONDS)
         await self._waiting.__aenter__()
 
     async def __aexit__(

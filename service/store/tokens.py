@@ -136,21 +136,21 @@ class Tokens:
     @stored
     async def find(self, digest: str) -> Token | None:
         """Return the token whose text has this digest, valid or not."""
-        found = await self._tokens.find_one({"_id": digest})
-        return None if found is None else _token(found)
+        document = await self._tokens.find_one({"_id": digest})
+        return None if document is None else _token(document)
 
     @stored
     async def list(self, organization_id: int | None = None) -> list[Token]:
         """Return the tokens, of one organization or all, oldest first."""
         where = {} if organization_id is None else {"organization_id": organization_id}
-        found = await self._tokens.find(where).sort("create_date", 1).to_list(None)
-        return [_token(document) for document in found]
+        documents = await self._tokens.find(where).sort("create_date", 1).to_list(None)
+        return [_token(document) for document in documents]
 
     @stored
     async def newest(self, organization_id: int) -> Tokens_:
         """Return the newest MAX_TOKENS tokens of an organization, the newest first."""
-        found = self._tokens.find({"organization_id": organization_id}, hint="organization")
-        documents = await found.sort("create_date", -1).limit(MAX_TOKENS).to_list(None)
+        cursor = self._tokens.find({"organization_id": organization_id}, hint="organization")
+        documents = await cursor.sort("create_date", -1).limit(MAX_TOKENS).to_list(None)
         return [_token(document) for document in documents]
 
     @stored

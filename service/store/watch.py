@@ -124,8 +124,8 @@ class Watch:
         if "group_id" in whole:  # always, where the collection is sharded
             self._known[id] = Group.of(whole)
         elif id not in self._known:
-            found = await self._groups.find_one({"_id": id}, ["organization_id", "group_id"])
-            if found is None:
+            document = await self._groups.find_one({"_id": id}, ["organization_id", "group_id"])
+            if document is None:
                 return None
-            self._known[id] = Group.of(found)
+            self._known[id] = Group.of(document)
         return self._known.get(id)

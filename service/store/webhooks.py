@@ -95,8 +95,8 @@ class Webhooks(SealedRecords):
     async def list(self, organization_id: int) -> list[Record]:
         """Return the webhooks, oldest first."""
         self._indexes.require(self.name)
-        found = self._records.find({"organization_id": organization_id}).sort([("create_date", 1), ("webhook_id", 1)])
-        return [_served(record) for record in await found.to_list(None)]
+        cursor = self._records.find({"organization_id": organization_id}).sort([("create_date", 1), ("webhook_id", 1)])
+        return [_served(record) for record in await cursor.to_list(None)]
 
     @stored
     async def find(self, organization_id: int, webhook_id: str) -> Webhook | None:
@@ -119,9 +119,9 @@ class Webhooks(SealedRecords):
         """Remove a webhook and its deliveries; return whether there was one."""
         self._indexes.require(self.name, "deliveries")
         owner = {"organization_id": organization_id, "webhook_id": webhook_id}
-        done = await self._records.delete_one(owner)
+        result = await self._records.delete_one(owner)
         await self.deliveries.remove(owner)
-        return bool(done.deleted_count)
+        return bool(result.deleted_count)
 
     @stored
     async def job_finished(self, group: Group, job: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ class Webhooks(SealedRecords):
             "switched_off": None,
             "group_id": {"$in": list({None, group_id})},
         }
-        return [found["webhook_id"] for found in await self._records.find(where, ["webhook_id"]).to_list(None)]
+        return [webhook["webhook_id"] for webhook in await self._records.find(where, ["webhook_id"]).to_list(None)]
 
 
 def _format(record: Record) -> str:

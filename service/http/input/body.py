@@ -140,7 +140,7 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
 
 def inflate(body: bytes, limit: int, encoding: int) -> Iterator[bytes]:
     """Yield the text of a compressed body, step by step; stop at the limit and at too many members."""
-    data, at, members, left = memoryview(body), 0, 0, limit
+    data, at, members, room = memoryview(body), 0, 0, limit
     try:
         while at < len(data):
             members += 1
@@ -148,17 +148,17 @@ def inflate(body: bytes, limit: int, encoding: int) -> Iterator[bytes]:
                 raise _invalid(f"The body must have at most {_MAX_MEMBERS} gzip members")
             stream = isal_zlib.decompressobj(encoding)
             while not stream.eof:
-                given: bytes | memoryview = stream.unconsumed_tail
-                if not given:
+                block: bytes | memoryview = stream.unconsumed_tail
+                if not block:
                     # In slices: the bytes after a member are copied, and that must not be all of the rest.
-                    given = data[at : at + _SLICE]
-                    at += len(given)
+                    block = data[at : at + _SLICE]
+                    at += len(block)
                 # In steps, so that the limit is exceeded by one step at most: 200 KB can hold 200 MB.
-                piece = stream.decompress(given, min(_STEP, left + 1))
-                left -= len(piece)
-                if left < 0:
+                piece = stream.decompress(block, min(_STEP, room + 1))
+                room -= len(piece)
+                if room < 0:
                     raise http_error(413)
-                if not given and not piece and not stream.eof:
+                if not block and not piece and not stream.eof:
                     raise ValueError("cut off")
                 yield piece
             at = _skip_padding(data, at - len(stream.unused_data))
@@ -170,9 +170,9 @@ def _skip_padding(data: memoryview, at: int) -> int:
     """Return the position of the next byte that is not NUL."""
     while at < len(data):
         slice = bytes(data[at : at + _SLICE])
-        rest = slice.lstrip(b"\0")
-        at += len(slice) - len(rest)
-        if rest:
+        remainder = slice.lstrip(b"\0")
+        at += len(slice) - len(remainder)
+        if remainder:
             break
     return at
 

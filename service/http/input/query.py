@@ -70,11 +70,11 @@ async def well_formed_target(request: web.Request, handler: Handler) -> web.Stre
 async def known_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse parameters that the route does not have: a misspelled filter must not return everything."""
     # As `endpoint` has noted them; any parameter is ignored where it has not.
-    known: frozenset[str] | None = getattr(request.match_info.handler, "parameters", None)
-    if known is not None and request.rel_url.raw_query_string:
-        unknown = [name for name in dict.fromkeys(request.query) if name not in known][:MAX_PROBLEMS]
+    names: frozenset[str] | None = getattr(request.match_info.handler, "parameters", None)
+    if names is not None and request.rel_url.raw_query_string:
+        unknown = [name for name in dict.fromkeys(request.query) if name not in names][:MAX_PROBLEMS]
         if unknown:
-            raise ApiError(422, [_unknown(name, known, place) for place, name in enumerate(unknown)])
+            raise ApiError(422, [_unknown(name, names, place) for place, name in enumerate(unknown)])
     return await handler(request)
 
 

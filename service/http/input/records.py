@@ -195,10 +195,10 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
         return
     try:
         if len(raw) <= _LARGE:
-            found = _LIST.decode(raw)
+            pieces = _LIST.decode(raw)
         else:
             array = _bounded_array(settings.max_records).decode(raw)
-            found = [piece for piece in msgspec.structs.astuple(array) if piece is not msgspec.UNSET]
+            pieces = [piece for piece in msgspec.structs.astuple(array) if piece is not msgspec.UNSET]
     except msgspec.ValidationError as error:
         if "at most" in str(error):
             raise _too_many(settings) from None
@@ -207,9 +207,9 @@ def _pieces(raw: bytes, settings: Settings, lines: bool) -> Iterator[tuple[str, 
         raise invalid("list_type", "Must be an array", "body") from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise not_json(error) from None
-    if len(found) > settings.max_records:
+    if len(pieces) > settings.max_records:
         raise _too_many(settings)
-    for piece in found:
+    for piece in pieces:
         yield "", bytes(piece)
 
 

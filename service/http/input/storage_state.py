@@ -49,7 +49,7 @@ def domain_of(origin: str) -> str:
 
 
 def _records(state: dict[str, Any]) -> State:
-    entries, others = [], []
+    entries, local_storage = [], []
     for origin in state["origins"]:
         domain = domain_of(origin["origin"])
         for item in origin.pop("localStorage"):
@@ -57,8 +57,8 @@ def _records(state: dict[str, Any]) -> State:
             entries.append({**entry, "expires": None, "extra": {"origin": origin["origin"]}})
         name = origin.pop("origin")
         if origin:
-            others.append({"origin": name, "domain": domain, "value": orjson.dumps(origin).decode()})
-    return State(state["cookies"], entries, others)
+            local_storage.append({"origin": name, "domain": domain, "value": orjson.dumps(origin).decode()})
+    return State(state["cookies"], entries, local_storage)
 
 
 def _parse(raw: bytes, settings: Settings) -> Any:

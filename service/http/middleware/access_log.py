@@ -34,10 +34,10 @@ def route_of(request: web.Request) -> str:
 
 def request_id(request: web.BaseRequest) -> str:
     """Return the request id that the client sent, if it is valid, else a new one."""
-    given = request.headers.get("X-Request-ID", "")
+    header = request.headers.get("X-Request-ID", "")
     # Ids are logged: a token sent by mistake must not be.
-    if given and _REQUEST_ID.fullmatch(given) and TOKEN_PREFIX not in given:
-        return given
+    if header and _REQUEST_ID.fullmatch(header) and TOKEN_PREFIX not in header:
+        return header
     return f"{_PROCESS}{next(_numbers):08x}"
 
 

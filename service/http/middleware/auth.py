@@ -135,7 +135,7 @@ class Authenticator:
         return token if time.monotonic() < until else None
 
     async def _look_up(self, digest: str) -> Token | None:
-        asked = time.monotonic()  # before the reply, so that no later revocation is missed
+        asked_at = time.monotonic()  # before the reply, so that no later revocation is missed
         unknown = digest not in self._cache
         self._unknown += unknown
         try:
@@ -145,7 +145,7 @@ class Authenticator:
         if token is None:
             self._cache.pop(digest, None)
             return None
-        self._cache[digest] = (asked + self._cache_seconds, token)
+        self._cache[digest] = (asked_at + self._cache_seconds, token)
         if token.valid_at(datetime.now(UTC)):
             noting = asyncio.create_task(self._note_use(token))
             self._noting.add(noting)

@@ -84,28 +84,28 @@ async def first_together(pages: AsyncIterator[Page]) -> AsyncGenerator[list[Page
 
     The consumer empties the list.
     """
-    found: list[Page] = []
+    waiting: list[Page] = []
     size = 0
     async for page in pages:
         if page.documents:
-            found.append(page)
+            waiting.append(page)
             size += page.size
-        yield found if size >= _LEARNED else []
-    yield found
+        yield waiting if size >= _LEARNED else []
+    yield waiting
 
 
 async def table(pages: AsyncIterator[Page], fields: tuple[str, ...], safe: bool = False) -> AsyncGenerator[bytes, None]:
     """Yield CSV: its columns are those of the first items, and `other` for fields that appear later."""
     rows, begun = Table(fields, safe), False
-    async for found in first_together(pages):
-        if found and not begun:
-            first = chain.from_iterable([page.each() for page in found])
-            yield await cpu.run(sum(page.size for page in found), partial(rows.header, first))
+    async for waiting in first_together(pages):
+        if waiting and not begun:
+            first = chain.from_iterable([page.each() for page in waiting])
+            yield await cpu.run(sum(page.size for page in waiting), partial(rows.header, first))
             begun = True
-        elif not found:
+        elif not waiting:
             yield b""
-        while found:
-            size, items = max(found[0].size, rows.size(len(found[0].documents))), found.pop(0).each()
+        while waiting:
+            size, items = max(waiting[0].size, rows.size(len(waiting[0].documents))), waiting.pop(0).each()
             while text := await cpu.run(size, partial(rows.render, items)):
                 yield text
     if not begun:
@@ -130,17 +130,17 @@ class Table:
     def header(self, items: Iterable[dict[str, Any]]) -> bytes:
         """Return the line with the names of the columns that these items need, within the limits."""
         # In the order of the requested fields; others, such as `id`, come first.
-        found: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
+        columns: list[dict[str, None]] = [{} for _ in range(len(self._order) + 1)]
         room = Room(_MAX_ALL_COLUMNS, _MAX_HEADER)
         for item in items:
             for name, _, _ in self._leaves(item):
-                below = found[self._place(name) + 1]
+                below = columns[self._place(name) + 1]
                 if name not in below and len(below) < _MAX_COLUMNS and room.take(name):
                     below[name] = None
         for path, place in self._order.items():
-            if not found[place + 1]:
-                found[place + 1][path] = None
-        names = [name for below in found for name in below]
+            if not columns[place + 1]:
+                columns[place + 1][path] = None
+        names = [name for below in columns for name in below]
         self._columns = {name: place for place, name in enumerate(names)}
         self._tree = _tree(self._columns)
         return _line([*map(self._cell, names), OTHER]).encode()
@@ -194,8 +194,8 @@ class Table:
         return [*(cell or "" for cell in cells), render_json(other).decode() if other else ""]
 
     def _leaves(self, item: dict[str, Any]) -> list[Leaf]:
-        found = leaves(item)
-        return [leaf for leaf in found if leaf.name not in self._around or leaf.value != {}] if self._around else found
+        flat = leaves(item)
+        return [leaf for leaf in flat if leaf.name not in self._around or leaf.value != {}] if self._around else flat
 
     def _cell(self, value: Any) -> str:
         text = text_of(value)

@@ -73,12 +73,12 @@ class FieldStatistics:
     def _add(self, data: dict[str, Any], prefix: str) -> None:
         for name, value in data.items():
             path = f"{prefix}{name}"
-            found = self._fields.get(path)
-            if found is None:
+            statistics = self._fields.get(path)
+            if statistics is None:
                 if not self._room.take(path):
                     continue
-                found = self._fields[path] = _Field()
-            found.add(value, self._items)
+                statistics = self._fields[path] = _Field()
+            statistics.add(value, self._items)
             if is_open(value, path):
                 self._add(value, f"{path}.")
 
@@ -90,15 +90,15 @@ class FieldStatistics:
             "fields": [
                 {
                     "path": path,
-                    "count": found.count,
-                    "fill_rate": round(found.count / self._items, 4) if self._items else 0.0,
-                    "types": dict(found.types),
-                    "min": found.min,
-                    "max": found.max,
-                    "examples": found.examples,
+                    "count": statistics.count,
+                    "fill_rate": round(statistics.count / self._items, 4) if self._items else 0.0,
+                    "types": dict(statistics.types),
+                    "min": statistics.min,
+                    "max": statistics.max,
+                    "examples": statistics.examples,
                 }
                 for path in order
-                for found in [self._fields[path]]
+                for statistics in [self._fields[path]]
             ],
         }
 

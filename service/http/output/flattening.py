@@ -30,10 +30,10 @@ def is_open(value: Any, name: str) -> bool:
 
 def leaves(item: dict[str, Any]) -> list[Leaf]:
     """Return the leaves of an item; its fields as they are, if the names would be much longer than the content."""
-    found: list[Leaf] = []
-    flattening = _Flattening(found)
+    flat: list[Leaf] = []
+    flattening = _Flattening(flat)
     if flattening.add(item, "", "") and flattening.names <= _MIN_NAMES + _NAMES_PER_CONTENT * flattening.content:
-        return found
+        return flat
     return [Leaf(name, name, value) for name, value in item.items()]
 
 

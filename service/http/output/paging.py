@@ -78,6 +78,6 @@ def url_with_cursor(request: web.Request, cursor: object, walk: int | None = Non
         # The Host header if present: aiohttp takes the host of an absolute target, without its port.
         base = f"{request.scheme}://{request.headers.get('Host', request.host)}"
     query = request.rel_url.raw_query_string.split("&")
-    kept = [part for part in query if part and unquote(part.partition("=")[0]) not in ("cursor", "walk")]
+    parts = [part for part in query if part and unquote(part.partition("=")[0]) not in ("cursor", "walk")]
     added = [f"cursor={cursor}", *([] if walk is None else [f"walk={walk}"])]
-    return f"{base}{request.rel_url.raw_path}?{'&'.join([*kept, *added])}"
+    return f"{base}{request.rel_url.raw_path}?{'&'.join([*parts, *added])}"

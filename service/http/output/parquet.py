@@ -41,11 +41,11 @@ async def rows(pages: AsyncIterator[Page], fields: tuple[str, ...], deletions: b
     names = dict.fromkeys(["id", *(path.partition(".")[0] for path in fields)] if fields else OUTPUT_FIELDS)
     file = _File([*names, *(["deleted"] if deletions else [])])
     size = 0
-    async for found in first_together(pages):
+    async for waiting in first_together(pages):
         if not file.has_columns:
-            await cpu.run(sum(page.size for page in found), partial(file.see, found))
-        while found:
-            for page in file.pieces(found.pop(0)):
+            await cpu.run(sum(page.size for page in waiting), partial(file.see, waiting))
+        while waiting:
+            for page in file.pieces(waiting.pop(0)):
                 size += file.size(page)
                 await cpu.run(file.size(page), partial(file.add, page))
                 # As large as the footer so far: of both, memory then grows with the square root of the file.
@@ -211,8 +211,8 @@ class _File:
         """Yield the items of a page in pages with no more cells than a row group."""
         count = max(1, _ROW_GROUP // CELL_BYTES // self.columns)
         for start in range(0, len(page.documents), count):
-            some = page.documents[start : start + count]
-            yield page._replace(documents=some, size=page.size * len(some) // len(page.documents))
+            documents = page.documents[start : start + count]
+            yield page._replace(documents=documents, size=page.size * len(documents) // len(page.documents))
 
     def see(self, pages: list[Page]) -> None:
         """Learn the columns from the first pages."""
@@ -244,9 +244,9 @@ class _File:
     def end(self) -> bytes:
         """Return the rest of the file."""
         self._begin()
-        rest = self.row_group()
+        last_group = self.row_group()
         self._writer.close()
-        return rest + self._sink.take()
+        return last_group + self._sink.take()
 
     def _begin(self) -> None:
         if self._writer is None:
@@ -320,5 +320,5 @@ class _Sink(io.RawIOBase):
 
     def take(self) -> bytes:
         """Return the bytes since the last call."""
-        taken, self._parts = b"".join(self._parts), []
-        return taken
+        text, self._parts = b"".join(self._parts), []
+        return text

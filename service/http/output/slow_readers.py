@@ -49,9 +49,9 @@ class SlowReader:
         self._handle = asyncio.get_running_loop().call_later(self._seconds, self._judge)
 
     def _judge(self) -> None:
-        left = unsent(self._transport)
-        if self._unsent - left < self._min_bytes:
+        unsent_bytes = unsent(self._transport)
+        if self._unsent - unsent_bytes < self._min_bytes:
             self._transport.abort()
             return
-        self._unsent = left
+        self._unsent = unsent_bytes
         self._wait()

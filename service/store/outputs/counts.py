@@ -60,9 +60,9 @@ class Change:
 
     def sight(self, job_id: str, first: int, last: int) -> None:
         """Note that a job has seen items in a batch of ids."""
-        kept = self.jobs.setdefault(job_id, {})
-        kept["beginning"] = min(first, kept.get("beginning", first))
-        kept["last_position"] = max(last, kept.get("last_position", last))
+        counts = self.jobs.setdefault(job_id, {})
+        counts["beginning"] = min(first, counts.get("beginning", first))
+        counts["last_position"] = max(last, counts.get("last_position", last))
 
     def take(self, job_before: str, job_id: str, count: int) -> None:
         """Note that a job has taken items over from another one."""

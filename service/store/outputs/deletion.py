@@ -74,19 +74,19 @@ class Deletion:
         deadline, count, at_once = time.monotonic() + (SECONDS if seconds is None else seconds), 0, ITEMS_BESIDE_OTHERS
         while True:
             started, rounds = time.monotonic(), self._queues.rounds
-            some = query._replace(cursor=place.done, limit=at_once)
-            selected, next_id = await self._reading.selected(group, some, place.until)
+            part = query._replace(cursor=place.done, limit=at_once)
+            selected, next_id = await self._reading.selected(group, part, place.until)
             if dry_run:
                 deleted = len(selected)
             else:
                 deleted = await self._delete(group, query, selected, place.until)
                 rounds += bool(selected)
             count += deleted
-            rest = None if next_id is None else place._replace(done=next_id)
-            goes_on = await report(deleted, rest)
-            if rest is None or not goes_on or time.monotonic() > deadline:
-                return Deleted(count, rest)
-            place = rest
+            next_place = None if next_id is None else place._replace(done=next_id)
+            goes_on = await report(deleted, next_place)
+            if next_place is None or not goes_on or time.monotonic() > deadline:
+                return Deleted(count, next_place)
+            place = next_place
             others_write = self._queues.rounds > rounds
             at_once = ITEMS_BESIDE_OTHERS if others_write else ITEMS_AT_ONCE
             if others_write:

@@ -50,8 +50,8 @@ def read_reply(reply: RawBSONDocument) -> tuple[list[Document], int, int]:
 
 def id_of(document: Document) -> int:
     """Return the id of one document, without decoding all of it."""
-    found = document if isinstance(document, dict) else RawBSONDocument(document, RAW)
-    return int(found["id"])
+    fields = document if isinstance(document, dict) else RawBSONDocument(document, RAW)
+    return int(fields["id"])
 
 
 class Page(NamedTuple):
@@ -156,17 +156,17 @@ def _date_to_text(holder: Any, name: str, seen: dict[datetime, str]) -> None:
 
 def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
     """Yield the documents decoded, with their dates as text, a little at a time."""
-    seen: dict[datetime, str] = {}
+    texts: dict[datetime, str] = {}
     chunk: list[dict[str, Any]] = []
     size = 0
     for document in documents:
         if size > _CHUNK_BYTES:
-            yield _dates_to_text(chunk, seen)
+            yield _dates_to_text(chunk, texts)
             chunk, size = [], 0
         chunk.append(decode(document))
         size += len(document) if isinstance(document, bytes) else 0
     if chunk:
-        yield _dates_to_text(chunk, seen)
+        yield _dates_to_text(chunk, texts)
 
 
 def canonical(value: Any) -> bytes:

@@ -82,13 +82,13 @@ class Encoder:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
         value_hash = item.get("value_hash", digest)
-        sent = b"" if value_hash == digest else value_hash.encode()
+        stated_hash = b"" if value_hash == digest else value_hash.encode()
         if self._comparing.tree:  # ignored paths make neither a new item nor a new version
             data_text = self._comparing.data_text(data)
             digest = documents.sha256(data_text)
         key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(b"\n".join((source_url, data_text)))
-        rest = documents.sha256(b"\n".join((source_url, sent, files_text)))[:_PART]
-        hashed = digest[:_PART] + _tags_hash(tags_text) + rest + self._comparing.mark
+        digest_of_rest = documents.sha256(b"\n".join((source_url, stated_hash, files_text)))[:_PART]
+        hashed = digest[:_PART] + _tags_hash(tags_text) + digest_of_rest + self._comparing.mark
         output_id = self._output_id(key_hash)
         content = {
             "output_id": output_id,
@@ -121,17 +121,17 @@ class Encoder:
 
     def _files(self, key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
         """Return files with fields in the documented order. Ids come from the content: a file keeps its id."""
-        seen: dict[bytes, int] = {}
-        given = []
+        number_by_url: dict[bytes, int] = {}
+        numbered = []
         for file, text in zip(files, texts, strict=True):
             id = file.get("id")
             if id is None:
                 # The same file listed twice has two ids, the same two every time.
-                earlier = seen.get(text, 0)
+                earlier = number_by_url.get(text, 0)
                 again = (b"%d" % earlier,) if earlier else ()
-                seen[text] = earlier + 1
+                number_by_url[text] = earlier + 1
                 id = documents.sha256(b"\n".join((key_hash.encode(), text, *again)))[:_PART]
-            given.append(
+            numbered.append(
                 {
                     "id": id,
                     "field": file["field"],
@@ -146,7 +146,7 @@ class Encoder:
                     "file_metadata": file["file_metadata"],
                 }
             )
-        return given
+        return numbered
 
 
 def _tags_hash(text: bytes) -> str:
@@ -195,11 +195,11 @@ def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
 def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:
     """Return the date of each file by its id, and by how many files before it have the same id."""
     dates: dict[tuple[str, int], datetime] = {}
-    seen: Counter[str] = Counter()
+    counter: Counter[str] = Counter()
     for file in files:
         id = file["id"]
-        dates[id, seen[id]] = file["create_date"]
-        seen[id] += 1
+        dates[id, counter[id]] = file["create_date"]
+        counter[id] += 1
     return dates
 
 

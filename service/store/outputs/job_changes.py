@@ -73,8 +73,8 @@ class JobChanges:
         self._indexes.require("outputs", "versions", "groups")
         items: list[Record] = []
         deadline, size = time.monotonic() + _PAGE_SECONDS, 0
-        async for reached, some in self._changes(group, span, path):
-            for item in some:
+        async for reached, changes in self._changes(group, span, path):
+            for item in changes:
                 items.append(item)
                 size += len(documents.canonical(item["fields"]))
                 if len(items) == limit or size > _PAGE_BYTES:
@@ -90,9 +90,9 @@ class JobChanges:
         self._indexes.require("outputs", "versions", "groups")
         counts: Counter[str] = Counter()
         deadline, items, more = time.monotonic() + _SUMMARY_SECONDS, 0, False
-        async for reached, some in self._changes(group, span, path):
-            items += len(some)
-            for item in some:
+        async for reached, changes in self._changes(group, span, path):
+            items += len(changes)
+            for item in changes:
                 paths = [field["path"] for field in item["fields"]]
                 counts.update(path for path in paths if path in counts or len(counts) < _MAX_PATHS)
             if time.monotonic() > deadline and reached < span.high:
@@ -109,17 +109,17 @@ class JobChanges:
         whole = span._replace(low=0, high=high)
         while low < high:
             reached, states = await self._window(group, low, high, watermark.time)
-            made = [state for state in states if state.get("changed_by") == span.job_id and state["id"] <= reached]
-            changed = await self._changed(group, whole, made, watermark.time)
+            own = [state for state in states if state.get("changed_by") == span.job_id and state["id"] <= reached]
+            changed = await self._changed(group, whole, own, watermark.time)
             for start in range(0, len(changed), _AT_ONCE):
-                some = changed[start : start + _AT_ONCE]
-                before = await self._states(group, [one.before for one in some], (), watermark.time)
+                part = changed[start : start + _AT_ONCE]
+                before = await self._states(group, [one.before for one in part], (), watermark.time)
                 after = await self._states(
-                    group, [one.after for one in some], [one.output_id for one in some], watermark.time
+                    group, [one.after for one in part], [one.output_id for one in part], watermark.time
                 )
-                items = await asyncio.to_thread(_compare, some, before, after, tree, path)
+                items = await asyncio.to_thread(_compare, part, before, after, tree, path)
                 refill_budget()
-                yield some[-1].after, items
+                yield part[-1].after, items
             low = reached
             yield reached, []
 
@@ -134,14 +134,14 @@ class JobChanges:
         }
         between = {"$gt": {**owner, "id": low}, "$lte": {**owner, "id": high}}
         then = {"find": "versions", "filter": {**owner, "_id": between}, "sort": {"_id": 1}, "hint": "_id_"}
-        reached, found = high, []
+        reached, in_window = high, []
         for states in await asyncio.gather(
             *(self._find(read | {"limit": _WINDOW}, _SEEN_AS, since) for read in (now, then))
         ):
             if len(states) == _WINDOW:
                 reached = min(reached, states[-1]["id"])
-            found += states
-        return reached, sorted(found, key=lambda state: int(state["id"]))
+            in_window += states
+        return reached, sorted(in_window, key=lambda state: int(state["id"]))
 
     async def _changed(self, group: Group, whole: Span, made: list[Record], since: Any) -> list[_Changed]:
         """Return the items of which some states are the last that the job made, and that existed before the first."""
@@ -158,8 +158,8 @@ class JobChanges:
             command = {"aggregate": name, "pipeline": pipeline, "hint": hint, "cursor": {"batchSize": 2 * _WINDOW}}
             reply = await read_committed(self._database, command, since, codec_options=NAIVE)
             for item in reply["cursor"]["firstBatch"]:
-                known = first.setdefault(item["_id"], item["first"])
-                first[item["_id"]] = min(known, item["first"], key=lambda state: int(state["id"]))
+                first_id = first.setdefault(item["_id"], item["first"])
+                first[item["_id"]] = min(first_id, item["first"], key=lambda state: int(state["id"]))
                 last[item["_id"]] = max(last.get(item["_id"], 0), item["last"])
         return [
             _Changed(state["output_id"], first[state["output_id"]]["prev_id"], state["id"])
@@ -171,25 +171,25 @@ class JobChanges:
         """Return states by their ids: kept versions, and of some items the present ones."""
         owner, states = group.owner, dict[int, Record]()
         present = list(outputs)
-        while wanted := [id for id in ids if id not in states]:
+        while missing := [id for id in ids if id not in states]:
             if present:
-                here = {**owner, "_id": {"$in": present}, "id": {"$in": wanted}}
+                here = {**owner, "_id": {"$in": present}, "id": {"$in": missing}}
                 read = {"find": "outputs", "filter": here, "hint": "_id_"}
             else:
-                identities = [{**owner, "id": id} for id in wanted]
+                identities = [{**owner, "id": id} for id in missing]
                 read = {"find": "versions", "filter": {**owner, "_id": {"$in": identities}}, "hint": "_id_"}
-            found = await self._find(read, _COMPARED, since)  # one reply holds 16 MB
-            states |= {state["id"]: state for state in found}
-            if not found and not present:
+            items = await self._find(read, _COMPARED, since)  # one reply holds 16 MB
+            states |= {state["id"]: state for state in items}
+            if not items and not present:
                 return states
-            present = present if found else []
+            present = present if items else []
         return states
 
     async def _find(self, command: Record, fields: dict[str, int], since: Any) -> list[Record]:
-        wanted = {**command, "projection": {"_id": 0, **fields}, "batchSize": _WINDOW, "singleBatch": True}
-        reply = await read_committed(self._database, wanted, since, codec_options=NAIVE)
-        found: list[Record] = reply["cursor"]["firstBatch"]
-        return found
+        find = {**command, "projection": {"_id": 0, **fields}, "batchSize": _WINDOW, "singleBatch": True}
+        reply = await read_committed(self._database, find, since, codec_options=NAIVE)
+        items: list[Record] = reply["cursor"]["firstBatch"]
+        return items
 
 
 def _compare(

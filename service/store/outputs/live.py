@@ -93,12 +93,12 @@ class _Piece:
 
     def part(self, form: Form, position: int, max_items: int | None) -> Part:
         """Return the part after a position. Raises Behind if this piece does not hold it."""
-        passed, text = bisect_right(self.ids, position), self.texts.get(form)
-        count = len(self.ids) - passed
-        if text is None or (passed and not form.separator) or (max_items is not None and count > max_items):
+        start, text = bisect_right(self.ids, position), self.texts.get(form)
+        count = len(self.ids) - start
+        if text is None or (start and not form.separator) or (max_items is not None and count > max_items):
             raise Behind(position)
         begin = 0
-        for _ in range(passed):
+        for _ in range(start):
             begin = text.index(form.separator, begin) + len(form.separator)
         return Part(memoryview(text)[begin:], count, self.next_cursor, self.version)
 
@@ -151,14 +151,14 @@ class LivePage:
         """Return the next piece for a reader from the buffer; None if it is at the end. Raises Behind."""
         if reader.position < self._begin:
             raise Behind(reader.position)
-        found = None
+        next_piece = None
         for piece in self._buffer:
             piece.awaited.discard(reader)
             if piece.end > reader.position:
-                found = piece
+                next_piece = piece
                 break
         self._drop_passed()
-        return found
+        return next_piece
 
     async def wait(self, reader: Reader, seconds: float) -> _Piece | None:
         """Return the next piece as soon as there is one; None after some seconds, or when the service stops."""

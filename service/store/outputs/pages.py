@@ -81,17 +81,17 @@ class Reading:
         self._indexes.require("outputs", "groups")
         if query.newest_first:
             watermark = await self._ids.watermark(group)
-            found = await self._range(group, query, watermark)
-            return Page(found.documents, found.size, found.next, watermark.version, cut=found.cut)
+            page = await self._range(group, query, watermark)
+            return Page(page.documents, page.size, page.next, watermark.version, cut=page.cut)
         if query.deleted and not query.cursor:
             query = query._replace(walk=(await self._ids.watermark(group)).version)
         watermark = self._ids.remembered(group)
-        found = await self._range(group, query, watermark)
-        if found.next is None:
-            return await self._last(group, query, found, watermark)
+        page = await self._range(group, query, watermark)
+        if page.next is None:
+            return await self._last(group, query, page, watermark)
         if query.deleted:
             _check_expired(query, await self._ids.watermark(group))
-        return Page(found.documents, found.size, found.next, watermark.version, found.next, query.walk, found.cut)
+        return Page(page.documents, page.size, page.next, watermark.version, page.next, query.walk, page.cut)
 
     @patient
     @stored
@@ -100,10 +100,10 @@ class Reading:
 
         Without a next page it is not the end of a walk: an item may be in flight that no page has shown.
         """
-        found = await self._range(group, query, watermark)
+        page = await self._range(group, query, watermark)
         if query.deleted:
             _check_expired(query, await self._ids.watermark(group))
-        return Page(found.documents, found.size, found.next, watermark.version, found.next or watermark.version)
+        return Page(page.documents, page.size, page.next, watermark.version, page.next or watermark.version)
 
     async def _last(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
         """Return what was found below a watermark and the rest of the group, as the end of a walk.
@@ -143,11 +143,13 @@ class Reading:
     async def _with_rest(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Found:
         """Return what was found, and up to the limit what comes after `query.cursor`."""
         room = query.limit - len(found.documents)
-        rest = await self._range(group, query._replace(limit=max(1, room)), watermark)
+        last_page = await self._range(group, query._replace(limit=max(1, room)), watermark)
         if not room:
             last = documents.id_of(found.documents[-1])
-            return found._replace(next=last if rest.documents else rest.next)  # it may have searched in vain so far
-        return Found(found.documents + rest.documents, found.size + rest.size, rest.next, rest.cut)
+            return found._replace(
+                next=last if last_page.documents else last_page.next
+            )  # it may have searched in vain so far
+        return Found(found.documents + last_page.documents, found.size + last_page.size, last_page.next, last_page.cut)
 
     async def _has_moved_on(
         self, group: Group, query: Query, watermark: Watermark, latest: Watermark, began: int, seen: int
@@ -182,13 +184,13 @@ class Reading:
     async def _newer(self, group: Group, version: int, deadline: float) -> Watermark | None:
         """Return a watermark above a version as soon as there is one; None at the deadline."""
         with self._watch.waiting(group) as changed:
-            while (left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
+            while (seconds_left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
                 changed.clear()
                 newer = await self._ids.watermark(group)
                 if newer.version > version:
                     return newer
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), left)
+                    await asyncio.wait_for(changed.wait(), seconds_left)
         return None
 
     def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
@@ -204,12 +206,12 @@ class Reading:
         """Read a range."""
         item_bytes = _ID_BYTES if query.fields == _IDS else watermark.largest
         reading = self._ranges.read(group, query, watermark)
-        found = await self._within(reading, (query.limit + 1) * item_bytes, is_search(group, query))
-        if found.documents and query.fields != _IDS:
+        page = await self._within(reading, (query.limit + 1) * item_bytes, is_search(group, query))
+        if page.documents and query.fields != _IDS:
             key = group, hash(query.fields)
             self._averages.pop(key, None)
-            self._averages[key] = max(1, found.size // len(found.documents))
-        return found
+            self._averages[key] = max(1, page.size // len(page.documents))
+        return page
 
     async def _within(self, reading: Coroutine[Any, Any, Found], size: int, searches: bool = False) -> Found:
         """Return what a reading of at most so many bytes returns: here, and only here, a reader reserves capacity."""
@@ -221,25 +223,25 @@ class Reading:
         except BaseException:
             reading.close()
             raise
-        found = _bounded(await reading)
-        work.shrink(_COPIES * found.size)
-        return found
+        page = _bounded(await reading)
+        work.shrink(_COPIES * page.size)
+        return page
 
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
 
         Every item that is there when it begins is part of it, unless it is deleted meanwhile.
         """
-        left = max_items
+        remaining = max_items
         while True:
             fitting = self.fitting(group, query.fields)
-            limit = fitting if left is None else min(fitting, left)
+            limit = fitting if remaining is None else min(fitting, remaining)
             page = await self.page(group, query._replace(limit=limit))
             query = query._replace(walk=page.walk)
-            left, next_cursor = None if left is None else left - len(page.documents), page.next_cursor
+            remaining, next_cursor = None if remaining is None else remaining - len(page.documents), page.next_cursor
             yield page
             refill_budget()
-            if left == 0 or next_cursor is None:
+            if remaining == 0 or next_cursor is None:
                 return
             query = query._replace(cursor=next_cursor)
 
@@ -256,9 +258,9 @@ class Reading:
         # Read the watermark first, so that this is no older than a page that was shown.
         watermark = await self._ids.watermark(group)
         where = {**group.owner, "_id": output_id, **LIVE}
-        wanted = {"find": "outputs", "filter": where, "projection": WHOLE | dict.fromkeys(JUDGED, 1), "hint": "_id_"}
-        found = await self._within(self._ranges.find(wanted, 1, watermark.time), watermark.largest)
-        return Page(found.documents, found.size, None, documents.id_of(found.documents[0])) if found.documents else None
+        command = {"find": "outputs", "filter": where, "projection": WHOLE | dict.fromkeys(JUDGED, 1), "hint": "_id_"}
+        page = await self._within(self._ranges.find(command, 1, watermark.time), watermark.largest)
+        return Page(page.documents, page.size, None, documents.id_of(page.documents[0])) if page.documents else None
 
     @stored
     async def versions(self, group: Group, output_id: str, limit: int, cursor: int) -> Page:
@@ -275,8 +277,8 @@ class Reading:
             "sort": {"id": DESCENDING},
             "hint": "version",
         }
-        found = await self._within(self._ranges.find(earlier, limit, watermark.time), (limit + 1) * MAX_REPLY)
-        return Page(found.documents, found.size, found.next, watermark.version)
+        page = await self._within(self._ranges.find(earlier, limit, watermark.time), (limit + 1) * MAX_REPLY)
+        return Page(page.documents, page.size, page.next, watermark.version)
 
     @stored
     async def version(self, group: Group, output_id: str, id: int | None) -> tuple[dict[str, Any] | None, int | None]:
@@ -291,7 +293,7 @@ class Reading:
         present = (await read_committed(self._database, here, watermark.time))["cursor"]["firstBatch"]
         if id is None and present and "deleted" not in present[0]:
             raise ItemExists
-        wanted = {
+        command = {
             "find": "versions",
             "filter": {**group.owner, "output_id": output_id, **({} if id is None else {"id": id})},
             "sort": {"id": DESCENDING},
@@ -299,8 +301,8 @@ class Reading:
             "limit": 1,
             "singleBatch": True,
         }
-        found = (await read_committed(self._database, wanted, watermark.time))["cursor"]["firstBatch"]
-        return found[0] if found else None, present[0]["id"] if present else None
+        versions = (await read_committed(self._database, command, watermark.time))["cursor"]["firstBatch"]
+        return versions[0] if versions else None, present[0]["id"] if present else None
 
     @stored
     async def selected(self, group: Group, query: Query, until: int) -> tuple[list[tuple[str, int]], int | None]:
@@ -310,8 +312,8 @@ class Reading:
         """
         self._indexes.require("outputs", "groups")
         watermark = (await self._ids.watermark(group))._replace(end=until + 1)
-        found = await self._range(group, query._replace(fields=_IDS), watermark)
-        return [(item["output_id"], item["id"]) for item in map(decode, found.documents)], found.next
+        page = await self._range(group, query._replace(fields=_IDS), watermark)
+        return [(item["output_id"], item["id"]) for item in map(decode, page.documents)], page.next
 
 
 def _bounded(found: Found) -> Found:

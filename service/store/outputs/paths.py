@@ -39,13 +39,13 @@ class Paths:
         Empty for a group without items. With `into_arrays` a path also leads through the objects in arrays.
         """
         self._indexes.require("outputs")
-        asked = list(dict.fromkeys(paths))
-        if not asked:
+        unique = list(dict.fromkeys(paths))
+        if not unique:
             return {}
         has = _has_through_arrays if into_arrays else _has
-        counted = {str(place): {"$max": has(path)} for place, path in enumerate(asked)}
+        counted = {str(place): {"$max": has(path)} for place, path in enumerate(unique)}
         rows = await opened(self._outputs.aggregate([*_newest(group), {"$group": {"_id": None, **counted}}], hint="id"))
-        unknown = [path for row in await rows.to_list(1) for place, path in enumerate(asked) if not row[str(place)]]
+        unknown = [path for row in await rows.to_list(1) for place, path in enumerate(unique) if not row[str(place)]]
         if not unknown:
             return {}
         return await asyncio.to_thread(_with_nearest, unknown, await self._existing(group))

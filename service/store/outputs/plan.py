@@ -217,8 +217,8 @@ class Plan:
         if known is None:
             approved = bool(put.is_approved)
             content = with_fields(content, self._judged(put, None, approved))
-            rest: tuple[Any, ...] = (date, scraped, approved, "created", self.batch.first, changed_by)
-            document = self._heads.document(output_id, content, id, id, *rest)
+            head: tuple[Any, ...] = (date, scraped, approved, "created", self.batch.first, changed_by)
+            document = self._heads.document(output_id, content, id, id, *head)
             row = Row(
                 output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size, self.actor
             )
@@ -234,9 +234,9 @@ class Plan:
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
-        done = change_of(put.root_job_id, job_before, known["change"])
-        rest = (known["create_date"], newest, approved, done, self.batch.first, changed_by, known["id"])
-        document = self._heads.document(output_id, content, id, first_id, *rest)
+        change = change_of(put.root_job_id, job_before, known["change"])
+        head = (known["create_date"], newest, approved, change, self.batch.first, changed_by, known["id"])
+        document = self._heads.document(output_id, content, id, first_id, *head)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
 
     def _judged(self, put: Put, known: Known | None, approved: bool) -> dict[str, Any]:
@@ -345,22 +345,22 @@ class Plan:
         does one whose later sight has an earlier date.
         """
         position, own = self.batch.first, 0
-        kept: dict[str, Touch] = {}
+        touches: dict[str, Touch] = {}
         for key, touch in self.touches.items():
             stored = stored_items.get(key)
             if stored is None or stored["id"] != touch.known["id"]:
                 continue
-            seen = stored.get("seen", 0)
-            if seen == position:
+            stored_seen = stored.get("seen", 0)
+            if stored_seen == position:
                 own += 1
-                kept[key] = touch
-            elif seen > position and stored["last_scraped_date"] >= touch.scraped:
+                touches[key] = touch
+            elif stored_seen > position and stored["last_scraped_date"] >= touch.scraped:
                 # If the same job has seen it later, that sight is counted.
                 known = {**touch.known, "root_job_id": stored["root_job_id"]}
-                kept[key] = touch._replace(known=known, is_moved=False)
+                touches[key] = touch._replace(known=known, is_moved=False)
         # Others were touched too, and then seen or changed again: which of them is unknown.
         self.recount |= matched > own
-        self.touches = kept
+        self.touches = touches
 
     def count(self, made: list[Row]) -> Change:
         """Return how the written rows and the touches change the counts."""
@@ -400,16 +400,16 @@ class Plan:
 
 def measure(document: RawBSONDocument) -> Known:
     """Return a stored item with its size, and that of what a patch of its tags leaves; its tags stay encoded."""
-    known = dict(document)
-    if "tags" in known:
-        known["tags"] = encoded(known["tags"])
-    url, data = known.pop("source_url"), decode(encoded(known.pop("data")))
-    files = [decode(encoded(file)) for file in known.pop("files")]
+    item = dict(document)
+    if "tags" in item:
+        item["tags"] = encoded(item["tags"])
+    url, data = item.pop("source_url"), decode(encoded(item.pop("data")))
+    files = [decode(encoded(file)) for file in item.pop("files")]
     # Without what the service may have added.
-    sent = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]
-    known["bytes"] = len(document.raw) + _HEAD_BYTES
-    known["rest"] = len(url.encode()) + len(documents.canonical(data)) + len(documents.canonical(sent))
-    return known
+    bare_files = [{name: value for name, value in file.items() if name not in ("id", "create_date")} for file in files]
+    item["bytes"] = len(document.raw) + _HEAD_BYTES
+    item["rest"] = len(url.encode()) + len(documents.canonical(data)) + len(documents.canonical(bare_files))
+    return item
 
 
 def is_changed(put: Put, known: Known) -> bool:
@@ -423,8 +423,8 @@ def is_changed(put: Put, known: Known) -> bool:
 
 def keeps(put: Put, known: Known) -> bool:
     """Return whether an item that replaces another one may keep file dates or the reason for a rejection."""
-    there, sent = known["content_hash"], put.content_hash
-    same = same_data(there, sent) or mark_of(there) != mark_of(sent)
+    stored_hash, new_hash = known["content_hash"], put.content_hash
+    same = same_data(stored_hash, new_hash) or mark_of(stored_hash) != mark_of(new_hash)
     return is_changed(put, known) and bool(put.undated or same)
 
 
@@ -443,10 +443,10 @@ def _merge_patch(target: Any, patch: Any) -> Any:
     """Return the target with a JSON merge patch (RFC 7396) applied: null removes a member, objects are merged."""
     if not isinstance(patch, dict):
         return patch
-    merged = dict(target) if isinstance(target, dict) else {}
+    result = dict(target) if isinstance(target, dict) else {}
     for name, value in patch.items():
         if value is None:
-            merged.pop(name, None)
+            result.pop(name, None)
         else:
-            merged[name] = _merge_patch(merged.get(name), value)
-    return merged
+            result[name] = _merge_patch(result.get(name), value)
+    return result

@@ -85,8 +85,8 @@ class Selection(NamedTuple):
 
     def by(self, field: str) -> Selection:
         """Return the selection that uses the index of one of its filters and compares the others."""
-        others = {name: value for name, value in self.indexed.items() if name != field}
-        return Selection(HINTS[field], {field: self.indexed[field]}, {**others, **self.residual})
+        filters = {name: value for name, value in self.indexed.items() if name != field}
+        return Selection(HINTS[field], {field: self.indexed[field]}, {**filters, **self.residual})
 
 
 def is_search(group: Group, query: Query) -> bool:

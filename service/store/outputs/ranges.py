@@ -98,20 +98,20 @@ class Ranges:
             # Dates never decrease along ids, so the order by date is the order by id.
             where["update_date"] = {"$gte": query.created_after}
             sort, hint = _BY_DATE, "updated"
-        wanted = {"find": "outputs", "filter": where, "projection": query.projection, "sort": sort, "hint": hint}
-        return await self.find(wanted, query.limit, within.time)
+        command = {"find": "outputs", "filter": where, "projection": query.projection, "sort": sort, "hint": hint}
+        return await self.find(command, query.limit, within.time)
 
     async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Found:
         """Read up to `limit` documents; fewer where one message of 16 MB holds no more."""
         more = {**wanted, "limit": limit + 1, "batchSize": limit + 1}  # one more tells whether there is a further page
         reply = await read_committed(self._database, more, since, codec_options=RAW)
-        found, size, cursor = documents.read_reply(reply)
+        batch, size, cursor = documents.read_reply(reply)
         if cursor:
             await kill_cursor(self._database, wanted["find"], cursor)
-            return Found(found, size, documents.id_of(found[-1]))
-        if len(found) <= limit:
-            return Found(found, size, None)
-        return Found(found[:limit], size * limit // len(found), documents.id_of(found[limit - 1]))
+            return Found(batch, size, documents.id_of(batch[-1]))
+        if len(batch) <= limit:
+            return Found(batch, size, None)
+        return Found(batch[:limit], size * limit // len(batch), documents.id_of(batch[limit - 1]))
 
     async def _windows(self, within: Range) -> Found:
         """Read a range whose index does not serve all filters: a bounded number of documents at a time.
@@ -119,7 +119,7 @@ class Ranges:
         The page may end early, even empty, with the id to go on from.
         """
         query, selection = within.query, within.selection
-        found: list[Document] = []
+        items: list[Document] = []
         found_bytes = 0
         began, size = time.monotonic(), _FIRST_WINDOW
         deadline = began + _WINDOWS_SECONDS
@@ -133,24 +133,24 @@ class Ranges:
             where = {**within.indexed, "id": bounds, **selection.residual}
             if query.missing_from is not None and query.missing_from.holders is None:
                 where["root_job_id"] = {"$in": await self._holders(where, within, query.missing_from)}
-            wanted = {
+            command = {
                 "find": "outputs",
                 "filter": where,
                 "projection": query.projection,
                 "sort": within.order,
                 "hint": selection.hint,
             }
-            part = await self.find(wanted, query.limit - len(found), within.time)
-            found += part.documents
+            part = await self.find(command, query.limit - len(items), within.time)
+            items += part.documents
             found_bytes += part.size
             if part.next is not None:
-                return Found(found, found_bytes, documents.id_of(found[-1]))
+                return Found(items, found_bytes, documents.id_of(items[-1]))
             if last is None:
-                return Found(found, found_bytes, None)
+                return Found(items, found_bytes, None)
             within = within.after(last)
             now = time.monotonic()
             if now > deadline or found_bytes > self._max_bytes:
-                return Found(found, found_bytes, last)
+                return Found(items, found_bytes, last)
             size = max(_FIRST_WINDOW, min(_WINDOW, 10 * size, int(size * (deadline - now) / (now - began))))
             began = now
 
@@ -171,10 +171,10 @@ class Ranges:
         self, where: dict[str, Any], order: dict[str, int], hint: str, since: Any, skip: int = 0
     ) -> int | None:
         """Return the id of the first document in an order, after some that are skipped; None if there is none."""
-        wanted = {"find": "outputs", "filter": where, "projection": {"_id": 0, "id": 1}, "sort": order, "hint": hint}
-        one = {**wanted, "skip": skip, "limit": 1, "singleBatch": True}
-        found = (await read_committed(self._database, one, since))["cursor"]["firstBatch"]
-        return int(found[0]["id"]) if found else None
+        command = {"find": "outputs", "filter": where, "projection": {"_id": 0, "id": 1}, "sort": order, "hint": hint}
+        one = {**command, "skip": skip, "limit": 1, "singleBatch": True}
+        items = (await read_committed(self._database, one, since))["cursor"]["firstBatch"]
+        return int(items[0]["id"]) if items else None
 
     async def _narrowest(self, within: Range) -> Selection:
         """Return a selection of several filters by the index that leads to the fewest documents."""

@@ -107,14 +107,14 @@ class WriteQueue:
 
     async def _run(self) -> None:
         """Write rounds until the queue is empty."""
-        taken: list[Write] = []
+        writes: list[Write] = []
         try:
             # No await after the queue was seen empty: a write that comes then starts another write queue.
-            while (taken := self._take()) or self._written is not None:
-                await self._round(taken)
+            while (writes := self._take()) or self._written is not None:
+                await self._round(writes)
         finally:
             self._queues.forget(self.group)
-            for write in (*self._settled, *taken, *self.waiting):  # none, unless the write queue was cancelled
+            for write in (*self._settled, *writes, *self.waiting):  # none, unless the write queue was cancelled
                 write.done.cancel()
 
     async def _round(self, writes: list[Write]) -> None:
@@ -127,7 +127,7 @@ class WriteQueue:
                 try:
                     batch, document = await self._ids.turn(self.group, self._written, len(changes), token)
                     await self._finish(document)
-                    known = await looking
+                    stored = await looking
                 except BaseException:
                     looking.cancel()
                     await asyncio.gather(looking, return_exceptions=True)
@@ -138,7 +138,7 @@ class WriteQueue:
                 comparing = self._queues.comparing.refresh(self.group, document)
                 self._queues.rounds += 1
                 with time_budget(self._queues.seconds):
-                    plan, change = await self._committer.write(batch, writes, known, comparing)
+                    plan, change = await self._committer.write(batch, writes, stored, comparing)
                 self._written, self._settled = (batch, change), self._settle(writes, plan)
         except Exception as error:
             await self._fail(writes, error, token, batch is not None)
@@ -157,25 +157,25 @@ class WriteQueue:
 
         A write that shares a key with an earlier one goes into a later round; the writes after it do not wait.
         """
-        taken: list[Write] = []
+        writes: list[Write] = []
         later: list[Write] = []
         keys: set[str] = set()
         size = 0
         while self.waiting:
             write = self.waiting[0]
             full = len(keys) + len(write.changes) > _MAX_KEYS or size + write.size > MAX_BYTES or write.alone
-            if taken and full:
+            if writes and full:
                 break
             self.waiting.popleft()
             if write.done.done():
                 continue
-            (later if keys.intersection(write.changes) else taken).append(write)
+            (later if keys.intersection(write.changes) else writes).append(write)
             keys.update(write.changes)
             size += write.size
             if write.alone:
                 break
         self.waiting.extendleft(reversed(later))
-        return taken
+        return writes
 
     async def _fail(self, writes: list[Write], error: Exception, token: str, begun: bool) -> None:
         """End a batch whose outcome is unknown, and let its writes be tried again or fail."""

@@ -138,12 +138,12 @@ class Leases:
             "sort": [("turn", 1)],
             "hint": "take" if wanted.name is None else "name",
         }
-        taken: Record | None = await self._sessions.find_one_and_update({**where, "state": "ready"}, update, **order)
-        if taken is None and wanted.shared and may_join:
+        record: Record | None = await self._sessions.find_one_and_update({**where, "state": "ready"}, update, **order)
+        if record is None and wanted.shared and may_join:
             full = f"leases.{changes.MAX_SHARED - 1}"
-            others = {"state": "shared", full: {"$exists": False}, "leases.id": {"$ne": wanted.lease_id}}
-            taken = await self._sessions.find_one_and_update({**where, **others}, update, **order)
-        return taken
+            joinable = {"state": "shared", full: {"$exists": False}, "leases.id": {"$ne": wanted.lease_id}}
+            record = await self._sessions.find_one_and_update({**where, **joinable}, update, **order)
+        return record
 
     @stored
     async def again(self, pool: Pool, wanted: Wanted) -> SessionLease | None:
@@ -156,16 +156,16 @@ class Leases:
         where = {"organization_id": pool.organization_id, "leases.id": wanted.lease_id}
         live = {**where, "$expr": changes.is_live(wanted.lease_id)}
         update = changes.claim(wanted.lease_id)
-        found = await self._sessions.find_one_and_update(
+        record = await self._sessions.find_one_and_update(
             live, update, return_document=ReturnDocument.AFTER, hint="lease"
         )
         if await self._receipts.find(pool.organization_id, wanted.lease_id) is not None:
             raise LeaseLost
-        if found is None:
+        if record is None:
             return None
-        lease = _lease(found, wanted.lease_id)
-        is_same = found["pool_id"] == pool.id and wanted.name in (None, found["name"])
-        if not is_same or wanted.shared != (found["state"] == "shared"):
+        lease = _lease(record, wanted.lease_id)
+        is_same = record["pool_id"] == pool.id and wanted.name in (None, record["name"])
+        if not is_same or wanted.shared != (record["state"] == "shared"):
             raise LeaseInUse
         return lease
 
@@ -326,8 +326,8 @@ def _answer(pool: Pool, session: Record, saved: bool) -> Record:
 
 def _lease(session: Record, lease_id: str) -> SessionLease:
     (lease,) = (lease for lease in session["leases"] if lease["id"] == lease_id)
-    left = (lease["until"] - lease["at"]).total_seconds()
-    return SessionLease(lease_id, max(0, math.floor(left)), lease["until"], session)
+    seconds = (lease["until"] - lease["at"]).total_seconds()
+    return SessionLease(lease_id, max(0, math.floor(seconds)), lease["until"], session)
 
 
 def _sizes(secrets: dict[str, str]) -> dict[str, int]:

@@ -176,8 +176,8 @@ class Pools:
         for _ in range(_MAX_SETTLES):
             ended = await self._end_leases(pool, update)
             rested = {**pool.owner, "state": {"$in": ["resting", "blocked"]}, **changes.DUE}
-            done = await self._sessions.update_many(rested, update, hint="due")
-            if not (ended or done.modified_count):
+            result = await self._sessions.update_many(rested, update, hint="due")
+            if not (ended or result.modified_count):
                 break
             changed = True
         return changed
@@ -185,13 +185,13 @@ class Pools:
     async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
         """End leases that nobody has released; their ids are noted before, so that none is ever live again."""
         leased = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
-        found = await self._sessions.find(leased, ["due", "leases"], hint="due").limit(_ENDED_AT_ONCE).to_list(None)
-        if not found:
+        sessions = await self._sessions.find(leased, ["due", "leases"], hint="due").limit(_ENDED_AT_ONCE).to_list(None)
+        if not sessions:
             return False
-        ids = [lease["id"] for session in found for lease in session["leases"] if lease["until"] <= session["due"]]
+        ids = [lease["id"] for session in sessions for lease in session["leases"] if lease["until"] <= session["due"]]
         await self._receipts.note_ended(pool.organization_id, ids)
         own = {"organization_id": pool.organization_id}
-        same = [{"_id": session["_id"], **own, "due": session["due"]} for session in found]
+        same = [{"_id": session["_id"], **own, "due": session["due"]} for session in sessions]
         await self._sessions.bulk_write([UpdateOne(one, update, hint="_id_") for one in same], ordered=False)
         return True
 
@@ -259,12 +259,12 @@ class Pools:
         for collection, index in ((self._sessions, "take"), (self._secrets, "pool")):
             count = _DELETED_AT_ONCE
             while count == _DELETED_AT_ONCE:
-                found = await collection.find(owner, ["_id"], hint=index).limit(count).to_list(count)
-                count = len(found)
-                if found:
-                    ids = {"_id": {"$in": [record["_id"] for record in found]}}
-                    done = await collection.delete_many({"organization_id": owner["organization_id"], **ids})
-                    deleted += done.deleted_count if collection is self._sessions else 0
+                documents = await collection.find(owner, ["_id"], hint=index).limit(count).to_list(count)
+                count = len(documents)
+                if documents:
+                    ids = {"_id": {"$in": [record["_id"] for record in documents]}}
+                    result = await collection.delete_many({"organization_id": owner["organization_id"], **ids})
+                    deleted += result.deleted_count if collection is self._sessions else 0
         return deleted
 
     @stored
@@ -276,8 +276,8 @@ class Pools:
             return
         self._purged = time.monotonic()
         old = {"removed": {"$lt": now() - _PURGE_AFTER}}
-        found = self._pools.find(old, ["organization_id"], hint="removed").limit(_PURGED_AT_ONCE)
-        for pool in await found.to_list(None):
+        cursor = self._pools.find(old, ["organization_id"], hint="removed").limit(_PURGED_AT_ONCE)
+        for pool in await cursor.to_list(None):
             own = {"organization_id": pool["organization_id"]}
             await self._delete_sessions({**own, "pool_id": pool["_id"]})
             await self._pools.delete_one({**own, "_id": pool["_id"]})
@@ -288,8 +288,8 @@ class Pools:
         where = {**pool.owner, "due": {"$gt": changes.NEVER}} | ({} if name is None else {"name": name})
         left = {"_id": 0, "millis": {"$subtract": ["$due", changes.NOW]}}
         hint = "due" if name is None else "name"
-        found: dict[str, Any] | None = await self._sessions.find_one(where, left, sort=[("due", 1)], hint=hint)
-        return None if found is None else max(0.0, found["millis"] / 1000)
+        session: dict[str, Any] | None = await self._sessions.find_one(where, left, sort=[("due", 1)], hint=hint)
+        return None if session is None else max(0.0, session["millis"] / 1000)
 
     def _require(self) -> None:
         self._indexes.require("pools", "sessions", "session_secrets", "released_leases")

@@ -26,8 +26,8 @@ class Receipts:
     async def find(self, organization_id: int, lease_id: str) -> Record | None:
         """Return the receipt of a lease; None while it is live, or was never taken."""
         where = {"_id": _id(organization_id, lease_id), "organization_id": organization_id}
-        found: Record | None = await self._released.find_one(where)
-        return found
+        receipt: Record | None = await self._released.find_one(where)
+        return receipt
 
     async def add(self, lease_id: str, digest: bytes, session: Record, answer: Record, transaction: Any) -> None:
         """Store the response to a release, in the transaction of the release."""

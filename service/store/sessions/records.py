@@ -71,8 +71,8 @@ class Records:
         until = {} if end is None else {"$lte": end}
         while True:
             name = {**_after(begin).get("name", {}), **until}
-            found = self._sorted({**where, **({"name": name} if name else {})})
-            sessions = await found.limit(_LISTED_AT_ONCE).to_list(_LISTED_AT_ONCE)
+            cursor = self._sorted({**where, **({"name": name} if name else {})})
+            sessions = await cursor.limit(_LISTED_AT_ONCE).to_list(_LISTED_AT_ONCE)
             if sessions:
                 records = [served_session(pool, session) for session in sessions]
                 begin = records[-1]["name"]
@@ -159,9 +159,9 @@ class Records:
 
         async def write(transaction: Any) -> bool:
             where = {"_id": id, "organization_id": pool.organization_id}
-            done = await self._sessions.delete_one(where, session=transaction)
+            result = await self._sessions.delete_one(where, session=transaction)
             await self._secrets.remove(pool.organization_id, id, transaction)
-            return bool(done.deleted_count)
+            return bool(result.deleted_count)
 
         return await in_transaction(self._client, write)
 
