@@ -266,7 +266,7 @@ def _content(schema: Schema | None) -> dict[str, Any]:
     return {} if schema is None else {"content": {"application/json": {"schema": schema}}}
 
 
-@functools.cache  # tests make many applications, and the document takes 40 ms
+@functools.cache  # tests make many applications
 def document(routes: tuple[Route, ...], max_records: int, base_url: str) -> bytes:
     """Return the OpenAPI document as JSON."""
     return orjson.dumps(describe(routes, max_records, base_url))

@@ -27,8 +27,7 @@ from service.store import render_json, response_has_begun
 
 T = TypeVar("T")
 
-# Compressing less than one packet gains nothing. igzip at this level is four times as fast as zlib, and releases the
-# interpreter lock.
+# Compressing less than one packet gains nothing. igzip is faster than zlib, and releases the interpreter lock.
 _WORTH_COMPRESSING, _LEVEL, _LOOP_BYTES = 1400, 1, 32 * 1024
 _GZIP = 31  # zlib's window bits for gzip
 # Responses up to this size are complete before they are sent, if they take no longer than this. After as long without a

@@ -42,9 +42,9 @@ MAX_HEAD = 64 * 1024
 _MAX_SLASHES = 16
 # How long, and for how many bytes, a rejected body is still drained so that the client can read the error.
 _LINGER_SECONDS, _LINGER_BYTES = 5.0, 64 * 1024 * 1024
-# Seconds between two reads of it, up to 256 KB each: ten clients that send at full speed would take half of a core.
+# Seconds between two reads of it: clients that send at full speed must not take a core.
 _DROP_SECONDS = 0.01
-# A chunk takes 2 µs, however small it is. A body may have this many small chunks, and one more per KB.
+# Small chunks cost as much as large ones. A body may have this many, and one more per KB.
 _SMALL_CHUNK = re.compile(rb"\r\n0*[0-9A-Fa-f]{1,2}(?:;[^\r\n]*)?\r\n")
 _MAX_SMALL_CHUNKS, _BYTES_PER_SMALL_CHUNK = 1000, 1024
 # Only the parser finds the end of a chunked body: it gets this many bytes at a time, and so few of the next request.

@@ -10,8 +10,7 @@ from pathlib import Path
 from service.settings import SettingsError
 
 BACKLOG = 1024
-# Bytes of a connection that the kernel takes before it can send them. Of one whose client does not read it would take
-# 2.6 MB, which no limit counts: 400 deaf followers of 12 MB took a gigabyte, and 2 s of the event loop to hand over.
+# Bytes that the kernel buffers for a client that does not read: no other limit counts them.
 _UNSENT_BYTES = 128 * 1024
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTENING = "0A"

@@ -13,11 +13,10 @@ log = logging.getLogger("service")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 _KEPT_BYTES = 16 * 1024 * 1024
 # New containers before a collection of the young ones: most of a page or a body is freed by then.
-# With Python's 700, pages of 100 and 1000 items took 6 % more CPU, writing 3 % more.
 _YOUNG = 10_000
 _MIDDLE = 5
-# A full collection while a body of 16 MiB is decoded holds the interpreter lock for up to 93 ms, and finds nothing.
-# With Python's 10 there are four per body; these steps are 700,000 new containers, more than one body has.
+# A full collection while a large body is decoded holds the interpreter lock and finds nothing. With the steps above,
+# this is more containers than one body has.
 _FULL_AFTER = 14
 # One process serves no more connections than this.
 _ENOUGH = 65_536
@@ -27,7 +26,7 @@ _FEW = 1024
 
 
 def tune_collector() -> None:
-    """Exempt all objects loaded so far from garbage collection: 67 instead of 75 ms of CPU to write 1000 items."""
+    """Exempt all objects loaded so far from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG, _MIDDLE, _FULL_AFTER)

@@ -24,7 +24,7 @@ from service.store.vault import Sealed
 _OVERHEAD = 300
 # A cursor goes into a header, of which most clients take 8 KB: a longer key is named by its record's `_id`.
 _MAX_KEY_CHARACTERS = 1000
-# Sealing 100 records takes about 1 ms; more is done in a thread.
+# More records are sealed in a thread.
 _OFF_LOOP_RECORDS = 100
 _OFF_LOOP_BYTES = 256 * 1024
 

@@ -13,10 +13,10 @@ import bson
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 
-# Naive datetimes are UTC here; making them aware costs 10 % of the decoding.
+# Naive datetimes are UTC here; making them aware costs time.
 NAIVE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=False)
 AWARE: CodecOptions[dict[str, Any]] = CodecOptions(tz_aware=True)
-# The documents of a large reply stay encoded: decoding 16 MB of them at once holds the interpreter lock for 250 ms.
+# The documents of a large reply stay encoded: decoding all at once would hold the interpreter lock.
 RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 # As it came over the wire, or decoded by the driver.

@@ -22,9 +22,9 @@ from service.store.listing import CHUNK_BYTES, Chunk, Key, Listing, Record, afte
 _ORDER = ("review_date", "order")
 _INDEX, _HISTORY = "latest", "history"
 _NEWEST = [(name, DESCENDING) for name in _ORDER]
-# Keys read at once, and reviews in the first read: 20 of the largest are 5 MB.
+# Keys read at once, and reviews in the first read, which may be of the largest.
 _READ, _FIRST = 1000, 20
-# Reviews made before other tasks run: 1000 take 8 ms, and up to 23 beside other work.
+# Reviews made before other tasks run.
 _MADE_AT_ONCE = 100
 # Characters of a comment in the list of jobs.
 MAX_SHOWN = 1000

@@ -33,9 +33,9 @@ from service.http.keys import SETTINGS
 from service.settings import Settings
 from service.store import ItemTooLarge
 
-# A larger record is decoded in a thread: 64 KB take a few milliseconds.
+# A larger record is decoded in a thread.
 _LARGE = 64 * 1024
-# With Marshmallow, 3 KB can take 26 ms: an array of empty files.
+# The same for Marshmallow, which is slow on arrays of small objects.
 _LARGE_FOR_MARSHMALLOW = 1024
 # A larger body is cut into records in a thread.
 _LARGE_ARRAY = 1024 * 1024

@@ -22,7 +22,7 @@ log = logging.getLogger("service")
 
 # Requests whose token was revoked, in one turn of the event loop.
 _ENDED_AT_ONCE = 16
-# 10,000 tokens in use at once are about 5 MB.
+# Tokens in memory.
 _MAX_CACHED = 10_000
 # Concurrent look-ups of unknown tokens: they must not delay the look-ups of known ones.
 _MAX_UNKNOWN = 32
@@ -122,7 +122,7 @@ class Authenticator:
                     log.error("checking a token failed", extra={"error": type(error).__name__})
 
     async def _end(self, digest: str) -> None:
-        """End the requests of a token, a few in each turn of the event loop: a thousand at once would take 150 ms."""
+        """End the requests of a token, a few in each turn of the event loop."""
         for count, scope in enumerate(list(self._lasting.get(digest, ())), 1):
             # It may have ended meanwhile, or take long to end; neither can be rescheduled.
             if scope in self._lasting.get(digest, ()) and not scope.expired():

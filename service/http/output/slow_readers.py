@@ -10,8 +10,8 @@ from typing import Any
 
 # Linux: how many bytes of a socket the peer has not acknowledged.
 _SIOCOUTQ = 0x5411
-# A receiver whose window is full opens it again only when a sixteenth of its buffer is free: at 10 KB per second
-# and 6 MB that is 38 seconds without a byte. So this many times the time that a client has to send a request.
+# A receiver whose window is full opens it again only when a sixteenth of its buffer is free: a slow one acknowledges
+# nothing for a while. So this many times the time that a client has to send a request.
 PATIENCE = 3
 
 

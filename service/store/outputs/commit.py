@@ -43,7 +43,7 @@ T = TypeVar("T")
 MAX_BYTES = 16 * 1024 * 1024
 # Seconds of planning and encoding on the event loop, before other tasks run.
 _SLICE_SECONDS = 0.005
-# An update takes the database four times as long as an insert: more of them than this go in two commands at once.
+# Updates are slow in the database: more of them than this go in two commands at once.
 _FEW_UPDATES = 50
 # Items hashed again at once, each up to a megabyte: one reply of the database holds 16 MB.
 _HASHED_AT_ONCE = 10
@@ -203,7 +203,7 @@ class Committer:
                     plan.results[key] = tried  # the failed attempt had written it
                 elif key not in write.results and plan.has_room(change, item_before):
                     if isinstance(change, Patch) and change.tags is not None:
-                        await asyncio.to_thread(plan.add, key, change, item_before)  # a megabyte of tags takes 40 ms
+                        await asyncio.to_thread(plan.add, key, change, item_before)  # tags may be a megabyte
                     else:
                         plan.add(key, change, item_before)
                 if time.perf_counter() > began + _SLICE_SECONDS:

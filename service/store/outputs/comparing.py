@@ -42,7 +42,7 @@ PLAIN = Comparing()
 
 
 class ComparingCache:
-    """A cache of the settings of groups, which every turn refreshes. It holds no trees: one may take 0.6 MB."""
+    """A cache of the settings of groups, which every turn refreshes. It holds no trees, which are large."""
 
     def __init__(self, database: Database, history_days: int) -> None:
         self._history_days = history_days

@@ -17,8 +17,8 @@ _DATES = ("create_date", "update_date", "last_scraped_date")
 
 # Decoded documents take several times their encoded size: no more than this is decoded at once.
 _CHUNK_BYTES = 128 * 1024
-# A reply up to this size is decoded at once, in about a millisecond: a fifth less than item by item. Not if it may hold
-# references: 176 KB of them can take 40 ms, and are decoded when they are rendered.
+# A reply up to this size is decoded at once, which is faster than item by item. Not if it may hold references, which
+# are slow to decode: those are decoded when they are rendered.
 _WHOLE_BYTES = 256 * 1024
 
 

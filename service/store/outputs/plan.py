@@ -270,7 +270,7 @@ class Plan:
             is_judged |= tags.get(REJECTED) != stored.get(REJECTED)
             if text != before:
                 copies = filter_tags(tags)
-                raw = RawBSONDocument(bson.encode(tags), RAW)  # a fifth of the memory of many small objects
+                raw = RawBSONDocument(bson.encode(tags), RAW)  # takes less memory than many small objects
                 size = len(raw.raw)
                 self.largest = max(self.largest, known["bytes"] + size)
                 changes |= {"tags": raw, "content_hash": with_tags(known["content_hash"], tags), **copies}
