@@ -221,3 +221,22 @@ def test_json_in_a_string_has_neither_keys_nor_entries(shift: int) -> None:
 def test_entries_are_counted_beside_escapes(entry: str, shift: int) -> None:
     with pytest.raises(ApiError):
         parse(f"[{' ' * shift}{','.join([entry] * 525_100)}]".encode())
+
+
+UNITS = [r"\n", r"\\", r"\"", r"\u00e9", r"\\u00e9", r"\ud83d\ude00", r"\\\ud83d\udE00", "é", "😀", "x"]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_long_string_is_the_same_wherever_it_is_divided(unit: str) -> None:
+    for shift in range(13):
+        count = fast_decoder.PIECE // len(unit.encode()) + 1
+        text = f' "{"x" * shift}{unit * count}"\n'
+        assert parse(text.encode()) == "x" * shift + json.loads(f'"{unit}"') * count
+
+
+@pytest.mark.parametrize("end", ['" "', '"x', "", "\\", '\\"', '\\ud83d"', '\\u00"', '\\x"', '\n"', '""', '","b"'])
+@pytest.mark.parametrize("begin", ["", "x" * fast_decoder.PIECE])
+def test_a_long_string_that_is_not_json_is_refused(begin: str, end: str) -> None:
+    for length in range(fast_decoder.PIECE - 8, fast_decoder.PIECE + 8, 3):
+        with pytest.raises(ApiError, match="422"):
+            parse(b'"%b' % (begin + "x" * length + end).encode())
