@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz mutants check format docs types dist dist-check sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz mutants check format docs types version dist dist-check sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -51,6 +51,9 @@ types: $(INSTALLED) ## Generate the types of the TypeScript client from the Open
 	@cd clients/typescript && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error
 	@mkdir -p build && $(BIN)/python -m scripts.openapi > build/openapi.json
 	@cd clients/typescript && OPENAPI=../../build/openapi.json npm run --silent generate
+
+version: $(DEV) ## Write the version of the changelog's newest release into every package
+	@$(BIN)/python -m scripts.dist --version
 
 dist: $(DEV) ## Build every package into dist/: sdist and wheel of service and client, the npm package, the image's context
 	@$(BIN)/python -m scripts.dist

@@ -1,10 +1,11 @@
-"""Builds every package into `dist`, and tries each in an empty environment: python -m scripts.dist [--check]."""
+"""Builds every package into `dist`, tries each in an empty environment, and writes their version."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,13 +17,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import sds_client
-import service
+from scripts.processes import free_port
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"
 PYTHON_PACKAGES = (ROOT, ROOT / "clients/python")
 TYPESCRIPT = ROOT / "clients/typescript"
+# What repeats the version, which comes from the newest release in the changelog.
+VERSIONED = {
+    "service/__init__.py": r'(__version__ = ")[^"]+',
+    "clients/python/sds_client/version.py": r'(__version__ = ")[^"]+',
+    "clients/typescript/package.json": r'("version": ")[^"]+',
+    "clients/typescript/package-lock.json": r'("name": "scraping-data-client",\s+"version": ")[^"]+',
+    "clients/typescript/README.md": r"(/scraping-data-client-)[\w.-]+(?=\.tgz)",
+    "docs/operations.md": r"(scraping_data_service-)[\w.]+(?=-py3)",
+    "docker/kubernetes/kustomization.yaml": r"(newTag: )\S+",
+    "docker/kubernetes/maintenance.yaml": r"(scraping-data-service:)\S+",
+}
+# What the image is made of, and what starts it.
+IMAGE = ("docker", "schemas", "service", "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
 _NPM = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
 _SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 _ITEM = {"source_url": "https://lamps.example/1", "root_job_id": "first", "data": {"title": "Oak"}}
@@ -40,23 +53,59 @@ def run(*command: str | Path, cwd: Path = ROOT, **environ: str) -> str:
     return done.stdout
 
 
-def check_versions() -> str:
-    """Return the version, which is the same in every package and the newest in the changelog."""
-    typescript = json.loads((TYPESCRIPT / "package.json").read_text())["version"]
+def newest_version() -> str:
+    """Return the version of the newest release in the changelog."""
     lines = (ROOT / "CHANGELOG.md").read_text().splitlines()
-    released = next(line.split()[1] for line in lines if line.startswith("## ") and line != "## Unreleased")
-    versions = {service.__version__, sds_client.__version__, typescript, released}
-    if len(versions) > 1:
-        raise SystemExit(f"error: the versions of packages and changelog differ: {', '.join(sorted(versions))}")
+    return next(line.split()[1] for line in lines if line.startswith("## ") and line != "## Unreleased")
+
+
+def outdated_files(version: str) -> dict[Path, str]:
+    """Return the files that name another version, each with the text that it should have."""
+    outdated = {}
+    for name, pattern in VERSIONED.items():
+        text = (ROOT / name).read_text()
+        current, count = re.subn(pattern, rf"\g<1>{version}", text)
+        assert count, f"{name} names no version"
+        if current != text:
+            outdated[ROOT / name] = current
+    return outdated
+
+
+def check_versions() -> str:
+    """Return the version, which is the same in every package."""
+    version = newest_version()
+    if outdated := outdated_files(version):
+        names = ", ".join(str(path.relative_to(ROOT)) for path in outdated)
+        raise SystemExit(f"error: the changelog has version {version}, and not {names}: run `make version`")
     tag = os.environ.get("GITHUB_REF_NAME", "") if os.environ.get("GITHUB_REF_TYPE") == "tag" else ""
-    if tag and tag != f"v{service.__version__}":
-        raise SystemExit(f"error: the tag is {tag}, and the version {service.__version__}")
-    return service.__version__
+    if tag and tag != f"v{version}":
+        raise SystemExit(f"error: the tag is {tag}, and the version {version}")
+    return version
+
+
+def add_links(repository: str) -> None:
+    """Name the repository in the metadata of every package: npm accepts no provenance without it."""
+    links = {"Source": repository, "Changelog": f"{repository}/blob/main/CHANGELOG.md"}
+    setup, client = ROOT / "setup.cfg", ROOT / "clients/python/pyproject.toml"
+    urls = "".join(f"    {name} = {link}\n" for name, link in links.items())
+    setup.write_text(setup.read_text().replace("\n[options]\n", f"project_urls =\n{urls}\n[options]\n", 1))
+    urls = "".join(f'{name} = "{link}"\n' for name, link in links.items())
+    client.write_text(f"{client.read_text()}\n[project.urls]\n{urls}")
+    named = (f"homepage={repository}", "repository.type=git", f"repository.url=git+{repository}.git")
+    run("npm", "pkg", "set", *named, cwd=TYPESCRIPT)
+
+
+def build_typescript() -> None:
+    """Compile the TypeScript client into its own `dist`, with the locked versions of its tools."""
+    run("npm", "ci", *_NPM, cwd=TYPESCRIPT)
+    run("npm", "run", "--silent", "build", cwd=TYPESCRIPT)
 
 
 def build() -> None:
     """Build the sdist and, from it, the wheel of service and client; the npm package; the context of the image."""
     version = check_versions()
+    if os.environ.get("GITHUB_REPOSITORY"):  # in a workflow, whose checkout is thrown away
+        add_links(f"{os.environ['GITHUB_SERVER_URL']}/{os.environ['GITHUB_REPOSITORY']}")
     shutil.rmtree(DIST, ignore_errors=True)
     DIST.mkdir()
     for folder in PYTHON_PACKAGES:
@@ -64,10 +113,9 @@ def build() -> None:
     for sdist in DIST.glob("*.tar.gz"):
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
         run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, sdist)
-    run("npm", "ci", *_NPM, cwd=TYPESCRIPT)
-    run("npm", "run", "--silent", "build", cwd=TYPESCRIPT)
+    build_typescript()
     run("npm", "pack", "--silent", "--pack-destination", DIST, cwd=TYPESCRIPT)
-    run("git", "archive", "--output", DIST / f"image-context-{version}.tar.gz", "HEAD")
+    run("git", "archive", "--output", DIST / f"image-context-{version}.tar.gz", "HEAD", *IMAGE)
     for file in sorted(DIST.iterdir()):
         print(f"{file.stat().st_size:>9,} {file.name}")
 
@@ -75,8 +123,8 @@ def build() -> None:
 @contextmanager
 def running(commands: Path, folder: Path) -> Iterator[dict[str, str]]:
     """Serve from an installed package, with two workers; yield the address and a token as environment variables."""
-    port = "18473"
-    environ = {**os.environ, "PORT": port, "DATA_DIR": str(folder / "data"), "WORKERS": "2"}
+    port = str(free_port())
+    environ = {**os.environ, "PORT": port, "DATA_DIR": str(folder / "data"), "WORKERS": "2", "LOG_LEVEL": "WARNING"}
     serve = subprocess.Popen([commands / "scraping-data-service", "serve"], cwd=folder, env=environ)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -98,8 +146,9 @@ def running(commands: Path, folder: Path) -> Iterator[dict[str, str]]:
 
 def install(folder: Path, requirement: str) -> Path:
     """Install a built file into an empty environment; return its folder of commands."""
-    run(sys.executable, "-m", "venv", folder)
-    run(folder / "bin/pip", "install", "--quiet", "--disable-pip-version-check", requirement)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    pip = (sys.executable, "-m", "pip", "--python", folder / "bin/python", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", requirement)
     return folder / "bin"
 
 
@@ -136,8 +185,14 @@ def check() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="try what was built before")
-    if parser.parse_args().check:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--check", action="store_true", help="try what was built before")
+    group.add_argument("--version", action="store_true", help="write the changelog's newest version into every package")
+    options = parser.parse_args()
+    if options.version:
+        for path, text in outdated_files(newest_version()).items():
+            path.write_text(text)
+    elif options.check:
         check()
     else:
         build()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import configparser
-import json
 import re
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import sds_client
 import service
+from scripts.dist import VERSIONED, newest_version, outdated_files
 
 ROOT = Path(__file__).parents[1]
 CLIENT = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
@@ -77,11 +77,15 @@ def test_tests_run_with_the_versions_that_make_run_installs(name: str) -> None:
     assert {package: testing.get(package) for package in running} == running
 
 
-def test_the_changelog_has_the_version_of_the_package() -> None:
-    released = re.findall(r"^## (\d+\.\d+\.\d+) ", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert released and released[0] == service.__version__ == sds_client.__version__
-    typescript = json.loads((ROOT / "clients/typescript/package.json").read_text())
-    assert typescript["version"] == service.__version__
+def test_every_package_has_the_version_of_the_changelog() -> None:
+    version = newest_version()
+    assert (service.__version__, sds_client.__version__) == (version, version)
+    assert [str(path) for path in outdated_files(version)] == [], "run `make version`"
+
+
+def test_make_version_writes_into_every_file_that_repeats_the_version() -> None:
+    assert {str(path.relative_to(ROOT)) for path in outdated_files("12.0.0rc1")} == {*VERSIONED}
+    assert all("12.0.0rc1" in text for text in outdated_files("12.0.0rc1").values())
 
 
 def test_the_client_needs_aiohttp_only() -> None:
