@@ -126,7 +126,7 @@ def document(service: ServiceProcess, tmp_path: Path) -> Path:
     return tmp_path / "openapi.json"
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_caller(mongo_url: str, service: ServiceProcess) -> Callable[..., Caller]:
     """Return a function that makes a caller, of a new organization unless one is given."""
 

@@ -53,15 +53,21 @@ class Tools:
         more = None if following is None else f"call again with cursor={following!r}"
         return _fit({"groups": groups, "more": more}, "groups", lambda kept: f"call again with limit={kept}")
 
-    async def describe_group(self, group: Group) -> str:
+    async def describe_group(
+        self, group: Group, skip: Annotated[int, Field(ge=0, description="leave out this many fields")] = 0
+    ) -> str:
         """Describe a group: counts, settings, and each field of its items with fill rate, types and examples."""
         about = (await self._call("GET", group_path(group))).json
         statistics = (await self._call("GET", group_path(group, "/fields"))).json
         about.pop("days", None)
-        fields = statistics.pop("fields")
-        more = f"{len(fields) - _MAX_FIELDS} rarer fields are left out" if len(fields) > _MAX_FIELDS else None
+        fields = statistics.pop("fields")[skip:]
+
+        def following(kept: int) -> str:
+            return f"{len(fields) - kept} fields are left out: call again with skip={skip + kept}"
+
+        more = following(_MAX_FIELDS) if len(fields) > _MAX_FIELDS else None
         answer = {"group": about, **statistics, "fields": fields[:_MAX_FIELDS], "more": more}
-        return _fit(answer, "fields", lambda kept: f"{len(fields) - kept} fields are left out")
+        return _fit(answer, "fields", following)
 
     async def query_outputs(
         self,
@@ -115,7 +121,7 @@ class Tools:
         given = {name: str(value) for name, value in query.items() if value is not None}
         answer = (await self._call("GET", job_path(group, job_id, "/changes"), given)).json
         if summary:
-            return _fit(answer, "fields", lambda kept: f"the {kept} fields that changed most")
+            return _fit(answer, "fields", lambda kept: f"these are the {kept} that changed most: path shows another")
         items, following = answer["items"], answer["metadata"]["next_cursor"]
         answer = {"items": items, "more": None if following is None else f"call again with cursor={following}"}
         return _fit(answer, "items", lambda kept: f"call again with cursor={items[kept - 1]['id']}, or with path")
@@ -130,7 +136,7 @@ class Tools:
                 raise ToolError(f"the group {group} has no crawls")
             job_id = jobs[0]["job_id"]
         job = (await self._call("GET", job_path(group, job_id))).json
-        return _fit(job, "fields", lambda kept: f"the {kept} fullest fields; describe_group has the others")
+        return _fit(job, "fields", lambda kept: f"these are the {kept} fullest: describe_group has all")
 
     async def approve(self, group: Group, output_ids: OutputIds) -> str:
         """Approve items."""
