@@ -1,5 +1,4 @@
-import { pathOf } from "./paths.js";
-import type { Transport } from "./transport.js";
+import { pathOf, type Transport } from "./transport.js";
 import type { Job, OutputInput, Pushed, Stoppable } from "./types.js";
 import { Writer } from "./writing.js";
 
@@ -31,7 +30,7 @@ export class Crawl {
   /** Say that the crawl is running, and return it. */
   static async start(transport: Transport, group: string, jobId: string, options: CrawlOptions): Promise<Crawl> {
     const crawl = new Crawl(transport, group, jobId, options);
-    await crawl.#put({ state: "running", ...(options.series === undefined ? {} : { series: options.series }) });
+    await transport.send("PUT", crawl.#path, { state: "running", series: options.series });
     return crawl;
   }
 
@@ -57,9 +56,8 @@ export class Crawl {
   /** Say that the crawl is complete: it is counted, compared and judged. Returns the job with its `verdict`. */
   async finish(): Promise<Job> {
     await this.#writer.settled();
-    const missing = this.#options.missing ?? "keep";
     for (;;) {
-      const job = await this.#put({ state: "finished", missing });
+      const job = await this.#transport.send<Job>("PUT", this.#path, { state: "finished", missing: this.#options.missing });
       this.#hasEnded = true;
       if (!job.more) return job;
     }
@@ -69,14 +67,10 @@ export class Crawl {
   async fail(): Promise<void> {
     await this.#writer.settled();
     this.#hasEnded = true;
-    await this.#put({ state: "failed" });
+    await this.#transport.send("PUT", this.#path, { state: "failed" });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.#hasEnded) await this.fail();
-  }
-
-  async #put(body: Record<string, unknown>): Promise<Job> {
-    return (await this.#transport.call<Job>("PUT", this.#path, { body: JSON.stringify(body) })).value;
   }
 }

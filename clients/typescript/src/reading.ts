@@ -1,6 +1,5 @@
 import { ServiceError } from "./errors.js";
-import { pathOf } from "./paths.js";
-import { now, sleep, type Transport } from "./transport.js";
+import { now, pathOf, sleep, type Transport } from "./transport.js";
 import type { Deletion, Filters, Output, Position, Stoppable } from "./types.js";
 
 export interface ReadOptions extends Filters, Stoppable {

@@ -2160,7 +2160,8 @@ export interface components {
          *         "delivered": true,
          *         "status": 204,
          *         "error": null
-         *       }
+         *       },
+         *       "dropped": 0
          *     }
          */
         Webhook: {
@@ -2237,6 +2238,7 @@ export interface components {
          *         "status": 204,
          *         "error": null
          *       },
+         *       "dropped": 0,
          *       "secret": "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oDaBh3xhDfHdc="
          *     }
          */

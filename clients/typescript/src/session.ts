@@ -1,6 +1,5 @@
 import { ServiceError, SessionLost } from "./errors.js";
-import { pathOf } from "./paths.js";
-import { now, sleep, type Transport } from "./transport.js";
+import { now, pathOf, sleep, type Transport } from "./transport.js";
 import type { Stoppable } from "./types.js";
 
 export interface SessionOptions extends Stoppable {
@@ -69,9 +68,9 @@ export class Session {
       const held = Math.max(0, Math.min(MAX_WAIT, Math.ceil(end - now())));
       const asked = now();
       try {
-        const body = JSON.stringify({ ...wanted, lease_id, wait: held });
-        const { value } = await transport.call<Lease>("POST", pathOf("sessions", pool, "lease"), { body, wait: held, signal });
-        return new Session(transport, pool, value, asked, wanted.seconds);
+        const value = { ...wanted, lease_id, wait: held };
+        const lease = await transport.send<Lease>("POST", pathOf("sessions", pool, "lease"), value, { wait: held, signal });
+        return new Session(transport, pool, lease, asked, wanted.seconds);
       } catch (error) {
         if (!(error instanceof ServiceError) || !error.hasType("no_session") || end - now() < 1) throw error;
         lease_id = newLeaseId();
@@ -88,7 +87,7 @@ export class Session {
   /** Keep the state of the browser now, and when the session ends. */
   async save(storage_state: StorageState, user_data?: Record<string, unknown>): Promise<void> {
     this.#state = storage_state;
-    await this.#renew({ storage_state, ...(user_data ? { user_data } : {}) });
+    await this.#renew({ storage_state, user_data });
   }
 
   /** The site has blocked this identity. */
@@ -103,12 +102,12 @@ export class Session {
 
   /** Give the session back. An outcome of `blocked()` or `loggedOut()` wins over the one given. */
   async release(outcome: Outcome = "good", state = this.#state): Promise<void> {
+    this.#lost.signal.throwIfAborted();
     if (this.#hasEnded) return;
     this.#stop();
-    if (this.#lost.signal.aborted) throw this.#lost.signal.reason;
     const said = this.#outcome ?? outcome;
-    const saved = state && (said === "good" || said === "bad") ? { storage_state: state } : {};
-    await this.#guarded(() => this.#send("POST", `${this.#path}/release`, { outcome: said, ...saved }));
+    const storage_state = said === "good" || said === "bad" ? state : undefined;
+    await this.#send("POST", `${this.#path}/release`, { outcome: said, storage_state });
   }
 
   /** Run `work` with this session and release it with what became of it. */
@@ -133,8 +132,7 @@ export class Session {
 
   async #renew(body: Record<string, unknown> = {}): Promise<void> {
     const asked = now();
-    const wanted = this.#seconds === undefined ? {} : { seconds: this.#seconds };
-    const { seconds } = await this.#guarded(() => this.#send<{ seconds: number }>("PUT", this.#path, { ...wanted, ...body }));
+    const { seconds } = await this.#send<{ seconds: number }>("PUT", this.#path, { seconds: this.#seconds, ...body });
     this.#end = Math.max(this.#end, asked + seconds);
     if (!this.#hasEnded) this.#schedule();
   }
@@ -160,18 +158,14 @@ export class Session {
     clearTimeout(this.#expiry);
   }
 
-  async #guarded<Value>(call: () => Promise<Value>): Promise<Value> {
+  async #send<Value>(method: string, path: string, value: unknown): Promise<Value> {
     try {
-      return await call();
+      return await this.#transport.send<Value>(method, path, value);
     } catch (error) {
       if (!(error instanceof ServiceError) || !error.hasType("lease_lost")) throw error;
       this.#lose();
       throw this.#lost.signal.reason;
     }
-  }
-
-  async #send<Value>(method: string, path: string, body: Record<string, unknown>): Promise<Value> {
-    return (await this.#transport.call<Value>(method, path, { body: JSON.stringify(body) })).value;
   }
 }
 

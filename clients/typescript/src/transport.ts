@@ -65,7 +65,7 @@ export class Transport {
     let [ceiling, since] = [MIN_PAUSE, Infinity];
     for (;;) {
       try {
-        return await this.#send<Value>(method, path, request);
+        return await this.#once<Value>(method, path, request);
       } catch (error) {
         request.signal?.throwIfAborted();
         const failure = error instanceof ServiceError ? error : lost(error);
@@ -81,7 +81,12 @@ export class Transport {
     }
   }
 
-  async #send<Value>(method: string, path: string, request: Request): Promise<Response<Value>> {
+  /** Send a value as JSON and return the one in the response. */
+  async send<Value>(method: string, path: string, value: unknown, request: Request = {}): Promise<Value> {
+    return (await this.call<Value>(method, path, { ...request, body: JSON.stringify(value) })).value;
+  }
+
+  async #once<Value>(method: string, path: string, request: Request): Promise<Response<Value>> {
     const { query, body, wait = 0, signal } = request;
     const seconds = (this.#options.timeout ?? 60) + wait + (body?.length ?? 0) / MIN_BYTES_PER_SECOND;
     const ending = new AbortController();
@@ -104,6 +109,11 @@ export class Transport {
       signal?.removeEventListener("abort", stop);
     }
   }
+}
+
+/** Return the path of a resource below /v1, its parts quoted. */
+export function pathOf(...parts: string[]): string {
+  return ["/v1", ...parts.map(encodeURIComponent)].join("/");
 }
 
 /** Seconds of a clock that is never set back. */

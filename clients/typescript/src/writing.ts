@@ -1,6 +1,5 @@
 import { ServiceError } from "./errors.js";
-import { pathOf } from "./paths.js";
-import type { Transport } from "./transport.js";
+import { pathOf, type Transport } from "./transport.js";
 import type { OutputInput, Pushed, Stoppable } from "./types.js";
 
 export type Items = Iterable<OutputInput> | AsyncIterable<OutputInput>;
