@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+import sds_client
 from sds_client.__main__ import parser as client_parser
+from sds_client.aio.leased import LeasedSession
 from service.cli import build_parser as server_parser
 from service.http.errors import _HTTP, _INTERNAL
 from service.routes import ROUTES
@@ -117,6 +119,14 @@ def test_the_readme_lists_the_methods_of_every_route() -> None:
         for method in re.findall(r"\w+", methods)
     }
     assert listed == {(route.method, route.path) for route in ROUTES if route.path not in PAGE_FILES}
+
+
+def test_every_public_name_of_the_python_client_is_documented() -> None:
+    pages = "".join(EVERYTHING[ROOT / f"docs/{name}.md"] for name in ("scrapers", "sessions"))
+    code = re.findall(r"^```.*?^```$|`[^`\n]+`", pages, re.MULTILINE | re.DOTALL)
+    words = {word for text in code for word in re.findall(r"\w+", text)}
+    for names in (sds_client.__all__, dir(sds_client.AsyncClient), dir(LeasedSession)):
+        assert {name for name in names if not name.startswith("_")} - words == set()
 
 
 def events_in_the_code() -> set[str]:

@@ -22,7 +22,12 @@ from tests.support.processes import free_port
 
 # docs/operations.md needs Docker, and says itself what was run.
 RUN = [
-    ROOT / name for name in ("README.md", *(f"docs/{name}.md" for name in ("api", "syncing", "scrapers", "analysts")))
+    ROOT / name
+    for name in (
+        "README.md",
+        "clients/python/README.md",
+        *(f"docs/{name}.md" for name in ("api", "syncing", "scrapers", "sessions", "analysts")),
+    )
 ]
 END = "\x1e"
 
