@@ -156,6 +156,15 @@ async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpCl
 
 
 @pytest.fixture
+async def wired_api(settings: Settings, wired: Store, aiohttp_client: AiohttpClient, organization: int) -> Api:
+    """A caller of an application whose store is `wired`."""
+    app = create_app(settings, wired)
+    begin_later(app[COURIER], "run")
+    client: TestClient[Any, Any] = await aiohttp_client(Server(app))
+    return Api(client, await wired.tokens.create(organization, ["read", "write", "delete", "state"]), organization)
+
+
+@pytest.fixture
 async def api(make_api: MakeApi, organization: int) -> Api:
     """A caller of the test's organization who may read, write and delete."""
     return await make_api(organization)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+from collections.abc import Callable
 
 _SECONDS = 5.0
 # Free bytes that the allocator may keep for the next pages, and how much more is worth returning.
@@ -33,6 +34,17 @@ def _heap() -> tuple[int, int]:
     return info.uordblks + info.hblkhd, info.fordblks
 
 
+def _in_use() -> int:
+    """Return the bytes in use."""
+    return _heap()[0]
+
+
+def _collect() -> int:
+    """Collect garbage; return the bytes that are still in use."""
+    gc.collect()
+    return _in_use()
+
+
 def _return_memory() -> None:
     """Return glibc's free memory to the kernel, if it is much."""
     if _heap()[1] > _FREE_BYTES:
@@ -47,20 +59,20 @@ class Garbage:
     A connection that was lost leaves a small cycle of aiohttp's task and its exception.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_use: Callable[[], int] = _in_use, collect: Callable[[], int] = _collect) -> None:
+        self._in_use, self._collect = in_use, collect
         self._floor = _HIGH_BYTES  # in use after the last collection
         self._was_high = False
 
     def look(self) -> bool:
         """Collect if more memory is in use than before, for the second time; return whether it did."""
-        used = _heap()[0]
+        used = self._in_use()
         self._floor = max(_HIGH_BYTES, min(self._floor, used))
         is_high = used > self._floor + _GROWN_BYTES
         if not (is_high and self._was_high):
             self._was_high = is_high
             return False
-        gc.collect()
-        self._floor, self._was_high = max(_HIGH_BYTES, _heap()[0]), False
+        self._floor, self._was_high = max(_HIGH_BYTES, self._collect()), False
         return True
 
 

@@ -12,6 +12,7 @@ from service.settings import Settings
 from service.store import TOKEN_PREFIX, Store, is_token, new_secret
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie
+from tests.support.fault_proxy import FaultProxy
 
 
 @pytest.fixture
@@ -116,22 +117,12 @@ async def test_a_token_without_the_word_bearer_gets_told_how_to_send_it(api: Api
     assert response.json["detail"][0]["msg"] == "Send the header Authorization: Bearer <ACCESS_TOKEN>"
 
 
-async def test_tokens_are_asked_of_the_database_only_now_and_then(
-    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = 0
-    find = store.tokens.find
-
-    async def counted(secret: str) -> object:
-        nonlocal asked
-        asked += 1
-        return await find(secret)
-
-    monkeypatch.setattr(store.tokens, "find", counted)
+async def test_tokens_are_asked_of_the_database_only_now_and_then(wired_api: Api, wire: FaultProxy) -> None:
+    asked = wire.noting("find", "tokens")
     started = time.monotonic()
     for _ in range(20):
-        await api.get(READ)
-    assert 1 <= asked <= 1 + (time.monotonic() - started) / Settings().token_cache_seconds
+        await wired_api.get(READ)
+    assert 1 <= len(asked.bodies) <= 1 + (time.monotonic() - started) / Settings().token_cache_seconds
 
 
 async def test_only_the_hash_of_a_token_is_stored(api: Api, store: Store) -> None:

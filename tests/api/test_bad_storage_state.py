@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from service.store import Store
 from tests.support.api import Api
 from tests.support.bad_input import MIB, STATE, nested, send
-from tests.support.capacity import bytes_held
+from tests.support.capacity import bytes_held, held_at
+from tests.support.fault_proxy import FaultProxy
 from tests.support.stall import without_stall
 
 
@@ -66,43 +65,29 @@ async def test_a_wrong_storage_state_is_refused_whole(api: Api) -> None:
         assert await api.ok("/v1/cookies") == [], case
 
 
-async def test_the_tree_of_a_storage_state_is_counted(
-    api: Api, store: Store, app: web.Application, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_tree_of_a_storage_state_is_counted(wired_api: Api, wire: FaultProxy) -> None:
     """1.2 MB of nested objects take 46 MB as Python's."""
     chain: Any = 0
     for _ in range(50):
         chain = {"a": chain}
     state = {"cookies": [browser_cookie(name=str(n), other=[chain] * 100) for n in range(10)]}
-    held, write = [], store.cookies.set
-
-    async def watched(*args: Any) -> Any:
-        held.append(bytes_held(app))
-        return await write(*args)
-
-    monkeypatch.setattr(store.cookies, "set", watched)
+    held = held_at(wire, wired_api.client.app, "update", "cookies")
     body = json.dumps(state).encode()
-    assert (await send(api, STATE, body)).status == 200
+    assert (await send(wired_api, STATE, body)).status == 200
     assert held[0] > 50_000 * 200 > 20 * len(body)
-    assert bytes_held(app) == 0
+    assert bytes_held(wired_api.client.app) == 0
 
 
 @pytest.mark.parametrize("wide", [False, True], ids=["ASCII", "an emoji"])
 async def test_the_texts_and_keys_of_a_storage_state_are_held_as_wide_as_they_are(
-    api: Api, store: Store, app: web.Application, monkeypatch: pytest.MonkeyPatch, wide: bool
+    wired_api: Api, wire: FaultProxy, wide: bool
 ) -> None:
     text = "x" * 50_000 + ("😀" if wide else "")
     entries = [{"name": "text", "value": text}]
     state = {"cookies": [browser_cookie(other={text: 1})], "origins": [{"origin": "https://a.example"}]}
     state["origins"][0]["localStorage"] = entries
-    held, write = [], store.cookies.set
-
-    async def watched(*args: Any) -> Any:
-        held.append(bytes_held(app))
-        return await write(*args)
-
-    monkeypatch.setattr(store.cookies, "set", watched)
-    assert (await send(api, STATE, json.dumps(state).encode())).status == 200
+    held = held_at(wire, wired_api.client.app, "update", "cookies")
+    assert (await send(wired_api, STATE, json.dumps(state).encode())).status == 200
     width = 4 if wide else 1
     assert held[0] >= width * 100_000
 

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from service.handlers import outputs
 from service.runtime.tuning import tune_collector
 from service.settings import Settings
-from service.store import Store
 from tests.support.api import Api, Response, make_cookie, make_entry, make_file, make_output
 from tests.support.bad_input import MIB, bodies, nested, refused, send
-from tests.support.capacity import bytes_held
+from tests.support.capacity import bytes_held, held_at
+from tests.support.fault_proxy import FaultProxy
 from tests.support.stall import without_stall
 
 
@@ -175,7 +174,7 @@ async def test_marshmallow_takes_small_records_only_on_the_event_loop(
         threads.append(threading.current_thread())
         return load(*args)
 
-    monkeypatch.setattr(outputs.INPUT, "one_with_marshmallow", watched)
+    monkeypatch.setattr(outputs.INPUT, "one_with_marshmallow", watched)  # no response says which thread made it
     files = b",".join([b'{"x":1}'] * ((size - 100) // 8))
     body = b'[{"source_url":"u","root_job_id":"j","data":{},"files":[%b]}]' % files
     response = await send(api, "/v1/outputs/g", body)
@@ -199,21 +198,13 @@ async def test_settings_of_more_than_256_kib_are_413(api: Api, path: str, encodi
 
 
 @pytest.mark.parametrize("path", ["/v1/outputs/g", "/v1/outputs/g/x"])
-async def test_tags_are_counted_as_large_as_they_are_in_memory(
-    api: Api, store: Store, app: web.Application, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
+async def test_tags_are_counted_as_large_as_they_are_in_memory(wired_api: Api, wire: FaultProxy, path: str) -> None:
     """7 MB of patches took 267 MB as Python's objects."""
-    held, write = [], store.outputs.patch
-
-    async def watched(*args: Any) -> Any:
-        held.append(bytes_held(app))
-        return await write(*args)
-
-    monkeypatch.setattr(store.outputs, "patch", watched)
+    held = held_at(wire, wired_api.client.app, "find", "outputs")
     one = {"tags": {"a": [{"a": {"a": {"a": 0}}}] * 2000}}
-    await api.patch(path, one if path.endswith("x") else [{"output_id": "x", **one}])
+    await wired_api.patch(path, one if path.endswith("x") else [{"output_id": "x", **one}])
     assert held[0] > 2000 * 4 * 200
-    assert bytes_held(app) == 0
+    assert bytes_held(wired_api.client.app) == 0
 
 
 # -- settings --------------------------------------------------------------------------------------------

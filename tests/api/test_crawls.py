@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.store import Store, StoreUnavailable
+from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
 from tests.support.connections import make_indexes_once
+from tests.support.fault_proxy import FaultProxy, refuse
 from tests.support.groups import Group, at
+from tests.support.limits import Small
 
 STATES = {
     *("job_id", "series", "state", "items", "created", "changed", "unchanged", "shared"),
@@ -298,16 +300,15 @@ async def test_two_that_finish_at_once_get_the_same_stock(admin: Api) -> None:
 
 
 async def test_a_job_whose_group_is_deleted_while_it_finishes_leaves_nothing_behind(
-    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    wired_api: Api, wire: FaultProxy
 ) -> None:
+    admin = wired_api
     await crawl(admin, "a", range(3))
-    finish = store.crawls.finish
 
-    async def late(*given: Any) -> Any:
+    async def delete() -> None:
         assert (await admin.delete("/v1/groups/shop")).json == {"deleted": 3, "more": False, "cursor": None}
-        return await finish(*given)
 
-    monkeypatch.setattr(store.crawls, "finish", late)
+    wire.before("find", "groups", delete, where=lambda body: "open.token" in body.get("projection", {}))
     response = await admin.put("/v1/groups/shop/jobs/a", {"state": "finished", "missing": "delete"})
     assert (response.status, response.problems()) == (404, [(["path", "job_id"], "not_found")])
     await crawl(admin, "a", range(2))
@@ -506,11 +507,8 @@ async def test_a_job_that_kept_the_missing_may_delete_them_later(admin: Api) -> 
     assert await keys(admin) == [0, 1, 2, 3]
 
 
-async def test_a_long_deletion_continues_when_the_request_is_repeated(
-    admin: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.crawls._DELETE_SECONDS", 0.0)
-    monkeypatch.setattr("service.store.outputs.deletion.ITEMS_BESIDE_OTHERS", 3)
+async def test_a_long_deletion_continues_when_the_request_is_repeated(admin: Api, small: Small) -> None:
+    small(missing_deletion_seconds=0.0, deleted_beside_others=3)
     await crawl(admin, "a", range(10))
     await crawl(admin, "b", range(2))
     calls = 0
@@ -671,10 +669,8 @@ async def test_what_a_crawl_writes_during_the_deletion_of_the_missing_stays(
     assert await keys(admin) == [0, 1, 2, 10]
 
 
-async def test_the_missing_of_very_many_jobs_are_listed_and_deleted(
-    admin: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("service.store.crawls.MAX_HOLDERS", 2)
+async def test_the_missing_of_very_many_jobs_are_listed_and_deleted(admin: Api, small: Small) -> None:
+    small(holders=2)
     for number in range(5):
         await crawl(admin, f"a-{number}", [number])
     await put(admin, "x", "running", series="other")
@@ -768,19 +764,12 @@ async def test_what_a_job_changed_is_exported_and_deleted(admin: Api) -> None:
 
 
 async def test_the_group_shows_the_verdict_though_storing_it_failed_the_first_time(
-    admin: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    wired_api: Api, wire: FaultProxy
 ) -> None:
+    admin = wired_api
     await rules(admin, {"min_items": 5})
     await crawl(admin, "a", range(2))
-    note, tries = store.crawls._note_verdict, []
-
-    async def fail_once(*args: Any) -> None:
-        tries.append(args)
-        if len(tries) == 1:
-            raise StoreUnavailable("failover")
-        await note(*args)
-
-    monkeypatch.setattr(store.crawls, "_note_verdict", fail_once)
+    wire.before("update", "groups", refuse(), where=lambda body: "verdict" in str(body["updates"][0]["u"]))
     assert (await admin.put("/v1/groups/shop/jobs/a", {"state": "finished"})).status == 503
     assert (await put(admin, "a"))["verdict"] == "failed"
     assert (await admin.ok("/v1/groups/shop"))["verdict"] == "failed"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from service.store.outputs import deletion
 from tests.support.api import Api, make_output
+from tests.support.limits import Small
 
 
 @pytest.fixture
@@ -111,9 +111,8 @@ async def test_a_group_that_does_not_exist_has_nothing_to_delete(admin: Api) -> 
     assert await admin.ok("/v1/groups") == []
 
 
-async def test_a_deletion_that_takes_long_says_that_there_is_more(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deletion, "ITEMS_BESIDE_OTHERS", 3)
-    monkeypatch.setattr(deletion, "SECONDS", 0.0)
+async def test_a_deletion_that_takes_long_says_that_there_is_more(shop: Api, small: Small) -> None:
+    small(deleted_beside_others=3, deletion_seconds=0.0)
     responses: list[dict[str, Any]] = []
     cursor = ""
     while not responses or responses[-1]["more"]:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from service.store import Store, browser_state
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie, make_entry
+from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import Small
 
 PAST, FUTURE = "2020-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
 COOKIES, ENTRIES = "/v1/cookies", "/v1/local-storage"
@@ -91,16 +92,13 @@ async def test_a_crawlers_token_cannot_delete(make_api: MakeApi, api: Api, path:
     assert len(await names(api, path)) == 4
 
 
-async def test_many_are_deleted_in_bounded_commands(
-    api: Api, store: Store, path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(browser_state, "CHUNK", 7)
-    await api.ok(path, [make(path, f"n{n}") for n in range(50)])
-    commands: list[str] = []
-    monkeypatch.setattr(store.pool, "on_command", lambda name, *_: commands.append(name))
-    assert await delete(api, path, all="true") == {"deleted": 54}
-    assert commands.count("delete") >= 8
-    assert await names(api, path) == []
+async def test_many_are_deleted_in_bounded_commands(wired_api: Api, wire: FaultProxy, path: str, small: Small) -> None:
+    small(state_chunk=7)
+    await wired_api.ok(path, [make(path, f"n{n}") for n in range(50)])
+    deletes = wire.noting("delete", "cookies" if path == COOKIES else "local_storage")
+    assert await delete(wired_api, path, all="true") == {"deleted": 54}
+    assert len(deletes.bodies) >= 8
+    assert await names(wired_api, path) == []
 
 
 @pytest.mark.parametrize(

@@ -5,20 +5,19 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from typing import Any
 
 import pytest
 
-from service.http.output import exports
-from service.store.outputs import pages, ranges
 from tests.support.api import Api, make_output
+from tests.support.limits import Small
 
 
 @pytest.fixture(autouse=True)
-def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_pages(small: Small) -> None:
     """Let a stream of a few dozen items have many pages."""
-    monkeypatch.setattr(pages, "_FIRST_STREAMED", 7)
-    monkeypatch.setattr(pages, "_MAX_STREAMED", 7)
+    small(first_streamed=7, streamed=7)
 
 
 def export(path: str, format: str) -> str:
@@ -84,30 +83,23 @@ async def test_csv_flattens_nested_data_to_dotted_columns(fifty: Api) -> None:
     assert (*first,)[0] == "source_url" and (*first,)[-1] == "other"
 
 
-async def test_csv_has_the_same_columns_however_many_items_the_first_page_has(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_csv_has_the_same_columns_however_many_items_the_first_page_has(api: Api, small: Small) -> None:
     late = [make_output(n, data={"title": "x"} | ({"discount": n} if n > 40 else {})) for n in range(50)]
     await api.ok("/v1/outputs/shop", late)
     few = await rows(api, "/v1/outputs/shop")
     assert few[-1]["data.discount"] == "49"
-    monkeypatch.setattr(pages, "_MAX_STREAMED", 1000)  # and now the size of the items is known
+    small(streamed=1000)  # and now the size of the items is known
     assert await rows(api, "/v1/outputs/shop") == few
 
 
-async def test_csv_has_the_columns_of_what_a_filter_finds_after_empty_pages(
-    fifty: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 5)
-    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
+async def test_csv_has_the_columns_of_what_a_filter_finds_after_empty_pages(fifty: Api, small: Small) -> None:
+    small(first_window=5, search_seconds=0.0)
     response = await fifty.get(export("/v1/outputs/shop?where=title:Lamp 30&fields=data.title,key_hash", "csv"))
     assert response.body.decode() == "id,data.title,key_hash,other\r\n31,Lamp 30,key-30,\r\n"
 
 
-async def test_csv_puts_fields_that_appear_after_the_header_into_other(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(exports, "_LEARNED", 1)
+async def test_csv_puts_fields_that_appear_after_the_header_into_other(api: Api, small: Small) -> None:
+    small(learned=1)
     await api.ok("/v1/outputs/shop", [make_output(n) for n in range(10)])
     await api.ok("/v1/outputs/shop", [make_output(11, data={"late": {"deep": 'a "quoted", one'}})])
     found = await rows(api, "/v1/outputs/shop")
@@ -163,7 +155,7 @@ async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:
 
 
 async def test_parquet_without_pyarrow_is_refused(fifty: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("service.http.output.parquet.is_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # importing it fails
     response = await fifty.get("/v1/outputs/shop/export?format=parquet")
     assert response.status == 422
     assert response.json["detail"][0]["loc"] == ["query", "format"]

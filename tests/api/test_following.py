@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from aiohttp import ClientResponse, web
 
-from service.handlers import export
 from service.http.keys import GATES, STOPPING
 from service.store import Store
-from service.store.outputs import ranges
 from tests.support.api import Api, make_output
+from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import Small
 from tests.support.live_pages import until_waiting, waiting_readers
 from tests.support.raw import connect
 
@@ -136,8 +136,8 @@ async def test_a_limit_ends_it(shop: Api, store: Store) -> None:
         assert await stream.line() == ""
 
 
-async def test_an_empty_line_says_that_it_is_still_open(shop: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
+async def test_an_empty_line_says_that_it_is_still_open(shop: Api, small: Small) -> None:
+    small(heartbeat_seconds=0.1)
     async with opened(shop, f"{FOLLOW}&country=nowhere") as stream:
         assert [await stream.line() for _ in range(2)] == ["\n", "\n"]
 
@@ -158,21 +158,23 @@ async def test_followers_hold_nothing_of_what_requests_at_work_hold(
                 await asyncio.sleep(0.005)
 
 
-async def test_many_who_follow_and_wait_are_one_read(shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_who_follow_and_wait_are_one_read(wired_api: Api, wired: Store, wire: FaultProxy) -> None:
+    shop, store = wired_api, wired
+    await shop.ok("/v1/outputs/shop", [make_output(n) for n in range(3)])
     last = await last_id(shop)
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(opened(shop, f"{FOLLOW}&cursor={last}")) for _ in range(30)]
         waiting = [asyncio.create_task(shop.ok(f"/v1/outputs/shop?wait=60&cursor={last}")) for _ in range(30)]
         await until_waiting(store, 60)
         await asyncio.sleep(0.2)
-        commands: list[str] = []
-        monkeypatch.setattr(store.pool, "on_command", lambda name, *_: commands.append(name))
+        reads = [wire.noting("find", collection) for collection in ("outputs", "groups")]
         await shop.ok("/v1/outputs/shop", [make_output(3)])
         assert [await stream.key() for stream in streams] == ["key-3"] * 30
         assert [page["items"][0]["key_hash"] for page in await asyncio.gather(*waiting)] == ["key-3"] * 30
         await until_waiting(store, 30)
         # Two tails, each with a page and some watermarks; the look-up of the write. One read per reader would be 60.
-        assert 2 <= commands.count("find") < 20
+        assert 2 <= sum(len(each.bodies) for each in reads) < 20
+    shop.client.app[STOPPING].set()
 
 
 async def test_who_reads_slowly_beside_a_quick_reader_gets_everything_once(admin: Api, store: Store) -> None:
@@ -186,8 +188,8 @@ async def test_who_reads_slowly_beside_a_quick_reader_gets_everything_once(admin
         assert [await stream.key() for stream in (slow, quick)] == ["key-24"] * 2
 
 
-async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
+async def test_a_client_that_leaves_is_forgotten(shop: Api, store: Store, small: Small) -> None:
+    small(heartbeat_seconds=0.1)
     async with opened(shop, FOLLOW) as stream:
         await stream.line()
         await until_waiting(store)
@@ -255,9 +257,9 @@ async def test_an_invalid_last_event_id_is_ignored(shop: Api, last: str) -> None
 
 
 async def test_a_heartbeat_is_a_comment_with_the_id_up_to_which_the_filter_was_applied(
-    shop: Api, store: Store, monkeypatch: pytest.MonkeyPatch
+    shop: Api, store: Store, small: Small
 ) -> None:
-    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
+    small(heartbeat_seconds=0.1)
     async with opened(shop, f"{EVENTS}&country=nowhere") as stream:
         written = [0, await last_id(shop)]
         for n in (3, 4):
@@ -270,20 +272,14 @@ async def test_a_heartbeat_is_a_comment_with_the_id_up_to_which_the_filter_was_a
             written.append((await shop.ok("/v1/outputs/shop", [make_output(n)]))["items"][0]["id"])
 
 
-async def test_a_reader_that_catches_up_without_finding_anything_gets_heartbeats(
-    shop: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.0)
-    monkeypatch.setattr(ranges, "_FIRST_WINDOW", 1)
-    monkeypatch.setattr(ranges, "_WINDOWS_SECONDS", 0.0)
+async def test_a_reader_that_catches_up_without_finding_anything_gets_heartbeats(shop: Api, small: Small) -> None:
+    small(heartbeat_seconds=0.0, first_window=1, search_seconds=0.0)
     async with opened(shop, f"{EVENTS}&where=title:nothing") as stream:  # a page per item; the first one is the head
         assert [await stream.line() for _ in range(3)] == [": still here\n", "id: 2\n", "\n"]
 
 
-async def test_a_client_that_comes_back_with_the_id_of_a_heartbeat_misses_nothing(
-    shop: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "_HEARTBEAT_SECONDS", 0.1)
+async def test_a_client_that_comes_back_with_the_id_of_a_heartbeat_misses_nothing(shop: Api, small: Small) -> None:
+    small(heartbeat_seconds=0.1)
     async with opened(shop, f"{EVENTS}&country=France") as stream:
         _, id, _ = [await stream.line() for _ in range(3)]
     await shop.ok("/v1/outputs/shop", [make_output(3), make_output(4, tags={"country": "France"})])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from service.store import Store
-from service.store.outputs import deletion
 from tests.api.test_crawls import crawl, job_of, keys, put, rules
 from tests.support.api import Api, make_output
+from tests.support.limits import Small
 
 MISSING = "/v1/outputs/shop?job_id=b&change=missing"
 
@@ -116,13 +116,12 @@ async def pages(api: Api, path: str, cursor: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
+def three_at_once(small: Small) -> None:
     """Let each call delete three items."""
-    monkeypatch.setattr(deletion, "ITEMS_BESIDE_OTHERS", 3)
-    monkeypatch.setattr(deletion, "SECONDS", 0.0)
+    small(deleted_beside_others=3, deletion_seconds=0.0)
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("three_at_once")
 async def test_what_is_written_after_the_first_call_is_never_deleted(admin: Api) -> None:
     path = "/v1/outputs/shop?all=true"
     await crawl(admin, "a", range(10))
@@ -135,7 +134,7 @@ async def test_what_is_written_after_the_first_call_is_never_deleted(admin: Api)
     assert await keys(admin) == [8, 9, 20]
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("three_at_once")
 async def test_the_deletion_of_a_group_ends_although_a_crawler_goes_on_writing(admin: Api) -> None:
     await put(admin, "a", "running", series="lamps")
     await crawl(admin, "a", range(10))
@@ -150,7 +149,7 @@ async def test_the_deletion_of_a_group_ends_although_a_crawler_goes_on_writing(a
     assert len(await keys(admin)) == 30
 
 
-@pytest.mark.usefixtures("small")
+@pytest.mark.usefixtures("three_at_once")
 async def test_a_cursor_of_another_deletion_is_refused(admin: Api) -> None:
     await crawl(admin, "a", range(10))
     cursor = (await admin.delete("/v1/outputs/shop?job_id=a")).json["cursor"]

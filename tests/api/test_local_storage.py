@@ -6,12 +6,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
 
-from service.store import Store
 from tests.support.api import Api, make_entry
-from tests.support.capacity import bytes_held
+from tests.support.capacity import bytes_held, held_at
 from tests.support.contract import HeldApi
+from tests.support.fault_proxy import FaultProxy
 
 PATH = "/v1/local-storage"
 
@@ -31,19 +30,13 @@ async def stored(api: Api, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("end", "width"), [("", 1), ("é", 1), ("я", 2), ("😀", 4)])
 async def test_a_body_is_counted_in_the_memory_of_requests_until_it_is_stored(
-    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch, end: str, width: int
+    wired_api: Api, wire: FaultProxy, end: str, width: int
 ) -> None:
     """One emoji makes every character of its text take four bytes."""
-    set_entries, held = store.local_storage.set, []
-
-    async def set_and_note(*args: Any) -> Any:
-        held.append(bytes_held(app))
-        return await set_entries(*args)
-
-    monkeypatch.setattr(store.local_storage, "set", set_and_note)
-    await api.ok(PATH, [make_entry(value="x" * 100_000 + end)])
+    held = held_at(wire, wired_api.client.app, "update", "local_storage")
+    await wired_api.ok(PATH, [make_entry(value="x" * 100_000 + end)])
     assert held[0] >= width * 100_000
-    assert bytes_held(app) == 0
+    assert bytes_held(wired_api.client.app) == 0
 
 
 async def test_an_entry_comes_out_with_exactly_the_fields_of_the_contract(api: Api) -> None:

@@ -10,10 +10,11 @@ import pytest
 from aiohttp import web
 
 from service.http.keys import GATES
-from service.store import Page, Store
+from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
-from tests.support.capacity import bytes_held
+from tests.support.capacity import held_at
+from tests.support.fault_proxy import FaultProxy
 from tests.support.live_pages import until_waiting
 
 
@@ -219,19 +220,18 @@ async def test_waiting_newest_first_is_refused(twenty: Api) -> None:
     assert (response.status, response.problems()) == (422, [(["query", "wait"], "value_error")])
 
 
-async def test_a_page_that_is_larger_than_expected_is_counted_while_it_is_rendered(
-    admin: Api, app: web.Application, monkeypatch: pytest.MonkeyPatch
+async def test_a_page_that_is_larger_than_those_before_is_counted_when_it_is_read(
+    wired_api: Api, wire: FaultProxy
 ) -> None:
     small = [make_output(n, data={}) for n in range(100)]
     large = [make_output(n, data={"text": "x" * 100_000}) for n in range(100, 113)]
-    await admin.ok("/v1/outputs/shop", [*small, *large])
-    await admin.ok("/v1/outputs/shop?limit=100")  # now items are expected to be small
-    render, held = Page.body, []
+    await wired_api.ok("/v1/outputs/shop", [*small, *large])
+    await wired_api.ok("/v1/outputs/shop?limit=100")
+    held: list[list[int]] = []
 
-    def body(page: Page, next_url: str | None) -> bytes:
-        held.append(bytes_held(app))
-        return render(page, next_url)
+    async def read() -> None:  # the end of the last page is looked at next
+        held.append(held_at(wire, wired_api.client.app, "find", "groups"))
 
-    monkeypatch.setattr(Page, "body", body)
-    await admin.ok("/v1/outputs/shop?limit=1000&cursor=100")
-    assert held[0] > 2_000_000
+    wire.after("find", "outputs", read)
+    await wired_api.ok("/v1/outputs/shop?limit=1000&cursor=100")
+    assert held[0][0] > 2_000_000

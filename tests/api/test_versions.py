@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from service.settings import Settings
-from service.store import Group, Page, Store
+from service.store import Group, Store
 from tests.support.api import Api, make_output
-from tests.support.capacity import bytes_held
+from tests.support.capacity import held_at
+from tests.support.fault_proxy import FaultProxy
 
 GROUP, OUTPUTS = "/v1/groups/shop", "/v1/outputs/shop"
 
@@ -133,22 +133,16 @@ async def test_a_changed_item_leaves_its_earlier_versions_newest_first_as_they_w
     assert (await versions(admin, other[0]))["items"] == []
 
 
-async def test_earlier_versions_that_are_larger_than_the_items_are_counted_while_they_are_rendered(
-    admin: Api, app: web.Application, monkeypatch: pytest.MonkeyPatch
+async def test_earlier_versions_that_are_larger_than_the_items_are_counted_when_they_are_read(
+    wired_api: Api, wire: FaultProxy
 ) -> None:
-    await put(admin, history_days=30)
+    await put(wired_api, history_days=30)
     for number in range(10):
-        await write(admin, make_output(1, data={"text": f"{number}" * 100_000}))
-    await write(admin, make_output(1, data={}))
-    (item,) = (await admin.ok(OUTPUTS))["items"]  # now items are expected to be small
-    render, held = Page.body, []
-
-    def body(page: Page, next_url: str | None) -> bytes:
-        held.append(bytes_held(app))
-        return render(page, next_url)
-
-    monkeypatch.setattr(Page, "body", body)
-    assert len((await versions(admin, item, "?limit=100"))["items"]) == 10
+        await write(wired_api, make_output(1, data={"text": f"{number}" * 100_000}))
+    await write(wired_api, make_output(1, data={}))
+    (item,) = (await wired_api.ok(OUTPUTS))["items"]
+    held = held_at(wire, wired_api.client.app, "find", "versions")
+    assert len((await versions(wired_api, item, "?limit=100"))["items"]) == 10
     assert held[0] > 2_000_000
 
 

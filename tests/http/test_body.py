@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from service.http.errors import ApiError
-from service.http.input import body as bodies
 from service.http.input.body import inflate
 from service.settings import Settings
 from tests.support.api import Api, make_output
+from tests.support.limits import Small
 from tests.support.stall import without_stall
 
 GZIP = 31
@@ -55,9 +55,9 @@ def test_as_many_members_as_are_allowed_take_milliseconds() -> None:
     assert time.thread_time() - began < 0.5
 
 
-async def test_a_body_that_takes_too_long_to_decompress_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_body_that_takes_too_long_to_decompress_is_refused(api: Api, small: Small) -> None:
     """12 MB of empty blocks kept the one thread busy for 1.1 s."""
-    monkeypatch.setattr(bodies, "_INFLATE_SECONDS", 0.02)
+    small(inflate_seconds=0.02)
     packer = zlib.compressobj(wbits=GZIP)
     body = packer.compress(b"x") + packer.flush(zlib.Z_FULL_FLUSH) * 1_000_000
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}

@@ -25,7 +25,7 @@ def test_two_threads_that_name_new_series_at_once_get_cells_in_the_order_of_the_
             second_is_there.wait(0.5)  # it is not, if the first still has the place
         return written
 
-    monkeypatch.setattr("service.http.cells.os.write", write_slowly)
+    monkeypatch.setattr(os, "write", write_slowly)
     slow = threading.Thread(target=lambda: made.place("first"))
     slow.start()
     assert first_is_written.wait(60)

@@ -17,6 +17,7 @@ from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, Response, make_cookie, make_output
 from tests.support.commands import Commands, listening_store
+from tests.support.fault_proxy import FaultProxy
 from tests.support.groups import Group
 
 PAGE = "/v1/outputs/g"
@@ -134,7 +135,7 @@ async def test_a_large_page_is_compressed_off_the_event_loop(api: Api, monkeypat
         threads.append(threading.get_ident())
         return bytes(compress(*arguments, **options))
 
-    monkeypatch.setattr("service.http.reply.igzip.compress", watched)
+    monkeypatch.setattr(igzip, "compress", watched)
     await write(api, 1, 200)
     await api.ok(PAGE)  # tells how many items make a megabyte: 200 of these go out at once
     threads.clear()
@@ -204,22 +205,17 @@ async def test_creating_and_changing_change_the_etag_of_every_page(api: Api, que
 
 @pytest.mark.parametrize("query", ["", "?is_approved=true", "?limit=1000"])
 async def test_a_page_that_an_item_leaves_while_it_is_read_is_not_confirmed(
-    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch, query: str
+    wired_api: Api, wire: FaultProxy, query: str
 ) -> None:
     path = PAGE + query
-    await api.ok(PAGE, [make_output(n, is_approved=True) for n in range(3)])
-    (_, left, _) = (await api.ok(path))["items"]
-    watermark = store.outputs.ids.watermark
-
-    async def after_a_change(group: Any) -> Any:
-        monkeypatch.setattr(store.outputs.ids, "watermark", watermark)
-        await api.ok(PAGE, [make_output(1, data={"price": 2}, is_approved=False)])
-        return await watermark(group)
-
-    monkeypatch.setattr(store.outputs.ids, "watermark", after_a_change)
-    page = await api.get(path)
+    await wired_api.ok(PAGE, [make_output(n, is_approved=True) for n in range(3)])
+    (_, left, _) = (await wired_api.ok(path))["items"]
+    change = [make_output(1, data={"price": 2}, is_approved=False)]
+    # The page is read up to where the process knows; then it asks how far it may read.
+    wire.before("find", "groups", lambda: wired_api.ok(PAGE, change), where=lambda body: "group_id" in body["filter"])
+    page = await wired_api.get(path)
     assert left in page.json["items"]  # from before the change
-    again = await ask_again(api, page.headers["ETag"], path)
+    again = await ask_again(wired_api, page.headers["ETag"], path)
     assert again.status == 200
     assert left not in again.json["items"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.http.errors import ApiError
-from service.http.middleware import auth
 from service.http.middleware.auth import Authenticator
+from tests.support.limits import Small
 
 SOON = 30  # seconds, for a busy machine
 
@@ -27,8 +27,8 @@ class Revocable:
 
 
 @pytest.fixture
-def tokens(monkeypatch: pytest.MonkeyPatch) -> Iterator[Revocable]:
-    monkeypatch.setattr(auth, "_WATCH_SECONDS", 0.01)
+def tokens(small: Small) -> Iterator[Revocable]:
+    small(token_watch_seconds=0.01)
     yield Revocable()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 from collections.abc import Awaitable, Callable
@@ -11,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from service.capacity.gate import Holder
 from service.http.errors import MAX_PROBLEMS, error_body, problem
 from service.http.keys import GATES
-from service.http.middleware.limits import RATE
 from service.settings import Settings
 from service.store import Store, StoreError, StoreUnavailable
 from tests.conftest import MakeApi
@@ -73,7 +74,7 @@ TYPES = {
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="test", receive_timeout=2.0, rate_limit=1000)
+    return Settings(mongo_database="test", receive_timeout=2.0, rate_limit=20)
 
 
 Failing = Callable[[Api, Store, pytest.MonkeyPatch], Awaitable[Response | RawResponse]]
@@ -84,7 +85,7 @@ def raising(error: Exception) -> Failing:
         def broken(*_: Any, **__: Any) -> Any:
             raise error
 
-        monkeypatch.setattr(store.reviews, "latest", broken)
+        monkeypatch.setattr(store.reviews, "latest", broken)  # no request makes it fail in these ways
         return await api.get("/v1/reviews/g")
 
     return fail
@@ -103,12 +104,15 @@ def sending(start: bytes, rest: bytes = b"\r\n") -> Failing:
 
 
 async def limited(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
-    monkeypatch.setattr(api.client.app[RATE], "take", lambda _: 2.5)
-    return await api.get("/v1/cookies")
+    while (response := await api.get("/v1/cookies")).status == 200:
+        pass
+    return response
 
 
 async def crowded(api: Api, store: Store, monkeypatch: pytest.MonkeyPatch) -> Response:
-    monkeypatch.setattr(api.client.app[GATES].connections, "used", 10_000)
+    connections, others = api.client.app[GATES].connections, itertools.count()
+    while connections.take(Holder(next(others), "")):
+        pass
     return await api.get("/v1/cookies")
 
 

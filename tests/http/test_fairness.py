@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, suppress
-from typing import Any
 
 import pytest
-from aiohttp import web
 
-from service.http import reply
 from service.http.keys import GATES
 from service.http.output.slow_readers import unsent
 from service.settings import Settings
-from service.store import Group, Page, Query, Store
-from service.store.outputs.ids import Watermark
-from service.store.outputs.query import is_search
-from service.store.outputs.ranges import Found, Ranges
+from service.store import Store
 from tests.conftest import MakeApi
-from tests.support.api import Api, make_output
+from tests.support.api import Api, make_output, make_outputs
 from tests.support.capacity import at_work, bytes_held
+from tests.support.fault_proxy import FaultProxy
+from tests.support.limits import Small
 from tests.support.live_pages import until_waiting, waiting_readers
 from tests.support.raw import Connection, RawResponse, connect
 
@@ -257,163 +253,134 @@ async def test_nobody_cools_down_for_a_response_that_waits_for_its_client(api: A
     assert not bytes_held(api.client.app)
 
 
-@pytest.fixture
-def endless(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let every export be a search that finds nothing, and ends with the test."""
-    over = asyncio.Event()
+class TestWhileTheDatabaseIsBusy:
+    """What is read is held on its way, or slow, until a test has seen what waits for it."""
 
-    async def pages(*_: Any) -> AsyncIterator[Page]:
-        while not over.is_set():
-            await asyncio.sleep(0.001)
-            yield Page([], 0, 1, 1)
+    @pytest.fixture
+    def api(self, wired_api: Api) -> Api:
+        return wired_api
 
-    monkeypatch.setattr(store.outputs, "pages", pages)
-    yield
-    over.set()
+    @pytest.fixture
+    async def other(self, wired: Store, api: Api) -> Api:
+        """A caller of another organization."""
+        id = api.organization_id + 5_000
+        return Api(api.client, await wired.tokens.create(id, ["read", "write", "delete", "state"]), id)
 
+    @pytest.fixture
+    async def endless(self, api: Api, wire: FaultProxy, small: Small) -> str:
+        """The path of an export that searches one item after the other, in vain, for many seconds."""
+        await api.ok("/v1/outputs/shop", make_outputs(500))
+        small(first_window=1, window=1, search_seconds=0.0)
+        wire.before("find", "outputs", lambda: asyncio.sleep(0.02), times=math.inf)
+        return "/v1/outputs/shop/export?where=title:nothing"
 
-@pytest.mark.usefixtures("endless")
-@pytest.mark.parametrize("encoding", ["identity", "gzip"])
-@pytest.mark.parametrize("format", ["ndjson", "json", "csv"])
-async def test_a_search_that_finds_nothing_holds_up_no_list_and_ends_with_its_client(
-    api: Api, monkeypatch: pytest.MonkeyPatch, format: str, encoding: str
-) -> None:
-    monkeypatch.setattr(reply, "_WHOLE_SECONDS", 0.0)
-    app = api.client.app
-    headers = {"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding}
-    async with asyncio.timeout(30):
-        async with AsyncExitStack() as stack:
-            for _ in range(6):  # more than the places that one token has
-                export = api.client.get(f"/v1/outputs/shop/export?format={format}", headers=headers)
-                assert (await stack.enter_async_context(export)).status == 200
-            assert await api.ok("/v1/cookies") == []
-            assert at_work(app) == 6
-        while at_work(app):
-            await asyncio.sleep(0.01)
+    @pytest.mark.parametrize("encoding", ["identity", "gzip"])
+    @pytest.mark.parametrize("format", ["ndjson", "json", "csv"])
+    async def test_a_search_that_finds_nothing_holds_up_no_list_and_ends_with_its_client(
+        self, api: Api, endless: str, small: Small, format: str, encoding: str
+    ) -> None:
+        small(whole_seconds=0.0)
+        app = api.client.app
+        headers = {"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding}
+        async with asyncio.timeout(30):
+            async with AsyncExitStack() as stack:
+                for _ in range(6):  # more than the places that one token has
+                    export = api.client.get(f"{endless}&format={format}", headers=headers)
+                    assert (await stack.enter_async_context(export)).status == 200
+                assert await api.ok("/v1/cookies") == []
+                assert at_work(app) == 6
+            while at_work(app):
+                await asyncio.sleep(0.01)
 
+    async def test_searches_of_one_organization_leave_others_a_place_to_begin(
+        self, api: Api, other: Api, endless: str, small: Small
+    ) -> None:
+        small(whole_seconds=3600.0)
+        exports = [asyncio.create_task(api.get(endless)) for _ in range(9)]
+        async with asyncio.timeout(30):
+            while at_work(api.client.app) < len(exports):
+                await asyncio.sleep(0.01)
+            assert await other.ok("/v1/cookies") == []
+        for export in exports:
+            export.cancel()
+        await asyncio.gather(*exports, return_exceptions=True)
 
-@pytest.mark.usefixtures("endless")
-async def test_searches_of_one_organization_leave_others_a_place_to_begin(
-    api: Api, stranger: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reply, "_WHOLE_SECONDS", 3600.0)
-    exports = [asyncio.create_task(api.get("/v1/outputs/shop/export")) for _ in range(9)]
-    async with asyncio.timeout(30):
-        while at_work(api.client.app) < len(exports):
-            await asyncio.sleep(0.01)
-        assert await stranger.ok("/v1/cookies") == []
-    for export in exports:
-        export.cancel()
-    await asyncio.gather(*exports, return_exceptions=True)
+    async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_for_them(
+        self, api: Api, wire: FaultProxy
+    ) -> None:
+        await api.ok("/v1/outputs/shop", [make_output(n, data={"text": "x" * 1000}) for n in range(1000)])
+        over = asyncio.Event()
+        reading = wire.before("find", "outputs", over.wait, times=math.inf, where=lambda b: b.get("limit", 0) > 100)
+        large = [asyncio.create_task(api.get("/v1/outputs/shop?limit=1000")) for _ in range(12)]
+        async with asyncio.timeout(60):
+            while at_work(api.client.app) < len(large):
+                await asyncio.sleep(0.01)
+            assert len((await api.ok("/v1/outputs/shop?limit=10"))["items"]) == 10
+            assert 0 < len(reading.bodies) < 8
+            over.set()
+            await asyncio.gather(*large)
 
+    @pytest.mark.parametrize("method", ["GET", "DELETE"])
+    @pytest.mark.parametrize("filters", ["where=x.y:1", "missing=x", "rejected=true", "url=u&job_id=j"])
+    async def test_searches_run_a_few_at_a_time_and_nothing_else_waits_for_them(
+        self, api: Api, wire: FaultProxy, method: str, filters: str
+    ) -> None:
+        """150 searches with limit=1 kept all threads of the driver at work: others waited 1.5 s for each page."""
+        await api.ok("/v1/outputs/shop", [make_output(1)])
+        (item,) = (await api.ok("/v1/outputs/shop?limit=1"))["items"]
+        over = asyncio.Event()
+        windows = wire.before("find", "outputs", over.wait, times=math.inf, where=lambda body: "skip" in body)
+        choices = wire.before("count", "outputs", over.wait, times=math.inf)  # two for each search by two indexes
+        path = f"/v1/outputs/shop?{filters}{'&all=true' if method == 'DELETE' else ''}"
+        searches = [asyncio.create_task(api.request(method, path)) for _ in range(12)]
+        async with asyncio.timeout(60):
+            while at_work(api.client.app) < len(searches):
+                await asyncio.sleep(0.01)
+            assert (await api.ok("/v1/outputs/shop?limit=1"))["items"] == [item]
+            assert await api.ok(f"/v1/outputs/shop/{item['output_id']}") == item
+            searching = len(windows.bodies) + len(choices.bodies) // 2
+            over.set()
+            assert {response.status for response in await asyncio.gather(*searches)} == {200}
+            assert 0 < searching < 8
 
-async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_for_them(
-    api: Api, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await api.ok("/v1/outputs/shop", [make_output(n, data={"text": "x" * 1000}) for n in range(1000)])
-    assert len((await api.ok("/v1/outputs/shop?limit=1000"))["items"]) == 1000  # its size is known now
-    read, over, reading = Ranges.read, asyncio.Event(), []
+    async def test_deletions_that_have_found_their_items_do_not_keep_others_from_searching(
+        self, api: Api, wired: Store
+    ) -> None:
+        """A deletion works for 2 s and pauses: 16 of one token kept each other waiting until 8 got 503."""
+        for n in range(8):
+            await api.ok(f"/v1/outputs/shop-{n}", [make_output(1)])
+        over, deleting = asyncio.Event(), list[str]()
 
-    async def slow(ranges: Ranges, group: Group, query: Query, watermark: Watermark) -> Found:
-        if query.limit > 10:
-            reading.append(query)
-            await over.wait()
-        return await read(ranges, group, query, watermark)
+        async def hold(step: str) -> None:
+            if step == "before write":
+                deleting.append(step)
+                await over.wait()
 
-    monkeypatch.setattr(Ranges, "read", slow)
-    large = [asyncio.create_task(api.get("/v1/outputs/shop?limit=1000")) for _ in range(12)]
-    async with asyncio.timeout(60):
-        while at_work(api.client.app) < len(large):
-            await asyncio.sleep(0.01)
-        assert len((await api.ok("/v1/outputs/shop?limit=10"))["items"]) == 10
-        assert 0 < len(reading) < 8
-        over.set()
-        await asyncio.gather(*large)
+        wired.outputs.ids.step = hold
+        paths = [f"/v1/outputs/shop-{n}?missing=nothing&all=true" for n in range(8)]
+        deletions = [asyncio.create_task(api.request("DELETE", path)) for path in paths]
+        async with asyncio.timeout(60):
+            while len(deleting) < len(deletions):
+                await asyncio.sleep(0.01)
+            assert (await api.ok("/v1/outputs/shop-0?missing=nothing&limit=1"))["items"]
+            over.set()
+            assert [response.json["deleted"] for response in await asyncio.gather(*deletions)] == [1] * 8
 
-
-@pytest.mark.parametrize("method", ["GET", "DELETE"])
-@pytest.mark.parametrize("filters", ["where=x.y:1", "missing=x", "rejected=true", "url=u&job_id=j"])
-async def test_searches_run_a_few_at_a_time_and_nothing_else_waits_for_them(
-    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch, method: str, filters: str
-) -> None:
-    """150 searches with limit=1 kept all threads of the driver at work: others waited 1.5 s for each page."""
-    await api.ok("/v1/outputs/shop", [make_output(1)])
-    (item,) = (await api.ok("/v1/outputs/shop?limit=1"))["items"]  # its size is known now
-    read, over, searching = Ranges.read, asyncio.Event(), []
-
-    async def slow(ranges: Ranges, group: Group, query: Query, watermark: Watermark) -> Found:
-        if is_search(group, query):
-            searching.append(query)
-            await over.wait()
-        return await read(ranges, group, query, watermark)
-
-    monkeypatch.setattr(Ranges, "read", slow)
-    path = f"/v1/outputs/shop?{filters}{'&all=true' if method == 'DELETE' else ''}"
-    searches = [asyncio.create_task(api.request(method, path)) for _ in range(12)]
-    async with asyncio.timeout(60):
-        while at_work(app) < len(searches):
-            await asyncio.sleep(0.01)
-        assert (await api.ok("/v1/outputs/shop?limit=1"))["items"] == [item]
-        assert await api.ok(f"/v1/outputs/shop/{item['output_id']}") == item
-        waiting = len(searching)
-        over.set()
-        assert {response.status for response in await asyncio.gather(*searches)} == {200}
-        assert 0 < waiting < 8
-
-
-async def test_deletions_that_have_found_their_items_do_not_keep_others_from_searching(
-    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A deletion works for 2 s and pauses: 16 of one token, in 16 groups, kept each other waiting until 8 got 503."""
-    for n in range(8):
-        await api.ok(f"/v1/outputs/shop-{n}", [make_output(1)])
-    apply, over, deleting = store.outputs.write_queues.apply, asyncio.Event(), []
-
-    async def slow(group: Group, changes: Any) -> Any:
-        deleting.append(group)
-        await over.wait()
-        return await apply(group, changes)
-
-    monkeypatch.setattr(store.outputs.write_queues, "apply", slow)
-    paths = [f"/v1/outputs/shop-{n}?missing=nothing&all=true" for n in range(8)]
-    deletions = [asyncio.create_task(api.request("DELETE", path)) for path in paths]
-    async with asyncio.timeout(60):
-        while len(deleting) < len(deletions):
-            await asyncio.sleep(0.01)
-        assert (await api.ok("/v1/outputs/shop-0?missing=nothing&limit=1"))["items"]
-        over.set()
-        assert [response.json["deleted"] for response in await asyncio.gather(*deletions)] == [1] * 8
-
-
-async def test_single_outputs_are_read_a_few_at_a_time_and_counted(
-    api: Api, app: web.Application, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """150 requests for one item of 520,000 zeros, 6 MB in the database, took 900 MB."""
-    await api.ok("/v1/outputs/shop", [make_output(1, data={"text": "x" * 500_000})])
-    (item,) = (await api.ok("/v1/outputs/shop"))["items"]
-    find, array, over, reading, held = Ranges.find, Page.array, asyncio.Event(), [], []
-
-    async def slow(ranges: Ranges, wanted: dict[str, Any], limit: int, since: Any) -> Found:
-        reading.append(limit)
-        await over.wait()
-        return await find(ranges, wanted, limit, since)
-
-    def render(page: Page) -> bytes:
-        held.append(bytes_held(app))
-        return array(page)
-
-    monkeypatch.setattr(Ranges, "find", slow)
-    monkeypatch.setattr(Page, "array", render)
-    requests = [asyncio.create_task(api.get(f"/v1/outputs/shop/{item['output_id']}")) for _ in range(12)]
-    async with asyncio.timeout(60):
-        while at_work(app) < len(requests):
-            await asyncio.sleep(0.01)
-        while not reading:
-            await asyncio.sleep(0.01)
-        at_once = len(reading)
-        over.set()
-        assert {response.status for response in await asyncio.gather(*requests)} == {200}
-        assert 0 < at_once < 8
-        assert min(held) > 1_500_000
-        while bytes_held(app):
-            await asyncio.sleep(0.01)
+    async def test_single_outputs_are_read_a_few_at_a_time_and_counted(self, api: Api, wire: FaultProxy) -> None:
+        """150 requests for one item of 520,000 zeros, 6 MB in the database, took 900 MB."""
+        app = api.client.app
+        await api.ok("/v1/outputs/shop", [make_output(1, data={"text": "x" * 500_000})])
+        (item,) = (await api.ok("/v1/outputs/shop"))["items"]
+        over = asyncio.Event()
+        reading = wire.before("find", "outputs", over.wait, times=math.inf)
+        requests = [asyncio.create_task(api.get(f"/v1/outputs/shop/{item['output_id']}")) for _ in range(12)]
+        async with asyncio.timeout(60):
+            while at_work(app) < len(requests):
+                await asyncio.sleep(0.01)
+            await reading.reached.wait()
+            assert bytes_held(app) > 1_500_000 * len(reading.bodies)
+            assert 0 < len(reading.bodies) < 8
+            over.set()
+            assert {response.status for response in await asyncio.gather(*requests)} == {200}
+            while bytes_held(app):
+                await asyncio.sleep(0.01)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.capacity.gate import Holder
 from service.http.keys import GATES
-from service.http.middleware import limits
+from service.http.middleware.limits import RATE
 from service.settings import Settings
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie
@@ -22,10 +22,10 @@ READ = "/v1/cookies"
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+def clock(app: web.Application) -> SimpleNamespace:
     """The clock of the rates, which goes on only when a test says so."""
     clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(limits, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    app[RATE].clock = lambda: clock.now
     return clock
 
 

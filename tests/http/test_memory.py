@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+import itertools
+import math
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -12,13 +14,13 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError
 
-from service.http import memory, reply
+from service.http import reply
 from service.http.errors import ApiError
 from service.http.memory import Garbage
-from service.http.output import exports
-from service.store import StoreUnavailable
 from tests.support.api import Api, make_output
 from tests.support.capacity import bytes_held
+from tests.support.fault_proxy import FaultProxy, refuse
+from tests.support.limits import Small
 from tests.support.raw import connect
 
 
@@ -68,19 +70,23 @@ async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, pa
     assert not any(frame.f_locals for frame in senders(found))
 
 
-@pytest.mark.parametrize("status", [503, 401], ids=["database", "token"])
 async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
-    api: Api, monkeypatch: pytest.MonkeyPatch, status: int
+    wired_api: Api, wire: FaultProxy, small: Small
 ) -> None:
-    async def pieces(_: Any) -> AsyncIterator[bytes]:
-        yield b"x" * 1_000_000
-        await asyncio.sleep(0.01)
-        raise StoreUnavailable("gone") if status == 503 else ApiError(status, [])
+    small(failover_seconds=0.0)
+    for n in range(20):
+        items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]
+        await wired_api.ok("/v1/outputs/g", items)
+    reads = itertools.count()
 
-    monkeypatch.setattr(exports, "ndjson", pieces)
+    async def fail_later() -> None:
+        if next(reads) > 3:
+            await refuse()()
+
+    wire.before("find", "outputs", fail_later, times=math.inf)
     with garbage() as found:
         with pytest.raises(ClientPayloadError):
-            await api.get("/v1/outputs/g/export")
+            await wired_api.get("/v1/outputs/g/export")
         await asyncio.sleep(0.01)
     assert not any(frame.f_locals for frame in senders(found))
 
@@ -90,27 +96,28 @@ def senders(found: list[Any]) -> list[FrameType]:
     return [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is reply._send.__code__]
 
 
-def looks(monkeypatch: pytest.MonkeyPatch, watcher: Garbage, *megabytes: int) -> list[bool]:
+def looks(*megabytes: int) -> list[bool]:
     """Return whether it collects, with this much memory in use one after the other; collections free nothing."""
-    done: list[None] = []
-    monkeypatch.setattr(gc, "collect", lambda: done.append(None))
-    found = []
-    for used in megabytes:
-        monkeypatch.setattr(memory, "_heap", lambda used=used: (used * 2**20, 0))
-        found.append(watcher.look())
-    assert len(done) == sum(found)
-    return found
+    used = iter(megabytes)
+    last = [0]
+
+    def in_use() -> int:
+        last[0] = next(used) * 2**20
+        return last[0]
+
+    watcher = Garbage(in_use=in_use, collect=lambda: last[0])
+    return [watcher.look() for _ in megabytes]
 
 
-def test_it_collects_when_memory_stays_high_and_again_when_it_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
-    watcher = Garbage()
-    assert not any(looks(monkeypatch, watcher, 50, 500, 50, 500, 100, 150, 150))
-    assert looks(monkeypatch, watcher, 500, 500, 500, 510, 530, 600, 600) == [
+def test_it_collects_when_memory_stays_high_and_again_when_it_has_grown() -> None:
+    low = 50, 500, 50, 500, 100, 150, 150
+    assert looks(*low, 500, 500, 500, 510, 530, 600, 600) == [
+        *[False] * len(low),
         *(False, True),  # the second time
         *(False, False, False),  # what is still in use is no garbage
         *(False, True),
     ]
 
 
-def test_it_looks_anew_after_memory_was_low(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(monkeypatch, Garbage(), 500, 500, 60, 500, 500) == [False, True, False, False, True]
+def test_it_looks_anew_after_memory_was_low() -> None:
+    assert looks(500, 500, 60, 500, 500) == [False, True, False, False, True]

@@ -183,7 +183,7 @@ async def test_the_connection_goes_to_the_checked_address_with_the_name_of_the_h
         checked.append(address)
         return True
 
-    monkeypatch.setattr(outgoing, "is_public", is_public)
+    monkeypatch.setattr(outgoing, "is_public", is_public)  # a test has no public address to connect to
     lookup = leads_to("127.0.0.1")
     async with receiving(ssl_context=server) as receiver:
         sender = make_sender(private=False, tls=ssl.create_default_context(cafile=str(cert)), lookup=lookup)

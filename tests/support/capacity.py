@@ -10,6 +10,7 @@ from aiohttp import web
 from service.capacity.gate import Holder
 from service.capacity.work import WORK, Gates, Work
 from service.http.keys import GATES
+from tests.support.fault_proxy import FaultProxy
 
 TOTAL = 256 * 2**20
 
@@ -18,6 +19,18 @@ def bytes_held(app: web.Application) -> int:
     """Return the bytes that all requests have reserved."""
     gates = app[GATES]
     return gates.receiving.used + gates.working.used + gates.sending.used
+
+
+def held_at(wire: FaultProxy, app: web.Application, name: str, collection: str) -> list[int]:
+    """Return a list to which the bytes held are added when a command of a kind goes to the database."""
+    held: list[int] = []
+
+    async def note() -> None:
+        held.append(bytes_held(app))
+
+    # Not for the upkeep, which looks at all groups.
+    wire.before(name, collection, note, where=lambda body: "open.deadline" not in body.get("filter", {}))
+    return held
 
 
 def at_work(app: web.Application) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -59,6 +60,9 @@ def refuse(code: int = 8000) -> Callable[[], Awaitable[None]]:
         raise Refused(ok=0.0, errmsg="refused by a test", code=code, codeName="Refused")
 
     return action
+
+
+async def _pass() -> None: ...
 
 
 async def cut() -> None:
@@ -152,6 +156,10 @@ class FaultProxy:
         """Do something when the database has done the next commands of a kind, before the service knows."""
         self._acts.append(act := Act(Command(name, collection), "after", action, times, where))
         return act
+
+    def noting(self, name: str, collection: str, where: Callable[[Body], object] = bool) -> Act:
+        """Note all commands of a kind in `bodies`, and let them pass."""
+        return self.before(name, collection, _pass, times=math.inf, where=where)
 
     def clear(self) -> None:
         """Let all commands pass from now on."""

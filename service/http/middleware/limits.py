@@ -23,7 +23,7 @@ class Rate:
     """A bucket of requests for each token."""
 
     def __init__(self, per_second: float) -> None:
-        self._per_second = per_second
+        self._per_second, self.clock = per_second, time.monotonic
         self._buckets: Bounded[str, tuple[float, float]] = Bounded(_MAX_BUCKETS)
 
     def take(self, token_id: str) -> float:
@@ -33,7 +33,7 @@ class Rate:
         """
         if self._per_second <= 0:
             return 0.0
-        now, full = time.monotonic(), max(1.0, self._per_second)
+        now, full = self.clock(), max(1.0, self._per_second)
         level, filled = self._buckets.get(token_id, (full, now))
         level = min(full, level + (now - filled) * self._per_second)
         if level < 1:
