@@ -71,6 +71,23 @@ test("outputs are read page by page, filtered, and with some fields only", async
   assert.equal((await collect(client.outputs(group, { where: "title:Lamp 3" }))).length, 1);
 });
 
+test("conditions with each operator add up", async () => {
+  const [client, group] = [newClient(), newGroup()];
+  await client.push(group, [1, 2, 3, 4].map((n) => lamp(n, { data: { title: `Lamp ${n}`, price: { amount: n } } })));
+  const selected: [string[], number[]][] = [
+    [["price.amount:2"], [2]],
+    [["price.amount!=2"], [1, 3, 4]],
+    [["price.amount>2"], [3, 4]],
+    [["price.amount>=2", "data.price.amount<4"], [2, 3]],
+    [["price.amount<=3", "title~LAMP", "price.amount!=1"], [2, 3]],
+  ];
+  for (const [where, numbers] of selected) {
+    const items = await collect(client.outputs(group, { where }));
+    const found = items.map((item) => (item.data as { price: { amount: number } }).price.amount);
+    assert.deepEqual(found, numbers, where.join());
+  }
+});
+
 test("a wrong filter is the service's own error", async () => {
   const options = { contry: "France" } as object;
   await assert.rejects(collect(newClient().outputs(newGroup(), options)), /422: query\.contry: .*country/);
