@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from marshmallow import fields
+from marshmallow import fields, pre_load
 
 from schemas.base import Base, Date, Flag, PageQuery, QueryFlag, Text, messages, optional, parse_date, problem
 
@@ -52,6 +52,22 @@ class CookieInput(Base):
         metadata={"description": "A date, or what GET returns: whole Unix seconds, -1 or null for a session cookie"},
     )
     path = Text(load_default="", max_length=4096)
+
+    @pre_load
+    def leave_out_url(self, cookie: Any, **_: Any) -> Any:
+        """Leave out the `url` of a cookie that is written back as it was read; another one is an unknown field."""
+        if not isinstance(cookie, dict) or "url" not in cookie:
+            return cookie
+        given = {"secure": False, "path": "", "domain": "", **cookie}
+        if not isinstance(given["path"], str) or not isinstance(given["domain"], str) or given["url"] != url_of(given):
+            return cookie
+        return {name: value for name, value in cookie.items() if name != "url"}
+
+
+def url_of(cookie: dict[str, Any]) -> str:
+    """Return the address of a cookie: its scheme, its domain without the leading dot, and its path."""
+    scheme, path = "https" if cookie["secure"] else "http", cookie["path"]
+    return f"{scheme}://{cookie['domain'].removeprefix('.')}{path if path.startswith('/') else f'/{path}'}"
 
 
 class Cookie(Base):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from schemas.cookies import url_of
 from service.store.browser_state import BrowserState, Counts
 from service.store.contract import stored
 from service.store.listing import Record
@@ -37,17 +38,12 @@ class Cookies(BrowserState):
         return unix_seconds(moment)
 
     def _served(self, record: Record, opened: Sealed) -> Record:
-        return super()._served({**record, "url": _url(record)}, opened)
+        return super()._served({**record, "url": url_of(record)}, opened)
 
 
 def _record(organization_id: int, cookie: dict[str, Any]) -> Record:
     path_key, expires = cookie["path"] or "/", unix_seconds(cookie["expires"])
     return {"organization_id": organization_id, **cookie, "path_key": path_key, "expires": expires}
-
-
-def _url(cookie: dict[str, Any]) -> str:
-    scheme, path = "https" if cookie["secure"] else "http", cookie["path"]
-    return f"{scheme}://{cookie['domain'].removeprefix('.')}{path if path.startswith('/') else f'/{path}'}"
 
 
 def unix_seconds(moment: datetime | None) -> int:

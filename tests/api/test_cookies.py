@@ -141,11 +141,18 @@ EXPIRES = [
 
 
 async def test_cookies_can_be_written_back_as_they_were_read(api: Api) -> None:
-    await api.ok(PATH, [make_cookie(), make_cookie(name="seen", expires=None)])
-    cookies = await api.ok(PATH)
-    written = [{name: value for name, value in cookie.items() if name != "url"} for cookie in cookies]
-    assert await api.ok(PATH, written) == {"created": 0, "updated": 2}
-    assert await api.ok(PATH) == cookies
+    """With the body that was read, byte for byte: its `expires` are numbers, and it has `url`."""
+    sent = [make_cookie(name=f"cookie-{n}", expires=expires) for n, (expires, _) in enumerate(EXPIRES)]
+    sent += [make_cookie(domain="shop.example", path=path, secure=False) for path in ("", "/a b/ü")]
+    await api.ok(PATH, sent)
+    body = (await api.get(PATH)).body
+    written = await api.post(PATH, data=body, headers={"Content-Type": "application/json"})
+    assert (written.status, written.json) == (200, {"created": 0, "updated": len(sent)})
+    assert (await api.get(PATH)).body == body
+    await api.delete(f"{PATH}?all=true")
+    written = await api.post(PATH, data=body, headers={"Content-Type": "application/json"})
+    assert written.json == {"created": len(sent), "updated": 0}
+    assert (await api.get(PATH)).body == body
 
 
 async def test_expires_comes_out_in_whole_unix_seconds(api: Api) -> None:
