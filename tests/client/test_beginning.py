@@ -113,6 +113,17 @@ async def test_a_crawl_of_scrapy_names_its_series_before_its_first_item(pipeline
     assert json.loads(service.bodies[0]) == {"state": "running", "missing": "keep", **named}
 
 
+@pytest.mark.parametrize("days", [7, "7", 0])
+async def test_a_crawl_of_scrapy_sets_the_history_of_its_group_before_its_first_item(pipeline: Any, days: Any) -> None:
+    async with peer({"group_id": "shop"}, {"more": False}, written(1), written(1)) as service:
+        opened, _ = open_pipeline(pipeline, service.url, SDS_HISTORY_DAYS=days, SDS_FINISH_JOB=False)
+        await asyncio.gather(*(opened.process_item(f"https://shop.example/{n}") for n in range(2)))
+        await opened._spider_closed("finished")
+    asked = [(request.method, request.path) for request in service.requests]
+    assert asked == [("PUT", "/v1/groups/shop"), PUT, POST, POST]
+    assert json.loads(service.bodies[0]) == {"history_days": int(days)}
+
+
 def refusal(*loc: str) -> web.Response:
     return web.json_response({"detail": [{"loc": loc, "msg": "Too many values", "type": "too_many"}]}, status=422)
 

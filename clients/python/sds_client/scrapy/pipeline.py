@@ -36,7 +36,8 @@ class OutputsPipeline:
         self._tags, self._tags_field = settings.getdict("SDS_TAGS"), settings.get("SDS_TAGS_FIELD")
         self._job: str | None = settings.get("SDS_JOB_ID")
         self._finish_job = settings.getbool("SDS_FINISH_JOB", True)
-        self._beginning = Beginning(self._client, self._group, settings.get("SDS_SERIES") or None)
+        history_days = int(days) if (days := settings.get("SDS_HISTORY_DAYS")) not in (None, "") else None
+        self._beginning = Beginning(self._client, self._group, settings.get("SDS_SERIES") or None, history_days)
         self._delete_missing = settings.getbool("SDS_DELETE_MISSING")
         self._max_items = settings.getint("SDS_BATCH_ITEMS", 100)
         self._pause = settings.getfloat("SDS_BATCH_SECONDS", 0.5)
