@@ -142,7 +142,8 @@ class Crawls:
             if await self._jobs.find_one(job, ["_id"]) is None:
                 await self._counts.declare(group, job["job_id"], self._ids.first)
         # The list of jobs is sorted by it; of the clock that dates writes.
-        await self._jobs.update_one({**job, "last_write": {"$exists": False}}, [{"$set": {"last_write": "$$NOW"}}])
+        begun = {"$set": {"last_write": self._ids.clock or "$$NOW"}}
+        await self._jobs.update_one({**job, "last_write": {"$exists": False}}, [begun])
 
     @stored
     async def one(self, group: Group, job_id: str) -> Record | None:

@@ -30,6 +30,8 @@ async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_bro
 
     jobs = [job async for some in store.jobs.batches(demo.GROUP, 100) for job in some]
     reviews = await store.reviews.latest_of(demo.GROUP, [job["job_id"] for job in jobs])
+    assert jobs[0]["last_write"] < now() - timedelta(hours=1)
+    assert jobs[-1]["last_write"] < now() - timedelta(days=30)
     assert len(jobs) == 20 and set(reviews) == {job["job_id"] for job in jobs[2:]}
 
     every = Query(newest_first=True, deleted=True)
