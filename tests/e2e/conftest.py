@@ -130,9 +130,10 @@ def document(service: ServiceProcess, tmp_path: Path) -> Path:
 def make_caller(mongo_url: str, service: ServiceProcess) -> Callable[..., Caller]:
     """Return a function that makes a caller, of a new organization unless one is given."""
 
-    def make(organization_id: int | None = None, *scopes: str) -> Caller:
+    def make(organization_id: int | None = None, *scopes: str, label: str = "") -> Caller:
         organization_id = organization_id or next(_organizations)
         given = [word for scope in scopes or ("read", "write", "delete", "state") for word in ("--scope", scope)]
+        given += ["--label", label] if label else []
         done = run_command(mongo_url, "token", "create", "--organization", str(organization_id), *given)
         return Caller(service.url, done.stdout.split()[-1], organization_id)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,36 +12,65 @@ from playwright.async_api import Page, expect
 
 from tests.e2e.conftest import Caller
 from tests.e2e.page import CONTRAST, GROUP, add_filter, axe_findings, expect_readable, opener, rows
+from tests.support.sessions import make_state
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 VIEWS = [
     "#/groups",
-    f"#/groups/{GROUP}?limit=10&country=Germany",
+    f"#/groups/{GROUP}?limit=10&country=Germany&where=price.amount>=100&where=in_stock:true",
     f"#/groups/{GROUP}/jobs",
     f"#/groups/{GROUP}/fields",
     f"#/groups/{GROUP}/jobs/job-1",
+    f"#/groups/{GROUP}/jobs/job-4",
     f"#/groups/{GROUP}/time",
+    f"#/groups/{GROUP}/deleted",
     f"#/groups/{GROUP}/settings",
     "#/state",
     "#/state/shop.example",
+    "#/sessions",
+    "#/sessions/shop-de",
+    "#/tokens",
     "#/groups/unknown",
 ]
+
+
+@pytest.fixture
+def busy(shop: Caller, make_caller: Callable[..., Caller]) -> Caller:
+    """The shop after a crawl that changed prices and deleted items, with sessions and a webhook; it manages tokens."""
+    items = shop.newest(GROUP, 30)
+    kept = ("source_url", "key_hash", "tags", "files")
+    changed = [
+        {name: item[name] for name in kept} | {"data": {**item["data"], "price": {"amount": n, "currency": "EUR"}}}
+        for n, item in enumerate(items)
+    ]
+    shop.call("PUT", f"groups/{GROUP}", {"rules": [{"path": "price.amount", "min": 5}, {"max_missing": 0.1}]})
+    shop.post(f"outputs/{GROUP}", [{**item, "root_job_id": "job-4"} for item in changed])
+    shop.call("PUT", f"groups/{GROUP}/jobs/job-4", {"state": "finished"})
+    for item in items[:3]:
+        shop.call("DELETE", f"outputs/{GROUP}/{item['output_id']}")
+    shop.call("PATCH", f"outputs/{GROUP}/{items[3]['output_id']}", {"is_approved": True})
+    shop.post("webhooks", {"url": "https://hooks.invalid/", "events": ["job.finished"], "label": "Our sync"})
+    for name, more in {"anna": {"note": "main account"}, "ben": {"state": "needs_login"}}.items():
+        shop.call("PUT", f"sessions/shop-de/{name}", {"storage_state": make_state("secret"), **more})
+    return make_caller(shop.organization_id, "read", "write", "delete", "state", "admin", label="Grace")
+
+
 # Modules that no view needs are loaded once the first view is there, whole; a heading is there before it.
 WHOLE = "() => performance.getEntriesByType('resource').some(({ name }) => name.endsWith('items/versions.js'))"
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-async def test_every_view_fits_the_screen_and_can_be_read(new_tab: Any, shop: Caller, width: int, dark: bool) -> None:
-    tab = await new_tab(shop, width=width, height=740, dark=dark)
+async def test_every_view_fits_the_screen_and_can_be_read(new_tab: Any, busy: Caller, width: int, dark: bool) -> None:
+    tab = await new_tab(busy, width=width, height=740, dark=dark)
     for view in VIEWS:
         page = await tab.open(view)
         await page.reload()
         await page.wait_for_function(WHOLE)
         await expect(page.locator("h1")).to_be_visible()
-        await expect(page.locator(".loading")).to_have_count(0)
+        await expect(page.locator(".loading, .waiting")).to_have_count(0)
         await expect_readable(page)
     page = await tab.open(f"#/groups/{GROUP}?limit=10")
     await page.reload()
@@ -48,6 +79,7 @@ async def test_every_view_fits_the_screen_and_can_be_read(new_tab: Any, shop: Ca
     await expect(dialog).to_be_visible()
     box = await dialog.bounding_box()
     assert box is not None and box["width"] <= width and box["x"] >= 0
+    await expect(dialog.locator("table.versions")).to_be_visible()
     assert await dialog.evaluate("node => node.scrollWidth - node.clientWidth") <= 0
     assert await page.evaluate(CONTRAST) == []
     assert await axe_findings(page) == []
@@ -56,16 +88,18 @@ async def test_every_view_fits_the_screen_and_can_be_read(new_tab: Any, shop: Ca
 
 
 DIALOGS = {
-    f"#/groups/{GROUP}": ["Columns", "Download", "Keys", "Organization"],
+    f"#/groups/{GROUP}": ["Columns", "Views", "Download", "Keys", "Grace"],
     f"#/groups/{GROUP}/jobs": ["Review job-1"],
-    f"#/groups/{GROUP}/settings": ["Add a webhook", "Delete this group"],
+    f"#/groups/{GROUP}/settings": ["Add a webhook", "Deliveries: Our sync", "Delete this group"],
     "#/state": ["Add cookie", "Import", "Delete expired"],
+    "#/sessions/shop-de": ["Add a session", "Settings", "Mark: anna", "New state: anna", "Delete pool"],
+    "#/tokens": ["Make a token"],
 }
 
 
 @pytest.mark.parametrize("view", DIALOGS)
-async def test_dialogs_have_no_findings(new_tab: Any, shop: Caller, view: str) -> None:
-    page = await (await new_tab(shop)).open(view)
+async def test_dialogs_have_no_findings(new_tab: Any, busy: Caller, view: str) -> None:
+    page = await (await new_tab(busy)).open(view)
     for name in DIALOGS[view]:
         await page.get_by_role("button", name=name).first.click()
         await expect(page.get_by_role("dialog")).to_be_visible()
@@ -106,6 +140,19 @@ async def test_a_phone_shows_rows_as_cards_that_are_still_a_table(new_tab: Any, 
     await page.get_by_role("button", name="Close").tap()
     await add_filter(page, "Country", "Japan")
     await expect(page.locator(".filters")).to_contain_text("Country: Japan")
+
+
+async def test_the_filters_fit_a_phone_beside_each_other(new_tab: Any, shop: Caller) -> None:
+    page = await (await new_tab(shop, width=360, height=740)).open(f"#/groups/{GROUP}?limit=10")
+    controls = page.locator(".filter-form :is(select, input, button)")
+    for kind, number in (("Field", 5), ("Job", 3), ("Approved", 3)):
+        await page.get_by_label("Filter by").select_option(label=kind)
+        await expect(controls).to_have_count(number)
+        boxes = [box for control in await controls.all() if (box := await control.bounding_box())]
+        assert all(box["width"] >= 60 and box["x"] + box["width"] <= 360 for box in boxes), (kind, boxes)
+        for one, other in pairwise(boxes):
+            beside = one["x"] + one["width"] <= other["x"]
+            assert beside or one["y"] + one["height"] <= other["y"], (kind, one, other)
 
 
 async def tab_to(page: Page, selector: str) -> None:

@@ -42,6 +42,20 @@ async def test_a_webhook_is_added_shows_its_secret_once_and_is_deleted(new_tab: 
     assert shop.get("webhooks") == []
 
 
+async def test_the_boxes_of_the_webhook_dialog_stand_before_their_words(new_tab: Any, shop: Caller) -> None:
+    for width in (1280, 360):
+        page = await (await new_tab(shop, width=width)).open(SETTINGS)
+        await page.get_by_role("button", name="Add a webhook").click()
+        checks = page.get_by_role("dialog").locator(".check")
+        await expect(checks).to_have_count(8)
+        for check in await checks.all():
+            box, label = await check.locator("input").bounding_box(), await check.locator("label").bounding_box()
+            assert box is not None and label is not None
+            assert (box["width"], box["height"]) == (17, 17)
+            assert 4 <= label["x"] - box["x"] - box["width"] <= 12
+            assert abs(box["y"] + box["height"] / 2 - label["y"] - label["height"] / 2) <= 3
+
+
 async def test_the_address_of_a_chat_sets_the_format_and_the_events_for_people(new_tab: Any, shop: Caller) -> None:
     page = await (await new_tab(shop)).open(SETTINGS)
     await page.get_by_role("button", name="Add a webhook").click()

@@ -16,7 +16,7 @@ export function changesSection(view, job, params) {
   const list = el("div");
   const failed = (place) => (error) => put(place, faint(sentenceOf(error)));
   const read = (more) => get(["groups", view.group, "jobs", job.job_id, "changes"], more);
-  read({ summary: "true" }).then((found) => put(summary, inWords(found, path, params)), failed(summary));
+  read({ summary: "true" }).then((found) => put(summary, inWords(view, job, found, path, params)), failed(summary));
   read({ limit: ROWS, path: params.path, cursor: params.after }).then((page) => put(list, items(view, page, path, params)), failed(list));
   return el("section", { class: "panel changes", "aria-label": "What it changed" }, el("h2", null, "What it changed"), summary, list);
 }
@@ -24,12 +24,15 @@ export function changesSection(view, job, params) {
 const short = (field) => shorten(field.replace(/^data\./, ""), 60);
 
 /** Return "price changed in 212 items, title in 3", each field a link to its changes. */
-function inWords({ items, fields, more }, path, params) {
-  if (!items) return faint(more ? "Nothing was found in the time there is." : "Its earlier versions are not kept: there is nothing to compare.");
+function inWords(view, job, { items, fields, more }, path, params) {
+  if (!items && more) return faint("Nothing was found in the time there is.");
+  if (!items) return [faint("Its earlier versions are not kept: there is nothing to compare."), job.items > 0 && el("a", { href: link(view.path, { job_id: job.job_id, change: "changed" }) }, "Show the items as they are now")];
   const one = ({ path: field, changed }, at) => [at ? ", " : "",
     el("a", { href: link(path, { path: field }), "aria-current": params.path === field && "true" }, short(field)), at ? ` in ${count(changed)}` : ` changed in ${many(changed, "item")}`];
-  return [fields.slice(0, FIELDS).map(one), fields.length > FIELDS && `, and ${many(fields.length - FIELDS, "other field")}`, more ? ` (of the first ${many(items, "changed item")})` : ".",
-    params.path && [" ", el("a", { class: "chip", href: link(path), "aria-label": `Remove the filter ${short(params.path)}` }, `Only ${short(params.path)}`, el("span", { "aria-hidden": "true" }, " ✕"))]].flat(3);
+  return [
+    el("span", null, ...fields.slice(0, FIELDS).flatMap(one), fields.length > FIELDS && `, and ${many(fields.length - FIELDS, "other field")}`, more ? ` (of the first ${many(items, "changed item")})` : "."),
+    params.path && el("a", { class: "chip", href: link(path), "aria-label": `Remove the filter ${short(params.path)}` }, `Only ${short(params.path)}`, el("span", { "aria-hidden": "true" }, " ✕")),
+  ];
 }
 
 function items(view, { items: changed, metadata }, path, params) {

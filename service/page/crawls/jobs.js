@@ -38,7 +38,9 @@ function line(view, job, hasSeries, again) {
   return row({ class: job.verdict === "failed" ? "dropped" : false },
     rowHead(null, el("a", { href: link(pathOf(view, job)) }, name), " ", verdictChip(job), hasSeries && job.series && el("div", { class: "faint series" }, `Series ${shorten(job.series, 64)}`)),
     cell("What it did", "did-cell", did(view, job)),
-    cell("Items now", "number", el("a", { href: link(view.path, { job_id: job.job_id }), "aria-label": `Items of ${name}`, title: job.items ? "Items of this job" : TAKEN_OVER }, count(job.items))),
+    cell("Items now", "number", job.items
+      ? el("a", { href: link(view.path, { job_id: job.job_id }), "aria-label": `Items of ${name}`, title: "Items of this job" }, count(job.items))
+      : el("span", { class: "faint", title: TAKEN_OVER }, "0")),
     cell("Last write", "", job.last_write ? time(job.last_write, since(job.last_write)) : faint("–")),
     cell("Review", "review", job.review
       ? el("span", null, statusChip(job.review.status), " ", el("span", { class: "text" }, shorten(job.review.comment, 80)), " ", whoReviewed(job.review))
@@ -101,7 +103,7 @@ async function showJob(view, params, signal, again) {
   put(view.tab,
     el("section", { class: "panel job" },
       el("div", { class: "heading tools" }, el("h2", null, shorten(job.job_id, 120), " ", verdictChip(job)), el("div", { class: "actions" },
-        el("a", { class: "button", href: link(view.path, { job_id: job.job_id }) }, `Items (${count(job.items)})`),
+        job.items > 0 && el("a", { class: "button", href: link(view.path, { job_id: job.job_id }) }, `Items (${count(job.items)})`),
         el("a", { class: "button", href: link([...view.path, "fields"], { job_id: job.job_id, with: before?.job_id }) }, "Fields"),
         reviewButton(view, job, again))),
       el("div", { class: "padded" }, did(view, job),

@@ -86,7 +86,7 @@ function settingsForm(view, settings) {
     el("div", { class: "two" },
       number("retention_days", "Delete items not scraped for (days)", "Without a number, items are kept for good.", 3650),
       number("history_days", "Keep earlier versions for (days)", "0 keeps none. With history, an item shows what changed.", 365),
-      number("silent_hours", "Tell webhooks when nothing was written for (hours)", "Without a number, silence is no event.", 8760)),
+      number("silent_hours", "Tell webhooks of silence after (hours)", "Nothing was written for so long. Without a number, it is no event.", 8760)),
     field("Ignored fields, one per line", ignore, el("p", { id: "hint-ignore", class: "hint" }, "Items that differ only there are unchanged and keep their approval: scraped_at, rank, …")),
     el("div", null, el("h3", null, "Rules"), el("p", { class: "hint" }, "A crawl that is finished is held against them. One that fails never deletes what it did not see."),
       rules,

@@ -2,10 +2,10 @@
 
 import { get } from "../base/api.js";
 import { chart, dayCharts } from "../base/chart.js";
-import { el, loading, put, time } from "../base/dom.js";
+import { el, loading, put } from "../base/dom.js";
 import { count, duration, percent, shortDay, shorten } from "../base/format.js";
 import { link } from "../base/place.js";
-import { CHANGES, fillRates, readJobs } from "./jobs.js";
+import { CHANGES, fillRates, readJobs, whoReviewed } from "./jobs.js";
 import { statusChip } from "./reviews.js";
 
 const CRAWLS = 60; // the newest ones; more bars are too thin to read
@@ -15,7 +15,7 @@ export async function show(view, _params, signal, stay) {
   if (!stay) return;
   put(view.tab, loading());
   const [stats, reviews, jobs] = await Promise.all([
-    get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], { limit: REVIEWS }, signal), readJobs(view.group, signal)]);
+    get(["groups", view.group, "stats"], {}, signal), get(["reviews", view.group], { limit: REVIEWS, history: "true" }, signal), readJobs(view.group, signal)]);
   const crawls = jobs.slice(0, CRAWLS).reverse();
   const [byDay, held] = dayCharts(stats.days, (date) => link(view.path, { day: date }));
   const panel = (title, ...content) => el("section", { class: "panel" }, el("h2", null, title), ...content);
@@ -59,9 +59,9 @@ function fieldOverTime(view, crawls) {
     el("div", { class: "heading tools" }, el("h2", null, "How well a field was filled"), el("div", { class: "field" }, el("label", { class: "unseen", for: "field-over-time" }, "Field"), select)), holder);
 }
 
-function entry(view, { job_id, status, comment, review_date }) {
+function entry(view, { job_id, status, comment, ...review }) {
   return el("li", null,
     el("div", null, statusChip(status), " ", el("a", { href: link([...view.path, "jobs", job_id]), title: "This job" }, shorten(job_id, 60))),
     comment && el("p", { class: "text" }, shorten(comment, 600)),
-    el("p", { class: "faint" }, time(review_date)));
+    el("p", null, whoReviewed(review)));
 }

@@ -46,11 +46,12 @@ function line(hook, again) {
 }
 
 /** Return what became of the last call. */
-const result = ({ active, last_result: last }) => el("span", null, !active && [chip("switched off", "bad"), " "], last ? outcome(last, last.date) : faint("not called yet"));
+const result = ({ active, last_result: last }) => el("div", null, !active && [chip("switched off", "bad"), " "], last ? outcome(last, last.date) : faint("not called yet"),
+  last?.error && el("div", { class: "faint text" }, shorten(last.error, 160)));
 
 /** Return what an attempt came to, and when. */
 function outcome({ status, error, state, delivered }, date) {
-  const text = status ? String(status) : state === "pending" ? "waiting" : error || "no response";
+  const text = status ? String(status) : state === "pending" ? "waiting" : error ? "not delivered" : "no response";
   const kind = delivered || state === "delivered" ? "good" : state === "pending" ? "open" : "bad";
   return el("span", null, chip(text, kind), " ", date && time(date, since(date)));
 }

@@ -4,7 +4,7 @@ import { get, post, sentenceOf } from "../base/api.js";
 import { say } from "../base/dialogs.js";
 import { announce, button, cell, el, faint, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
 import { actor, many, shorten } from "../base/format.js";
-import { link } from "../base/place.js";
+import { link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
 import { defaults, discover } from "../items/table.js";
 
@@ -14,15 +14,16 @@ const AT_ONCE = 5; // last versions that are read, and items that are restored, 
 export async function show(view, params, signal, stay) {
   if (stay) put(view.tab, loading());
   const page = await get(["outputs", view.group], { deleted: "only", order: "desc", limit: String(ROWS), cursor: params.after ?? "" }, signal);
+  if (!page.items.length && params.after) return replace([...view.path, "deleted"], {}); // the last page was restored
   const found = await inParts(page.items, async (item) => ({ item, last: await lastVersion(view, item, signal) }));
   const again = () => show(view, params, undefined, null);
   const chosen = new Set();
   const bar = el("div", { class: "toolbar" });
   const refresh = () => put(bar,
     el("h2", { id: "deleted-title", tabindex: -1, class: "unseen" }, "Deleted items"),
+    may("write") && el("label", { class: "check" }, all, "Select all rows"),
     el("span", { class: "faint" }, chosen.size ? `${many(chosen.size, "item")} selected` : "Deleted items are kept until the group's history ends."),
     may("write") && el("div", { class: "actions" }, button(`Restore${chosen.size ? ` ${chosen.size}` : ""} selected`, () => restore(view, [...chosen], again), "primary", { disabled: !chosen.size })));
-  refresh();
   const all = el("input", {
     type: "checkbox", "aria-label": "Select all rows", onchange: () => {
       for (const one of view.tab.querySelectorAll("tbody input:enabled")) if (one.checked !== all.checked) one.click();
@@ -31,12 +32,14 @@ export async function show(view, params, signal, stay) {
   const choose = (id, yes) => {
     if (yes) chosen.add(id);
     else chosen.delete(id);
+    if (!yes) all.checked = false;
     refresh();
   };
+  refresh();
   put(view.tab, found.length
     ? el("section", { class: "panel deleted" }, bar,
-      scrolling("Deleted items", table("deleted", [may("write") ? [all, "Item"] : "Item", "Last data", "Deleted by", "When", "Actions"].map((name) => (Array.isArray(name) ? "Item" : name)), found.map((one) => line(view, one, choose, again)))),
-      el("nav", { class: "pager", "aria-label": "Pages" }, may("write") ? el("label", { class: "check" }, all, "Select all rows") : el("span"), el("div", { class: "actions" },
+      scrolling("Deleted items", table("deleted", ["Item", "Last data", "Deleted by", "When", "Actions"], found.map((one) => line(view, one, choose, again)))),
+      (params.after || page.metadata.next_cursor !== null) && el("nav", { class: "pager", "aria-label": "Pages" }, el("span"), el("div", { class: "actions" },
         params.after && el("a", { class: "button", href: link([...view.path, "deleted"]) }, "First"),
         page.metadata.next_cursor !== null && el("a", { class: "button", rel: "next", href: link([...view.path, "deleted"], { after: String(page.metadata.next_cursor) }) }, "Next"))))
     : el("section", { class: "panel empty" }, el("h2", null, "Nothing was deleted"), el("p", null, "Items that people, crawls or the retention delete appear here, as long as the group keeps its history.")));
@@ -54,7 +57,7 @@ function line(view, { item, last }, choose, again) {
   const check = may("write") && last && el("input", { type: "checkbox", "aria-label": `Select ${name}`, onchange: () => choose(item.output_id, check.checked) });
   return row(null,
     rowHead(null, el("label", { class: "check" }, check, el("span", { class: "text" }, name))),
-    cell("Last data", "", last ? el("span", { class: "text" }, summary(last)) : faint("no longer kept")),
+    cell("Last data", "", last ? el("span", { class: "text" }, summary(last, name)) : faint("no longer kept")),
     cell("Deleted by", "", last ? actor(last.by) : faint("–")),
     cell("When", "", time(item.update_date)),
     cell("Actions", "tools-cell", may("write") && last && button("Restore", () => restore(view, [item.output_id], again), "quiet small", { "aria-label": `Restore ${name}` })));
@@ -65,10 +68,10 @@ function nameOf(item, last) {
   return shorten(title ? title[1] : item.key_hash, 80);
 }
 
-/** Return the most telling values of an item in a line. */
-function summary(last) {
-  const paths = defaults([last], discover([last])).filter((path) => path.startsWith("data.")).slice(0, 4);
-  const values = paths.map((path) => path.slice(5).split(".").reduce((value, key) => value?.[key], last.data)).filter((value) => ["string", "number", "bigint", "boolean"].includes(typeof value));
+/** Return the most telling values of an item in a line, without its name. */
+function summary(last, name) {
+  const paths = defaults([last], discover([last])).filter((path) => path.startsWith("data.")).slice(0, 5);
+  const values = paths.map((path) => path.slice(5).split(".").reduce((value, key) => value?.[key], last.data)).filter((value) => ["string", "number", "bigint", "boolean"].includes(typeof value) && value !== name);
   return shorten(values.join(" · ") || last.source_url, 120);
 }
 

@@ -271,14 +271,18 @@ async function showNothing(table) {
   text.textContent = page.stopped ? "Nothing matches in what was searched so far: Next searches on."
     : given.length ? "Nothing matches these filters." : "There is nothing on this page.";
   if (page.stopped) return;
-  if (given.join() === "job_id") {
+  if (["job_id", "job_id,change"].includes(given.join())) {
     const job = (await get(["groups", view.group, "jobs"], {}, desk.stay).catch(() => [])).find(({ job_id }) => job_id === params.job_id);
-    if (job && desk.request === request) text.textContent = laterCrawls(job);
+    if (job && desk.request === request) text.textContent = params.change ? noneLeft(job, params.change) : laterCrawls(job);
   } else if (!given.length) {
     const stats = view.stats?.items === 0 ? view.stats : await view.refresh(desk.stay).catch(() => null);
     if (stats?.items === 0 && desk.request === request) text.textContent = stats.last_id > 0 ? "All items of this group were deleted." : "Nothing has been written to this group yet.";
   }
 }
+
+const noneLeft = (job, change) => (job[change]
+  ? `This job had ${many(job[change], "item")} ${change}. Later crawls saw them again, or they were deleted: none of them is left in this list.`
+  : `This job has no item ${change}.`);
 
 const laterCrawls = ({ created, changed, unchanged }) => {
   const seen = created + changed + unchanged;
