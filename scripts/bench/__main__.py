@@ -9,7 +9,7 @@ from pathlib import Path
 
 from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
-from scripts.bench.crawls import crawls
+from scripts.bench.crawls import crawls, history
 from scripts.bench.latency import latency
 
 # Items in the database and seconds of one run: full, and with --quick.
@@ -25,6 +25,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "retention": (100_000, 10_000, 20, 5),
     "deletion": (1_000_000, 20_000, 20, 5),
     "crawls": (50_000, 5_000, 0, 0),
+    "history": (10_000, 5_000, 0, 0),
 }
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
@@ -39,6 +40,7 @@ _HELP = {
     "retention": "8 writers while all old items of their group expire",
     "deletion": "8 writers while another group is deleted and a worker killed",
     "crawls": "new and changed items with and without ignore, rules and history_days",
+    "history": "crawls that change every item without history, and with 0, 1, 5 and 20 older versions of each",
 }
 
 
@@ -69,8 +71,8 @@ def main() -> None:
         compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before)
     elif options.measurement == "capacity":
         capacity(items, readers=1000 if options.quick else 5000)
-    elif options.measurement == "crawls":
-        crawls(items)
+    elif options.measurement in ("crawls", "history"):
+        {"crawls": crawls, "history": history}[options.measurement](items)
     elif options.measurement == "latency":
         latency(items, seconds)
     elif options.measurement in ("retention", "deletion"):
