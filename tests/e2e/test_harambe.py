@@ -61,6 +61,29 @@ asyncio.run(main(*sys.argv[1:5]))
 """
 
 
+# Works with the account of a leased session; the path says what goes wrong.
+LEASED = """
+import asyncio, sys
+from harambe import SDK
+from sds_client.harambe import Observer
+
+async def scraper(sdk, url, context):
+    await sdk.save_data({"account": await sdk.page.inner_text("h1")})
+    await sdk.page.goto(url + "/next")
+    await sdk.save_cookies()
+    await sdk.page.goto(url + "/last")
+    if url.endswith("/fails"):
+        raise ValueError("a mistake in the scraper")
+
+async def main(url, token, site, endpoint):
+    async with Observer(url, token, "orders", session_pool="orders", session_wait=5) as observer:
+        run = SDK.scraper(domain="shop.example", stage="detail", observer=observer)(scraper)
+        await SDK.run(run, site, observer=observer, cdp_endpoint=endpoint, **await observer.harness_options())
+
+asyncio.run(main(*sys.argv[1:5]))
+"""
+
+
 @pytest.fixture(scope="session")
 def harambe() -> Path:
     """The Python of an environment with harambe in it."""
@@ -130,15 +153,14 @@ def shop(_: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str],
 
 def run(python: Path, client: Client, token: str, site: Site, chromium: str, *options: str) -> str:
     """Run the scraper to its end and return what it printed."""
-    done = subprocess.run(
-        [str(python), "-c", SCRAPER, client.url, token, f"{site.url}/", chromium, *options],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=ROOT / "clients" / "python",
-    )
+    done = start(python, SCRAPER, client.url, token, f"{site.url}/", chromium, *options)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def start(python: Path, scraper: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(python), "-c", scraper, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=ROOT / "clients" / "python")
 
 
 def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_logged_in(
@@ -179,3 +201,57 @@ def test_a_scraper_saves_data_cookies_and_local_storage_and_the_next_run_starts_
         assert again["data"] == lamp["data"] and again["files"] == lamp["files"]  # unchanged, captures included
         assert "deleted 1" in run(harambe, client, token, site, chromium, "delete")
         assert sorted(item["data"]["sku"] for item in client.outputs("lamps")) == ["A1", "B2", "C3"]
+
+
+class Orders:
+    """A site for those who are logged in; its cookie tells the last page, and what it saw of the saves so far."""
+
+    def __init__(self, client: Client) -> None:
+        self.client, self.agents, self.versions = client, set[str](), dict[str, int]()
+
+    def respond(self, _: Site, handler: BaseHTTPRequestHandler) -> tuple[int, dict[str, str], bytes]:
+        cookies = dict(part.partition("=")[::2] for part in handler.headers.get("Cookie", "").split("; "))
+        status = {"/blocked": 429, "/logged-out": 401}.get(handler.path, 200 if "session" in cookies else 401)
+        self.agents.add(handler.headers["User-Agent"])
+        (session,) = self.client.sessions("orders")
+        self.versions[handler.path] = session["version"]
+        headers = {"Content-Type": "text/html", "Set-Cookie": f"page={handler.path}; Path=/"}
+        return status, headers, f"<h1>{cookies.get('session')}</h1>".encode()
+
+
+def page_of(client: Client) -> str | None:
+    """Return the last page of which the stored state of the session knows."""
+    session = client.get_session("orders", "anna")
+    assert session is not None and session["storage_state"] is not None
+    cookies = {cookie["name"]: cookie["value"] for cookie in session["storage_state"]["cookies"]}
+    assert cookies["session"] == "of anna"
+    return cookies.get("page")
+
+
+@pytest.mark.parametrize(
+    ("path", "state", "errors", "last_page"),
+    [
+        ("/works", "ready", 0, "/works/last"),
+        ("/fails", "ready", 1, "/fails/last"),
+        ("/blocked", "blocked", 0, None),
+        ("/logged-out", "needs_login", 0, None),
+    ],
+)
+def test_a_scraper_works_with_a_leased_session(
+    harambe: Path, client: Client, token: str, chromium: str, path: str, state: str, errors: float, last_page: str
+) -> None:
+    cookie = {"name": "session", "value": "of anna", "domain": "127.0.0.1", "path": "/", "expires": -1}
+    stored = {"cookies": [{**cookie, "httpOnly": True, "secure": False, "sameSite": "Lax"}], "origins": []}
+    client.put_session("orders", "anna", storage_state=stored, user_data={"user_agent": "agent of anna"})
+    orders = Orders(client)
+    with Site(orders.respond) as site:
+        done = start(harambe, LEASED, client.url, token, f"{site.url}{path}", chromium)
+    assert (done.returncode == 0) == (path == "/works"), done.stderr
+    (session,) = client.sessions("orders")
+    assert (session["state"], session["uses"], session["errors"]) == (state, 1, errors), done.stderr
+    assert orders.agents == {"agent of anna"}
+    assert page_of(client) == last_page
+    if last_page is not None:
+        assert orders.versions == {path: 1, f"{path}/next": 1, f"{path}/last": 2}  # saved during the lease
+        assert [item["data"]["account"] for item in client.outputs("orders")] == ["of anna"]
+    assert client.cookies() == []  # nothing of it is the organization's

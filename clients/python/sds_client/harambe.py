@@ -2,6 +2,8 @@
 
 async with Observer(url, token, group="lamps", key_fields=["sku"]) as observer:
     await SDK.run(scraper, "https://shop.example/", observer=observer, **await observer.harness_options())
+
+With `session_pool` the run works with a leased session of that pool instead, and leaves its browser's state there.
 """
 
 from __future__ import annotations
@@ -10,14 +12,18 @@ import hashlib
 import mimetypes
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import PurePath
+from types import TracebackType
 from typing import Any, Literal, Self
 from urllib.parse import quote, urlsplit
 
 from sds_client import formats
 from sds_client.aio import AsyncClient
+from sds_client.aio.leased import LeasedSession
 from sds_client.beginning import Beginning, new_job_id
+from sds_client.leasing import Outcome
 from sds_client.transport import PATIENCE
 from sds_client.types import JobSet
 from sds_client.writing import key_hash
@@ -38,7 +44,14 @@ class Observer:
     end. `series` names the part of the group that the scraper crawls; the service knows it before the first item.
     A download whose URL is in saved data is listed in the item's `files`, with its SHA-256 (of a PDF: without its
     dates of creation); its content is not stored. A service that is away is waited for, for `patience` seconds.
+
+    `session_pool` is the pool of sessions that the scraper works with: the block leases one, waits for it up to
+    `session_wait` seconds, and raises NoSession without one. A page with a status of `session_blocked` or
+    `session_logged_out` ends the session so; else it ends as `good`, or as `bad` after an exception, with the state of
+    the browser. In the block, `session` is the leased session.
     """
+
+    session: LeasedSession | None = None
 
     def __init__(
         self,
@@ -51,35 +64,48 @@ class Observer:
         series: str | None = None,
         tags: dict[str, Any] | None = None,
         patience: float = PATIENCE,
+        session_pool: str | None = None,
+        session_wait: float = 60,
+        session_blocked: Sequence[int] = (403, 429),
+        session_logged_out: Sequence[int] = (401,),
     ) -> None:
         self._client, self._group, self._keys = AsyncClient(url, token, patience=patience), group, key_fields
+        self._pool, self._wait = session_pool, session_wait
+        self._outcomes: dict[int, Outcome] = {
+            **dict.fromkeys(session_blocked, "blocked"),
+            **dict.fromkeys(session_logged_out, "logged_out"),
+        }
+        self._account: _Account | None = None
+        self._ending = AsyncExitStack()
+        self._ending.push_async_callback(self._client.close)
         self._job = job_id or new_job_id(group)
         self._beginning, self._tags = Beginning(self._client, group, series), tags or {}
         self._files: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
     async def __aenter__(self) -> Self:
+        if self._pool is not None:
+            try:
+                leased = self._client.session(self._pool, wait=self._wait)
+                self.session = await self._ending.enter_async_context(leased)
+            except BaseException:
+                await self._ending.aclose()
+                raise
+            self._account = _Account(self.session, self._outcomes)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._ending.__aexit__(kind, error, traceback)
 
     async def harness_options(self, domain: str | None = None) -> dict[str, Any]:
-        """Return cookies and local storage as `SDK.run` takes them, of a domain and its subdomains if given."""
-        state = await self._client.storage_state(domain)
-        known = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite")
-        cookies = [{name: cookie[name] for name in known if name in cookie} for cookie in state["cookies"]]
-        entries = [
-            {
-                "domain": origin["origin"].removeprefix(_HTTPS),
-                "path": "/",
-                "key": entry["name"],
-                "value": entry["value"],
-            }
-            for origin in state["origins"]
-            if origin["origin"].startswith(_HTTPS)
-            for entry in origin["localStorage"]
-        ]
-        return {"cookies": cookies, "local_storage": entries}
+        """Return cookies and local storage as `SDK.run` takes them, of a domain and its subdomains if given.
+
+        Those of a leased session are all that it has, with its `user_agent` and `proxy` where its `user_data` has them.
+        """
+        if self._account is not None:
+            return self._account.harness_options()
+        return _browser_state(await self._client.storage_state(domain))
 
     async def on_save_data(self, data: dict[str, Any]) -> None:
         """Store one item; harambe puts its page under `__url`."""
@@ -138,11 +164,18 @@ class Observer:
         """Do nothing."""
 
     async def on_save_cookies(self, cookies: list[dict[str, Any]]) -> None:
-        """Merge the browser's cookies into the organization's."""
-        await self._client.set_storage_state(formats.from_value(cookies))
+        """Merge the browser's cookies into the organization's, or save the browser's state in the leased session."""
+        state = formats.from_value(cookies)
+        if self._account is not None:
+            await self._account.save(state)
+        else:
+            await self._client.set_storage_state(state)
 
     async def on_save_local_storage(self, local_storage: list[dict[str, Any]]) -> None:
-        """Merge local-storage entries into the organization's."""
+        """Merge local-storage entries into the organization's, or save the browser's state in the leased session."""
+        if self._account is not None:
+            await self._account.save({})
+            return
         await self._client.set_local_storage(
             {
                 "domain": _host(entry["domain"]),
@@ -155,6 +188,65 @@ class Observer:
 
     async def on_check_and_solve_captchas(self, page: Any) -> None:
         """Do nothing."""
+
+
+class _Account:
+    """The leased session as harambe's browser uses it, in one run after the other."""
+
+    def __init__(self, session: LeasedSession, outcomes: Mapping[int, Outcome]) -> None:
+        self._session, self._outcomes = session, outcomes
+        self._state: dict[str, Any] = {"cookies": [], "origins": [], **(session.storage_state or {})}
+        self._browser: Any = None
+
+    def harness_options(self) -> dict[str, Any]:
+        user_data = self._session.user_data
+        options = {name: user_data[name] for name in ("user_agent", "proxy") if user_data.get(name)}
+        return {**_browser_state(self._state), **options, "on_start": self._begin, "on_end": self._end}
+
+    async def save(self, given: Mapping[str, Any]) -> None:
+        """Save the browser's state during the lease, with the cookies that a scraper gives beside it."""
+        self._look(await self._state_of_browser(), given.get("cookies", ()))
+        await self._session.save(self._state)
+
+    async def _begin(self, browser: Any) -> None:
+        if hasattr(browser, "storage_state"):  # the harness without a browser gives its trace
+            self._browser = browser
+            browser.on("page", self._watch)
+
+    async def _end(self, browser: Any) -> None:
+        self._look(await self._state_of_browser())
+        self._browser = None
+
+    async def _state_of_browser(self) -> dict[str, Any]:
+        return self._state if self._browser is None else dict(await self._browser.storage_state())
+
+    def _look(self, state: dict[str, Any], cookies: Iterable[dict[str, Any]] = ()) -> None:
+        """Remember a state, with some cookies put over its own; the end of the lease saves it."""
+        merged = {(each["domain"], each["path"], each["name"]): each for each in (*state["cookies"], *cookies)}
+        self._state = {**state, "cookies": list(merged.values())}
+        self._session._ending["storage_state"] = self._state
+
+    def _watch(self, page: Any) -> None:
+        page.on("response", lambda response: self._judge(page, response))
+
+    def _judge(self, page: Any, response: Any) -> None:
+        outcome = self._outcomes.get(response.status)
+        is_page = response.request.is_navigation_request() and response.frame == page.main_frame
+        if outcome is not None and is_page:
+            getattr(self._session, outcome)()
+
+
+def _browser_state(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a storage state as harambe's harness takes it: cookies, and the local storage of its https origins."""
+    known = ("name", "value", "domain", "path", "expires", "httpOnly", "secure", "sameSite")
+    cookies = [{name: cookie[name] for name in known if name in cookie} for cookie in state["cookies"]]
+    entries = [
+        {"domain": origin["origin"].removeprefix(_HTTPS), "path": "/", "key": entry["name"], "value": entry["value"]}
+        for origin in state["origins"]
+        if origin["origin"].startswith(_HTTPS)
+        for entry in origin["localStorage"]
+    ]
+    return {"cookies": cookies, "local_storage": entries}
 
 
 def _host(domain: str) -> str:
