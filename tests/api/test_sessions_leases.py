@@ -12,22 +12,9 @@ import pytest
 from service.store import Store, wanted
 from tests.conftest import MakeApi
 from tests.support.api import Api
-from tests.support.sessions import lease, make_state, put, release, session_of
+from tests.support.sessions import lapse, lease, make_state, put, release, session_of
 
 OWN_ID = "own-lease-id-0123456789"
-
-
-async def lapse(store: Store, api: Api, name: str | None = None, seconds: float = 3600) -> None:
-    """Let some time pass for the leases, rests and blocks of an organization's sessions."""
-    some = {"organization_id": api.organization_id} | ({} if name is None else {"name": name})
-    earlier = {"$subtract": ["$due", int(seconds * 1000)]}
-    leases = {"$map": {"input": {"$ifNull": ["$leases", []]}, "in": {"$mergeObjects": ["$$this", _earlier(seconds)]}}}
-    update = [{"$set": {"due": earlier, "leases": {"$cond": [{"$isArray": "$leases"}, leases, "$$REMOVE"]}}}]
-    await store.database["sessions"].update_many({**some, "due": {"$exists": True}}, update)
-
-
-def _earlier(seconds: float) -> dict[str, Any]:
-    return {name: {"$subtract": [f"$$this.{name}", int(seconds * 1000)]} for name in ("since", "until", "at")}
 
 
 def moment(text: str) -> datetime:
@@ -138,7 +125,7 @@ async def test_a_copy_of_a_request_whose_lease_ended_by_itself_takes_no_second_s
     for name in ("a", "b"):
         await put(admin, f"/v1/sessions/shop/{name}", {})
     await lease(admin, "shop", lease_id=OWN_ID)
-    await lapse(store, admin, seconds=301)
+    await lapse(store, admin.organization_id, seconds=301)
     response = await admin.post("/v1/sessions/shop/lease", {"lease_id": OWN_ID})
     assert (response.status, response.problems()) == (409, [(["body", "lease_id"], "lease_lost")])
     assert (await admin.ok("/v1/sessions"))[0]["sessions"]["ready"] == 2
@@ -201,7 +188,7 @@ async def test_a_rest_ends_by_itself(admin: Api, store: Store) -> None:
     await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
     await put(admin, "/v1/sessions/shop/anna", {})
     await release(admin, (await lease(admin, "shop"))["lease_id"])
-    await lapse(store, admin, seconds=61)
+    await lapse(store, admin.organization_id, seconds=61)
     found = await admin.ok("/v1/sessions/shop/anna")
     assert (found["state"], found["rest_until"]) == ("ready", None)
     await lease(admin, "shop")
@@ -222,7 +209,7 @@ async def test_a_session_with_too_many_errors_is_blocked_for_a_while(admin: Api,
     ended = await release(admin, (await lease(admin, "shop"))["lease_id"], "bad", user_data={"saved": "too"})
     assert (ended["state"], ended["errors"], ended["saved"]) == ("blocked", 2, True)
     assert moment(ended["rest_until"]) - moment(ended["last_used"]) == timedelta(seconds=600)
-    await lapse(store, admin, seconds=601)
+    await lapse(store, admin.organization_id, seconds=601)
     found = await admin.ok("/v1/sessions/shop/anna")
     assert (found["state"], found["errors"], found["user_data"]) == ("ready", 0, {"saved": "too"})
 
@@ -282,13 +269,13 @@ async def test_a_lease_that_is_not_released_ends_by_itself(admin: Api, store: St
     await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
     await put(admin, "/v1/sessions/shop/anna", {"storage_state": make_state("kept")})
     taken = await lease(admin, "shop")
-    await lapse(store, admin, seconds=301)
+    await lapse(store, admin.organization_id, seconds=301)
     await lost(admin, taken["lease_id"])  # also before anybody has looked at the session
     found = await admin.ok("/v1/sessions/shop/anna")
     assert (found["state"], found["uses"], found["errors"], found["version"]) == ("resting", 1, 1, 1)
     assert found["storage_state"] == make_state("kept")
     await lost(admin, taken["lease_id"])
-    await lapse(store, admin, seconds=61)
+    await lapse(store, admin.organization_id, seconds=61)
     await lease(admin, "shop")
 
 
@@ -296,7 +283,7 @@ async def test_a_lease_that_ended_long_ago_does_not_rest_any_more(admin: Api, st
     await put(admin, "/v1/sessions/shop", {"rest_seconds": 60})
     await put(admin, "/v1/sessions/shop/anna", {})
     await lease(admin, "shop")
-    await lapse(store, admin, seconds=3600)
+    await lapse(store, admin.organization_id, seconds=3600)
     assert (await lease(admin, "shop"))["session"]["uses"] == 1
 
 
@@ -305,14 +292,14 @@ async def test_leases_that_end_by_themselves_block_a_session_in_the_end(admin: A
     await put(admin, "/v1/sessions/shop/anna", {})
     for _ in range(2):
         await lease(admin, "shop", seconds=10)
-        await lapse(store, admin, seconds=11)
+        await lapse(store, admin.organization_id, seconds=11)
     assert (await session_of(admin, "shop", "anna"))["state"] == "blocked"
 
 
 async def test_the_old_holder_never_touches_the_next_ones_session(admin: Api, store: Store) -> None:
     await put(admin, "/v1/sessions/shop/anna", {"user_data": {"of": "first"}})
     old = await lease(admin, "shop", seconds=10)
-    await lapse(store, admin, seconds=11)
+    await lapse(store, admin.organization_id, seconds=11)
     new = await lease(admin, "shop")
     await lost(admin, old["lease_id"])
     found = await admin.ok("/v1/sessions/shop/anna")
@@ -332,7 +319,7 @@ async def test_renewing_never_shortens_and_ends_at_the_limit(admin: Api, store: 
     longest = await put(admin, f"/v1/leases/{taken['lease_id']}", {"seconds": 3600})
     assert 395 <= longest["seconds"] <= 400
     assert (await session_of(admin, "shop", "anna"))["lease_expires"] == longest["expires"]
-    await lapse(store, admin, seconds=390)
+    await lapse(store, admin.organization_id, seconds=390)
     last = await put(admin, f"/v1/leases/{taken['lease_id']}", {"seconds": 3600})
     assert last["seconds"] <= 10
 
@@ -416,7 +403,7 @@ async def test_a_mark_on_a_leased_session_wins(admin: Api, store: Store, mark: s
     assert (await put(admin, "/v1/sessions/shop/anna", {"state": mark}))["state"] == "leased"
     if ends == "released":
         assert (await release(admin, taken["lease_id"], "blocked"))["state"] == mark
-    await lapse(store, admin, seconds=11)
+    await lapse(store, admin.organization_id, seconds=11)
     assert (await session_of(admin, "shop", "anna"))["state"] == mark
 
 
@@ -476,7 +463,7 @@ async def test_shared_leases_end_by_themselves_one_by_one(admin: Api, store: Sto
     await put(admin, "/v1/sessions/shop/anna", {})
     short = await lease(admin, "shop", shared=True, seconds=10)
     long = await lease(admin, "shop", shared=True, seconds=1000)
-    await lapse(store, admin, seconds=11)
+    await lapse(store, admin.organization_id, seconds=11)
     await lost(admin, short["lease_id"])
     found = await session_of(admin, "shop", "anna")
     assert (found["state"], found["uses"], found["errors"]) == ("leased", 1, 1)
@@ -519,7 +506,7 @@ async def test_a_lease_id_that_none_can_have_is_refused(admin: Api, lease_id: st
 async def test_a_repeated_lease_has_the_time_that_is_left(admin: Api, store: Store, make_api: MakeApi) -> None:
     await put(admin, "/v1/sessions/shop/anna", {})
     taken = await lease(admin, "shop", lease_id=OWN_ID, seconds=100)
-    await lapse(store, admin, seconds=40)
+    await lapse(store, admin.organization_id, seconds=40)
     again = await lease(admin, "shop", lease_id=OWN_ID, seconds=100)
     left = (moment(again["expires"]) - datetime.now(UTC)).total_seconds()
     assert 55 <= again["seconds"] <= 60 and math.isclose(again["seconds"], left, abs_tol=2)

@@ -16,11 +16,10 @@ from service.http.keys import GATES
 from service.settings import Settings
 from service.store import Store
 from service.store.sessions.pools import Waiting
-from tests.api.test_sessions_leases import lapse
 from tests.conftest import MakeApi, Server
 from tests.support.api import Api
 from tests.support.capacity import at_work, bytes_held
-from tests.support.sessions import lease, put, release
+from tests.support.sessions import lapse, lease, put, release
 
 SOON = 10.0  # seconds: on a busy machine
 
@@ -153,7 +152,7 @@ async def test_a_lease_that_ends_by_itself_wakes(api: Api, store: Store) -> None
     await put(api, "/v1/sessions/shop/anna", {})
     await lease(api, "shop", seconds=10)
     (waiter,) = await in_order(api, {})
-    await lapse(store, api, seconds=11)
+    await lapse(store, api.organization_id, seconds=11)
     assert (await soon(waiter))["session"]["errors"] == 1
 
 
@@ -194,6 +193,33 @@ async def test_waiting_requests_hold_no_place_of_those_at_work(api: Api) -> None
         waiter.cancel()
     await until_waiting(api, 0)
     assert at_work(api.client.app) == 0
+
+
+async def test_workers_that_wait_for_one_pool_keep_no_other_organization_out(
+    api: Api, stranger: Api, make_api: MakeApi
+) -> None:
+    api.client.app[GATES].set_connections(64)
+    held = {}
+    for caller in (api, stranger):
+        await put(caller, "/v1/sessions/shop/anna", {})
+        held[caller] = await lease(caller, "shop")
+    second = await make_api(api.organization_id)
+    crowd = [waiting(caller) for caller in (api, second) for _ in range(30)]
+    async with asyncio.timeout(SOON):
+        while not any(task.done() for task in crowd):
+            await asyncio.sleep(0.005)
+    refused = [task.result() for task in crowd if task.done()]
+    assert {response.status for response in refused} == {503}
+    waiter = waiting(stranger, owner="next")
+    await release(stranger, held[stranger]["lease_id"])
+    assert (await soon(waiter))["session"]["owner"] == "next"
+    await release(api, held[api]["lease_id"])
+    done, pending = await asyncio.wait(
+        set(crowd) - {task for task in crowd if task.done()}, timeout=SOON, return_when=asyncio.FIRST_COMPLETED
+    )
+    assert len(done) == 1 and (await done.pop()).status == 200
+    for task in pending:
+        task.cancel()
 
 
 async def test_a_revoked_token_ends_its_waiting(make_api: MakeApi, store: Store) -> None:

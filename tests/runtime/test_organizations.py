@@ -14,6 +14,7 @@ from pymongo import MongoClient
 from service.store import Store
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
 from tests.support.processes import run_command
+from tests.support.sessions import lease, make_state, put, release
 
 
 @pytest.fixture
@@ -25,6 +26,8 @@ async def filled(api: Api) -> Api:
     await api.ok("/v1/reviews/lamps", [make_review()])
     await api.ok("/v1/cookies", [make_cookie()])
     await api.ok("/v1/local-storage", [make_entry()])
+    await put(api, "/v1/sessions/shop/anna", {"storage_state": make_state()})
+    await release(api, (await lease(api, "shop"))["lease_id"])
     return api
 
 
@@ -46,6 +49,7 @@ async def test_everything_of_an_organization_is_shown_and_deleted_but_nothing_of
     organization, other = filled.organization_id, documents(mongo_url, stranger.organization_id)
     before = documents(mongo_url, organization)
     assert {"outputs", "versions", "groups", "days", "reviews", "cookies", "local_storage", "tokens"} <= set(before)
+    assert {"pools", "sessions", "session_secrets", "released_leases"} <= set(before)
     listed = run_command(mongo_url, "organization", "list").stdout.splitlines()
     assert [str(organization), "1", "1", "3"] in [line.split() for line in listed]
     shown = run_command(mongo_url, "organization", "show", str(organization)).stdout
@@ -63,6 +67,13 @@ async def test_everything_of_an_organization_is_shown_and_deleted_but_nothing_of
         1,
         f"error: there is nothing of organization {organization}",
     )
+
+
+async def test_an_organization_that_has_only_sessions_is_listed(api: Api, store: Store, mongo_url: str) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    await store.database["tokens"].delete_many({"organization_id": api.organization_id})
+    listed = run_command(mongo_url, "organization", "list").stdout.splitlines()
+    assert [str(api.organization_id), "0", "0", "0"] in [line.split() for line in listed]
 
 
 async def test_a_deletion_that_was_interrupted_is_completed_by_the_next(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,7 +14,7 @@ import pytest
 from service.settings import Settings
 from service.store import Group, Store
 from tests.support.api import Api, make_output
-from tests.support.commands import Commands
+from tests.support.commands import Commands, Cost, explained
 from tests.support.groups import DATABASE
 from tests.support.limits import Small
 
@@ -109,31 +108,11 @@ def store(listening: Store) -> Store:
     return listening
 
 
-class Cost:
-    """What one command made the database do."""
-
-    def __init__(self, explained: dict[str, Any]) -> None:
-        self.documents = explained["executionStats"]["totalDocsExamined"]
-        self.keys = explained["executionStats"]["totalKeysExamined"]
-        self.stages = {stage["stage"] for stage in _stages(explained["executionStats"]["executionStages"])}
-
-
-def _stages(stage: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield stage
-    for child in [*stage.get("inputStages", ()), *([stage["inputStage"]] if "inputStage" in stage else [])]:
-        yield from _stages(child)
-
-
 async def read(api: Api, store: Store, commands: Commands, **query: Any) -> tuple[list[int], list[Cost]]:
     """Read a page; return its ids and what each of its reads of outputs costs."""
     commands.clear()
     page = await api.ok(f"/v1/outputs/{GROUP}?{urlencode(query)}")
-    costs = []
-    for command in [command for command in commands.sent if command.collection == "outputs"]:
-        hidden = ("lsid", "$db", "readConcern", "maxTimeMS", "$clusterTime")
-        bare = {name: value for name, value in command.body.items() if name not in hidden}
-        explained = await store.database.command("explain", bare, verbosity="executionStats")
-        costs.append(Cost(explained))
+    costs = [await explained(store, command) for command in list(commands.sent) if command.collection == "outputs"]
     return [item["id"] for item in page["items"]], costs
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
@@ -14,6 +15,11 @@ from pymongo.monitoring import CommandFailedEvent, CommandListener, CommandStart
 from service.settings import Settings
 from service.store import Store
 
+# Fields of a command that explain() does not take.
+_CONTEXT = {
+    *("lsid", "$db", "$clusterTime", "readConcern", "writeConcern", "maxTimeMS"),
+    *("txnNumber", "startTransaction", "autocommit"),
+}
 _DATA = {
     *("find", "aggregate", "count", "distinct", "insert", "update", "delete", "findAndModify", "getMore"),
     "killCursors",
@@ -95,3 +101,24 @@ def listening_store(settings: Settings, url: str, commands: Commands) -> Store:
     """Return a store whose commands are seen."""
     client: Any = AsyncIOMotorClient(url, tz_aware=True, event_listeners=[commands])
     return Store(settings, client)
+
+
+class Cost:
+    """What one command made the database do."""
+
+    def __init__(self, explained: dict[str, Any]) -> None:
+        stats = explained["executionStats"]
+        self.documents, self.keys = stats["totalDocsExamined"], stats["totalKeysExamined"]
+        self.stages = {stage["stage"] for stage in _stages(stats["executionStages"])}
+
+
+def _stages(stage: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield stage
+    for child in [*stage.get("inputStages", ()), *([stage["inputStage"]] if "inputStage" in stage else [])]:
+        yield from _stages(child)
+
+
+async def explained(store: Store, command: Command) -> Cost:
+    """Return what a command would cost now, by explain()."""
+    bare = {name: value for name, value in command.body.items() if name not in _CONTEXT}
+    return Cost(await store.database.command("explain", bare, verbosity="executionStats"))

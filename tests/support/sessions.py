@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.store import Store
 from tests.support.api import Api
 
 
@@ -39,3 +40,20 @@ async def session_of(api: Api, pool: str, name: str) -> Any:
         session for session in await api.ok(f"/v1/sessions/{pool}") if session["name"] == name.replace("%2F", "/")
     )
     return found
+
+
+async def lapse(store: Store, organization: int, name: str | None = None, seconds: float = 3600) -> None:
+    """Let some time pass for the leases, uses, rests and blocks of an organization's sessions, or of one of them."""
+    some = {"organization_id": organization} | ({} if name is None else {"name": name})
+
+    def earlier(field: str) -> dict[str, Any]:
+        return {"$subtract": [field, int(seconds * 1000)]}
+
+    lease = {name: earlier(f"$$this.{name}") for name in ("since", "until", "at")}
+    leases = {"$map": {"input": "$leases", "in": {"$mergeObjects": ["$$this", lease]}}}
+    update = {
+        "last_used": earlier("$last_used"),
+        "due": {"$ifNull": [earlier("$due"), "$$REMOVE"]},
+        "leases": {"$ifNull": [leases, "$$REMOVE"]},
+    }
+    await store.database["sessions"].update_many(some, [{"$set": update}])

@@ -46,7 +46,7 @@ class Sessions:
         receipts = Receipts(database)
         self.pools = Pools(database, receipts, indexes)
         self.secrets = Secrets(database, vault, indexes)
-        self.records = Records(client, database, self.pools, self.secrets)
+        self.records = Records(client, database, self.pools, self.secrets, receipts)
         self.leases = Leases(client, database, self.pools, self.secrets, receipts, indexes)
         self.queue = Queue(self.pools, self.leases, SessionWatch(database))
         self.records.freed = self.leases.freed = self.queue.wake

@@ -106,13 +106,15 @@ def undo(settings: Settings, lease_id: str) -> list[Stage]:
 def settle(settings: Settings) -> list[Stage]:
     """Return the update of a session whose earliest lease, rest or block has ended."""
     is_over = {"$lte": ["$$this.until", NOW]}
-    ended = {"$size": {"$filter": {"input": _LEASES, "cond": is_over}}}
+    over = {"$filter": {"input": _LEASES, "cond": is_over}}
     leases = {"$filter": {"input": _LEASES, "cond": {"$not": [is_over]}}}
+    # Of shared leases the last one counts, which may have been released.
+    ends = {"$concatArrays": [["$due", "$last_used"], {"$map": {"input": over, "in": "$$this.until"}}]}
     return [
-        {"$set": {"ended": ended, "leases": leases}},
+        {"$set": {"ended": {"$size": over}, "at": {"$max": ends}, "leases": leases}},
         *_end(
             settings,
-            "$due",
+            "$at",
             "$ended",
             {"$add": ["$errors", "$ended"]},
             rest_seconds=settings["rest_seconds"],
@@ -230,6 +232,7 @@ def _due(at: Expression, rest_seconds: int, blocked_rest_seconds: int | None) ->
 _TIDY: Stage = {
     "$set": {
         "ended": "$$REMOVE",
+        "at": "$$REMOVE",
         **{name: {"$cond": [_HAS_LEASES, f"${name}", "$$REMOVE"]} for name in ("leases", "mark", "overridden")},
     }
 }

@@ -111,7 +111,8 @@ class Leases:
         await self._pools.settle_now_and_then(pool)
         try:
             taken = await self._take(pool, wanted, besides, may_join)
-            if taken is None and await self._pools.settle(pool):
+            if taken is None:  # another request may have settled the pool since
+                await self._pools.settle(pool)
                 taken = await self._take(pool, wanted, besides, may_join)
         except DuplicateKeyError:
             if (lease := await self.again(pool, wanted)) is not None:
@@ -141,7 +142,8 @@ class Leases:
         record: Record | None = await self._sessions.find_one_and_update({**where, "state": "ready"}, update, **order)
         if record is None and wanted.shared and may_join:
             full = f"leases.{changes.MAX_SHARED - 1}"
-            joinable = {"state": "shared", full: {"$exists": False}, "leases.id": {"$ne": wanted.lease_id}}
+            joinable: Record = {"state": "shared", full: {"$exists": False}, "leases.id": {"$ne": wanted.lease_id}}
+            joinable["$expr"] = {"$gt": ["$due", changes.NOW]}  # with a lease that has ended, it may have to rest
             record = await self._sessions.find_one_and_update({**where, **joinable}, update, **order)
         return record
 

@@ -169,18 +169,16 @@ class Pools:
         return [{"pool": pool.name, **pool.settings, "sessions": counts[id]} for id, pool in chosen.items()]
 
     @stored
-    async def settle(self, pool: Pool) -> bool:
-        """End the leases, rests and blocks of a pool that are over; return whether there were any."""
+    async def settle(self, pool: Pool) -> None:
+        """End the leases, rests and blocks of a pool that are over."""
         self._settled[pool.id] = time.monotonic()
-        update, changed = changes.settle(pool.settings), False
+        update = changes.settle(pool.settings)
         for _ in range(_MAX_SETTLES):
             ended = await self._end_leases(pool, update)
             rested = {**pool.owner, "state": {"$in": ["resting", "blocked"]}, **changes.DUE}
             result = await self._sessions.update_many(rested, update, hint="due")
             if not (ended or result.modified_count):
-                break
-            changed = True
-        return changed
+                return
 
     async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
         """End leases that nobody has released; their ids are noted before, so that none is ever live again."""

@@ -16,7 +16,7 @@ from service.store.listing import Record
 
 
 class Receipts:
-    """The released leases with the response that each release got, and the leases that have ended by themselves."""
+    """The released leases with the response that each release got, and the leases that have ended without one."""
 
     def __init__(self, database: Database) -> None:
         self._released: Collection = database.get_collection(
@@ -37,7 +37,9 @@ class Receipts:
         await self._released.insert_one({**receipt, **fields}, session=transaction)
 
     async def note_ended(self, organization_id: int, lease_ids: Sequence[str]) -> None:
-        """Note leases that have ended by themselves; noting one again changes nothing."""
+        """Note leases that have ended without a release; noting one again changes nothing."""
+        if not lease_ids:
+            return
         common = {"organization_id": organization_id, "digest": b"", "answer": None, "date": now()}
         try:
             await self._released.insert_many(

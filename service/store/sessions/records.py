@@ -15,6 +15,7 @@ from service.store.listing import Chunk, Key, Listing, Record
 from service.store.sessions import changes
 from service.store.sessions.leases import served_session
 from service.store.sessions.pools import Pool, Pools, TooManySessions
+from service.store.sessions.receipts import Receipts
 from service.store.sessions.secrets import KINDS, Secrets, session_id
 
 MAX_IN_POOL = 10_000
@@ -31,8 +32,8 @@ class VersionConflict(StoreError):
 class Records:
     """The sessions of all organizations, without their leases."""
 
-    def __init__(self, client: Client, database: Database, pools: Pools, secrets: Secrets) -> None:
-        self._client, self._pools, self._secrets = client, pools, secrets
+    def __init__(self, client: Client, database: Database, pools: Pools, secrets: Secrets, receipts: Receipts) -> None:
+        self._client, self._pools, self._secrets, self._receipts = client, pools, secrets, receipts
         self.freed: Callable[[str], None] = lambda pool_id: None  # called with the pool of a session that is put
         self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
 
@@ -97,8 +98,7 @@ class Records:
                 if if_version:
                     raise VersionConflict
                 pool = await self._pools.set(organization_id, pool_name, {})
-            where = {"_id": session_id(pool.id, name), "organization_id": organization_id}
-            is_new = await self._sessions.find_one(where, ["_id"]) is None
+            is_new = await self.find(pool, name) is None
             if is_new:
                 await self._check_room(pool)
             elif if_version == 0:
@@ -156,9 +156,14 @@ class Records:
     async def delete(self, pool: Pool, name: str) -> bool:
         """Delete a session with its secrets and its leases; return whether there was one."""
         id = session_id(pool.id, name)
+        where = {"_id": id, "organization_id": pool.organization_id}
+        session = await self._sessions.find_one(where, ["leases"])
+        if session is None:
+            return False
+        ended = [lease["id"] for lease in session.get("leases", ())]
+        await self._receipts.note_ended(pool.organization_id, ended)  # a late copy of a request takes no other session
 
         async def write(transaction: Any) -> bool:
-            where = {"_id": id, "organization_id": pool.organization_id}
             result = await self._sessions.delete_one(where, session=transaction)
             await self._secrets.remove(pool.organization_id, id, transaction)
             return bool(result.deleted_count)
