@@ -9,6 +9,7 @@ from pathlib import Path
 
 from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
+from scripts.bench.clients import clients
 from scripts.bench.crawls import crawls, history
 from scripts.bench.latency import latency
 
@@ -26,6 +27,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "deletion": (1_000_000, 20_000, 20, 5),
     "crawls": (50_000, 5_000, 0, 0),
     "history": (10_000, 5_000, 0, 0),
+    "clients": (20_000, 5_000, 0, 0),
 }
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
@@ -39,6 +41,7 @@ _HELP = {
     "overload": "up to three times what the service can carry",
     "retention": "8 writers while all old items of their group expire",
     "deletion": "8 writers while another group is deleted and a worker killed",
+    "clients": "push of the TypeScript and the Python client against the plain fetch of Node.js",
     "crawls": "new and changed items with and without ignore, rules and history_days",
     "history": "crawls that change every item without history, and with 0, 1, 5 and 20 older versions of each",
 }
@@ -73,6 +76,8 @@ def main() -> None:
         capacity(items, readers=1000 if options.quick else 5000)
     elif options.measurement in ("crawls", "history"):
         {"crawls": crawls, "history": history}[options.measurement](items)
+    elif options.measurement == "clients":
+        clients(items)
     elif options.measurement == "latency":
         latency(items, seconds)
     elif options.measurement in ("retention", "deletion"):
