@@ -21,6 +21,7 @@ from sds_client.harambe import Observer
 from sds_client.state import state_chunks
 from sds_client.writing import key_hash
 from tests.support.api import make_cookie, make_entry, make_output, make_outputs, make_review
+from tests.support.limits import Small
 from tests.support.processes import ServiceProcess
 
 # Without the server
@@ -199,9 +200,8 @@ def test_the_token_describes_itself(client: Client, organization: int, token: st
     assert token not in str(found)
 
 
-def test_a_state_too_large_for_one_body_is_sent_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sds_client.state.BYTES", 5000)
-    monkeypatch.setattr("sds_client.state.RECORDS", 7)
+def test_a_state_too_large_for_one_body_is_sent_in_parts(client: Client, small: Small) -> None:
+    small(state_body_bytes=5000, state_body_records=7)
     cookie = {"domain": "shop.example", "value": "x", "path": "/", "expires": -1, "httpOnly": False, "secure": False}
     origin = {"origin": "https://shop.example", "localStorage": [{"name": f"n{n}", "value": "x"} for n in range(50)]}
     state = {"cookies": [{**cookie, "name": f"c{n}"} for n in range(50)], "origins": [origin]}

@@ -70,6 +70,7 @@ class Breaking:
 def interrupted(monkeypatch: pytest.MonkeyPatch, command: list[str]) -> None:
     """Run an export to a CSV that ends when everything is read."""
     with monkeypatch.context() as patch:
+        # Nothing from outside ends it just then.
         patch.setattr("sds_client.cli.tables._cell", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             main(command)

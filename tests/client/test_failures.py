@@ -19,6 +19,7 @@ from aiohttp import web
 from sds_client import AsyncClient, Client, ClientError, CursorExpired
 from sds_client.transport import Waiting
 from tests.support.api import make_cookie, make_output, make_outputs, make_review
+from tests.support.limits import Small
 from tests.support.peer import Peer, failure, page, peer, written
 from tests.support.tls import make_certificate
 
@@ -196,9 +197,8 @@ async def test_a_batch_that_never_arrives_in_time_is_halved() -> None:
 
 
 @pytest.mark.slow
-async def test_an_upload_that_stalls_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sds_client.transport._CONNECT_SECONDS", 1.0)
-    monkeypatch.setattr("sds_client.transport._MIN_SEND_RATE", 10**9)
+async def test_an_upload_that_stalls_is_sent_again(small: Small) -> None:
+    small(connect_seconds=1.0, send_rate=10**9)
     connections: list[asyncio.StreamWriter] = []
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from sds_client import AsyncClient, Client, CursorExpired, following
 from tests.support.api import make_outputs
+from tests.support.limits import Small
 from tests.support.peer import failure, page, peer
 from tests.support.processes import ServiceProcess
 
@@ -74,15 +75,15 @@ def test_a_block_that_ends_while_another_thread_saves_its_position_is_no_error(
 def test_a_position_whose_saving_was_interrupted_is_saved_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    replace = following.replace_file
+    replace = os.replace
 
-    def interrupted(path: Path, content: bytes) -> None:
-        replace(path, content)
+    def interrupted(*paths: Any) -> None:
+        replace(*paths)
         raise KeyboardInterrupt
 
     follower = follower_at(tmp_path / "cursor", 5)
     with monkeypatch.context() as context, pytest.raises(KeyboardInterrupt):
-        context.setattr(following, "replace_file", interrupted)
+        context.setattr(os, "replace", interrupted)
         follower._save()
     follower.__exit__()
     assert json.loads((tmp_path / "cursor").read_bytes())["cursor"] == 5
@@ -239,10 +240,8 @@ async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_paus
     assert 2 <= len(service.requests) <= 8
 
 
-def test_a_cursor_of_a_database_that_was_replaced_is_refused(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(following, "_DOUBT_SECONDS", 0.01)
+def test_a_cursor_of_a_database_that_was_replaced_is_refused(client: Client, tmp_path: Path, small: Small) -> None:
+    small(doubt_seconds=0.01)
     file = tmp_path / "lamps.cursor"
     client.push("lamps", make_outputs(3))
     with pytest.raises(ValueError, match="the cursor 5000 is of another database"):

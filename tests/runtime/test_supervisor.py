@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Worker:
 @pytest.fixture
 def two(monkeypatch: pytest.MonkeyPatch) -> Any:
     """A supervisor with two workers, and those workers."""
-    monkeypatch.setattr("service.runtime.supervisor.subprocess.Popen", Worker)
+    monkeypatch.setattr(subprocess, "Popen", Worker)
     made = Supervisor(Settings(host="127.0.0.1", port=0, workers=2), "mongodb://127.0.0.1")
     for number in range(2):
         made._start(number, 1.0)
@@ -68,10 +69,10 @@ def test_a_worker_that_cannot_be_started_is_tried_again_and_the_others_go_on(
     def refuse(*_: Any, **__: Any) -> Worker:
         raise BlockingIOError("no more processes")
 
-    monkeypatch.setattr("service.runtime.supervisor.subprocess.Popen", refuse)
+    monkeypatch.setattr(subprocess, "Popen", refuse)
     assert made._restart_due() == 0
     assert (set(made._workers), made._due[0][1]) == ({1}, 8.0)
-    monkeypatch.setattr("service.runtime.supervisor.subprocess.Popen", Worker)
+    monkeypatch.setattr(subprocess, "Popen", Worker)
     made._due[0] = 0.0, 8.0
     assert made._restart_due() == 1
     assert set(made._workers) == {0, 1}
