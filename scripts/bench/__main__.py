@@ -26,7 +26,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "retention": (100_000, 10_000, 20, 5),
     "deletion": (1_000_000, 20_000, 20, 5),
     "crawls": (50_000, 5_000, 0, 0),
-    "history": (10_000, 5_000, 0, 0),
+    "history": (20_000, 5_000, 0, 0),
     "clients": (20_000, 5_000, 0, 0),
 }
 _CASES = ["reads", "writes", "recrawl"]
@@ -43,7 +43,7 @@ _HELP = {
     "deletion": "8 writers while another group is deleted and a worker killed",
     "clients": "push of the TypeScript and the Python client against the plain fetch of Node.js",
     "crawls": "new and changed items with and without ignore, rules and history_days",
-    "history": "crawls that change every item without history, and with 0, 1, 5 and 20 older versions of each",
+    "history": "crawls that change every item without history, and with up to 20 older versions of each",
 }
 
 

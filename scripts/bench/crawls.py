@@ -34,8 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 CRAWLS = ("new", "changed")
 TURNS = 3
-# Earlier versions of each item, before the crawls whose cost `history` prints.
-VERSIONS = (0, 1, 5, 20)
+# Older versions of each item before the crawls of which `history` prints medians.
+VERSIONS = (range(1), range(1, 6), range(6, 11), range(11, 16), range(16, 21))
 _BATCH, _CONNECTIONS, _LOADED = 100, 8, 5_000
 
 
@@ -88,7 +88,7 @@ class Crawler(NamedTuple):
 
 def crawls(items: int) -> None:
     """Print how crawls of groups with each setting compare with those of a plain group in the same turn."""
-    turns = _turns(_settings_turn, items)
+    turns = _turns(_settings_turn, items, TURNS)
     for name in CRAWLS:
         plain = _median([turn[name, PLAIN] for turn in turns])
         print(f"| {name} | {PLAIN} | {_in_units(plain)} |")
@@ -99,26 +99,26 @@ def crawls(items: int) -> None:
 
 def history(items: int) -> None:
     """Print what crawls that change every item cost without history, and with it, the more versions there are."""
-    turns = _turns(_history_turn, items)
+    (turn,) = _turns(_history_turn, items, 1)
     for versions in VERSIONS:
-        plain = _median([turn[versions, False] for turn in turns])
-        kept = _median([turn[versions, True] for turn in turns])
-        ratios = _median([turn[versions, True].against(turn[versions, False]) for turn in turns])
-        name = f"changed {versions + 1} times"
-        print(f"| {name} | history_days 0 | {_in_units(plain)} |")
-        print(f"| {name} | history_days 30, {versions} older versions each | {_in_units(kept)} |")
-        print(f"| {name} | with history, against without | {_in_ratios(ratios)} |")
+        plain = [turn[number, False] for number in versions]
+        kept = [turn[number, True] for number in versions]
+        ratios = [one.against(other) for one, other in zip(kept, plain, strict=True)]
+        name = f"{versions[0]} to {versions[-1]} older versions"
+        print(f"| {name} | without history | {_in_units(_median(plain))} |")
+        print(f"| {name} | with history | {_in_units(_median(kept))} |")
+        print(f"| {name} | against without | {_in_ratios(_median(ratios))} |")
 
 
-def _turns(turn: Any, items: int) -> list[dict[Any, Crawl]]:
+def _turns(turn: Any, items: int, turns: int) -> list[dict[Any, Crawl]]:
     """Run a measurement several times, on groups of its own each time, and print the head of its table."""
     print(describe())
     with engine() as mongo:
         headers = data.load(mongo, _LOADED).headers
         with service(mongo.url, **PATIENT) as server:
             mongo.step_aside()
-            done = [turn(Crawler(mongo, server, headers), items, number) for number in range(TURNS)]
-    print(f"\n{items:,} items per crawl, {_BATCH} per request, {_CONNECTIONS} connections, medians of {TURNS} turns")
+            done = [turn(Crawler(mongo, server, headers), items, number) for number in range(turns)]
+    print(f"\n{items:,} items per crawl, {_BATCH} per request, {_CONNECTIONS} connections, medians of {turns} turns")
     print("| crawl | group | items/s | service CPU | mongod CPU | finishing |\n|---|---|---:|---:|---:|---:|")
     return done
 
@@ -158,7 +158,7 @@ def _history_turn(crawler: Crawler, items: int, turn: int) -> dict[Any, Crawl]:
     for is_kept, group in groups.items():
         crawler.set_up(group, _HISTORY if is_kept else _NO_HISTORY)
         crawler.crawl(group, 0, numbers[is_kept], items)
-    for versions in range(VERSIONS[-1] + 1):
+    for versions in range(VERSIONS[-1].stop):
         order = list(groups) if (turn + versions) % 2 else list(groups)[::-1]
         for is_kept in order:
             done[versions, is_kept] = crawl = crawler.crawl(groups[is_kept], versions + 1, numbers[is_kept], items)
