@@ -12,6 +12,7 @@ from scripts.bench.capacity import capacity
 from scripts.bench.clients import clients
 from scripts.bench.crawls import crawls, history
 from scripts.bench.latency import latency
+from scripts.bench.leases import leases
 
 # Items in the database and seconds of one run: full, and with --quick.
 _SIZES: dict[str, tuple[int, int, float, float]] = {
@@ -28,6 +29,7 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "crawls": (50_000, 5_000, 0, 0),
     "history": (20_000, 5_000, 0, 0),
     "clients": (20_000, 5_000, 0, 0),
+    "leases": (10_000, 5_000, 15, 3),
 }
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
@@ -44,6 +46,7 @@ _HELP = {
     "clients": "push of the TypeScript and the Python client against the plain fetch of Node.js",
     "crawls": "new and changed items with and without ignore, rules and history_days",
     "history": "crawls that change every item without history, and with up to 20 older versions of each",
+    "leases": "16 workers that lease and release sessions, beside a bare loop of the same updates",
 }
 
 
@@ -78,6 +81,8 @@ def main() -> None:
         {"crawls": crawls, "history": history}[options.measurement](items)
     elif options.measurement == "clients":
         clients(items)
+    elif options.measurement == "leases":
+        leases(items, seconds)
     elif options.measurement == "latency":
         latency(items, seconds)
     elif options.measurement in ("retention", "deletion"):
