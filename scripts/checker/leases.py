@@ -287,11 +287,13 @@ async def run(options: argparse.Namespace, services: PausingServices, token: str
     _print_line(record, failovers, time.monotonic() - began)
     print(json.dumps(dict(record.counts.most_common())))
     if failovers is not None:
-        print(f"failovers: {dict(failovers.counts)}")
+        print(f"failovers: {failovers.total} {dict(failovers.counts)}")
+    print(f"leases: {record.leases}")
     for kind in ("double holders", "lost saves", "stale saves", "ended early"):
         print(f"{kind}: {record.wrong[kind]}")
-    print("FAILED" if record.wrong else "ok")
-    return 1 if record.wrong else 0
+    failed = record.wrong or not record.leases
+    print("FAILED" if failed else "ok")
+    return 1 if failed else 0
 
 
 def _print_line(record: Record, failovers: Failovers | None, seconds: float) -> None:
@@ -314,16 +316,18 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=3600, help="maximum seconds")
     parser.add_argument("--kill-every", type=float, default=20.0, help="seconds between kill -9 of a service")
     parser.add_argument("--pause-every", type=float, default=30.0, help="seconds between pauses of a service")
-    parser.add_argument("--nodes", type=int, default=1, help="mongods to start")
+    parser.add_argument("--nodes", type=int, default=0, help="mongods to start, also when MONGO_URL names one")
     parser.add_argument("--failovers", action="store_true", help="kill, freeze, step down and cut off primaries")
     parser.add_argument("--failover-every", type=float, default=20.0, help="seconds between two failovers")
     parser.add_argument("--min-failovers", type=int, default=0)
+    parser.add_argument("--not-exclusive", action="store_true", help="leave sessions ready: must report double holders")
     options = parser.parse_args()
     if options.failovers and options.nodes < 3:
         parser.error("--failovers needs --nodes 3 or more: a majority must be left")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="leases-") as folder, mongo(options.nodes) as (url, replica_set):
         faults = {"delay": 0, "late": 0, "fail": 0, "crash": 0, "late_seconds": 1, "mark": True}
+        faults["exclusive"] = not options.not_exclusive
         environ = {
             **os.environ,
             "MONGO_URL": url,

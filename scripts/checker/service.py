@@ -2,7 +2,7 @@
 
 `CHECKER_FAULTS` is a JSON object: `delay`, `late`, `fail`, `crash` are the chances of each at a step,
 `late_seconds` is longer than the lease, `log` is the file that gets a line for each fault, `mark`
-false switches the watermark off.
+false switches the watermark off, `exclusive` false lets a session be leased again while it is leased.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from service.cli import main
 from service.store import Group, StoreUnavailable
 from service.store.outputs.ids import Ids, Watermark
+from service.store.sessions import changes
 
 LONGEST_DELAY = 0.3
 
@@ -66,6 +67,13 @@ def install(options: dict[str, Any]) -> None:
             return watermark._replace(end=2**62, version=next(versions), in_flight=False)
 
         Ids._read = read_without_mark  # type: ignore[method-assign]
+    if not options.pop("exclusive", True):
+        take = changes.take
+
+        def take_and_leave_ready(*args: Any, **kwargs: Any) -> list[changes.Stage]:
+            return [*take(*args, **kwargs), {"$set": {"state": "ready"}}]
+
+        changes.take = take_and_leave_ready
     faults = Faults(**options)
     make = Ids.__init__
 
