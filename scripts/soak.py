@@ -36,6 +36,10 @@ MOST_MEMORY = 1.05
 MOST_HANDLES = 5
 
 
+def _secret() -> str:
+    return random.randbytes(20).hex()
+
+
 def item(number: int) -> dict[str, Any]:
     data = {"title": f"Lamp {number}", "price": random.random(), "text": "x" * 500}
     return make_output(number, data=data, root_job_id=f"job-{number % 5}")
@@ -109,11 +113,11 @@ class Soak:
         return await self._ask(session, "GET", f"/v1/outputs/soak-{random.randrange(GROUPS)}{query}")
 
     async def _cookies(self, session: aiohttp.ClientSession) -> int:
-        cookies = [{"domain": f"d{n % 50}.example", "name": f"c{n}", "value": os.urandom(20).hex()} for n in range(200)]
+        cookies = [{"domain": f"d{n % 50}.example", "name": f"c{n}", "value": _secret()} for n in range(200)]
         return await self._ask(session, "POST", "/v1/cookies", json=random.sample(cookies, 20))
 
     async def _local_storage(self, session: aiohttp.ClientSession) -> int:
-        entries = [{"domain": f"d{n % 50}.example", "key": f"k{n}", "value": os.urandom(20).hex()} for n in range(200)]
+        entries = [{"domain": f"d{n % 50}.example", "key": f"k{n}", "value": _secret()} for n in range(200)]
         return await self._ask(session, "POST", "/v1/local-storage", json=random.sample(entries, 20))
 
     async def _list(self, session: aiohttp.ClientSession) -> int:
@@ -213,7 +217,10 @@ def verdict(rows: list[tuple[float, int, int]]) -> bool:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats what is sent")
     options = parser.parse_args()
+    random.seed(options.seed)
+    print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, local_mongo(Path(folder)) as mongo:
         token, key = make_token(mongo.url, 1), run_command(mongo.url, "secrets", "new-key").stdout.strip()
         with ServiceProcess(mongo.url, secret_keys=key) as service:

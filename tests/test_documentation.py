@@ -210,3 +210,14 @@ def test_the_tests_behind_the_promises_exist() -> None:
         if not found or not any(name in path.read_text() for path in found):
             missing.append(f"{file}::{name}")
     assert missing == []
+
+
+def test_the_table_of_scripts_has_every_command() -> None:
+    table, parts = (
+        (ROOT / "scripts/README.md").read_text(),
+        ("checker.service", "attack.tenant", "member_proxy", "peers"),
+    )
+    commands = [path for path in (ROOT / "scripts").rglob("*.py") if '__name__ == "__main__"' in path.read_text()]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__") for path in commands]
+    missing = [name for name in names if not re.search(rf"{re.escape(name)}[` ]", table)]
+    assert [name for name in missing if not any(part in name for part in parts)] == []

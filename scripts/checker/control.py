@@ -257,11 +257,11 @@ class Model:
         web.run_app(app, sock=listener, print=None)
 
 
-def run(broken: str, folder: Path) -> str:
+def run(broken: str, folder: Path, seed: int) -> str:
     """Return the report of a run against a model that breaks one promise, or none."""
     fork, listener = multiprocessing.get_context("fork"), socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    plan = Plan([port], "token", folder, 20, cut=0, seed=random.randrange(10**6))
+    plan = Plan([port], "token", folder, 20, cut=0, seed=seed)
     service = fork.Process(target=Model(broken).serve, args=(listener,), daemon=True)
     service.start()
     listener.close()
@@ -301,8 +301,10 @@ def run(broken: str, folder: Path) -> str:
 
 def check(broken: str) -> tuple[bool, str]:
     """Return whether the report of a run says what it must, and the report."""
+    seed = random.SystemRandom().randrange(10**6)  # the processes of the pool are copies of one
     with tempfile.TemporaryDirectory(prefix="checker-") as folder:
-        report = run(broken, Path(folder))
+        report = run(broken, Path(folder), seed)
+    report = f"seed {seed}\n{report}"
     return f"{PROMISES[broken]}: 0" not in report if broken else report.endswith("ok\n"), report
 
 

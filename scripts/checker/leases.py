@@ -321,7 +321,10 @@ def main() -> int:
     parser.add_argument("--failover-every", type=float, default=20.0, help="seconds between two failovers")
     parser.add_argument("--min-failovers", type=int, default=0)
     parser.add_argument("--not-exclusive", action="store_true", help="leave sessions ready: must report double holders")
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6), help="repeats the workers' choices")
     options = parser.parse_args()
+    random.seed(options.seed)
+    print(f"seed {options.seed}", flush=True)
     if options.failovers and options.nodes < 3:
         parser.error("--failovers needs --nodes 3 or more: a majority must be left")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -3,6 +3,7 @@
 `CHECKER_FAULTS` is a JSON object: `delay`, `late`, `fail`, `crash` are the chances of each at a step,
 `late_seconds` is longer than the lease, `log` is the file that gets a line for each fault, `mark`
 false switches the watermark off, `exclusive` false lets a session be leased again while it is leased.
+`CHECKER_SEED` repeats its choices.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class Faults:
 
 def install(options: dict[str, Any]) -> None:
     """Put the faults into every `Ids` made from now on."""
+    random.seed(os.environ.get("CHECKER_SEED"))
     if not options.pop("mark"):
         versions = itertools.count(1)
         read = Ids._read

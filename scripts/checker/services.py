@@ -48,7 +48,8 @@ class Services:
         self.ended = Counter[str]()
 
     def _start(self, number: int) -> subprocess.Popen[bytes]:
-        environ = {**self._environ, "PORT": str(self.ports[number])}
+        # Not one seed for all: a process that crashes at a step would do so again.
+        environ = {**self._environ, "PORT": str(self.ports[number]), "CHECKER_SEED": str(random.random())}
         return subprocess.Popen(
             [sys.executable, "-m", "scripts.checker.service", "serve"],
             env=environ,
