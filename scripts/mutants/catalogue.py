@@ -439,8 +439,8 @@ MUTANTS = [
         "a token is cached for ever",
         "service/http/middleware/auth.py",
         "Authenticator._look_up",
-        "asked + self._cache_seconds",
-        "asked + 1e9",
+        "asked_at + self._cache_seconds",
+        "asked_at + 1e9",
         ("tests/api/test_auth.py", "tests/api/test_tokens.py"),
     ),
     Mutant(
