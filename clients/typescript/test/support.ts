@@ -3,11 +3,9 @@ import type { AddressInfo } from "node:net";
 
 import { Client, type OutputInput } from "../src/index.js";
 
-let count = 0;
-
 /** A group of its own for each test. */
 export function newGroup(): string {
-  return `group-${process.pid}-${++count}`;
+  return `group-${crypto.randomUUID()}`;
 }
 
 /** A client of the service that SDS_URL and SDS_TOKEN name. */
