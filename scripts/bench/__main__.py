@@ -11,6 +11,7 @@ from scripts.bench import checks, compare, life
 from scripts.bench.capacity import capacity
 from scripts.bench.clients import clients
 from scripts.bench.crawls import crawls, history
+from scripts.bench.judging import judging
 from scripts.bench.latency import latency
 from scripts.bench.leases import leases
 
@@ -28,9 +29,11 @@ _SIZES: dict[str, tuple[int, int, float, float]] = {
     "deletion": (1_000_000, 20_000, 20, 5),
     "crawls": (50_000, 5_000, 0, 0),
     "history": (20_000, 5_000, 0, 0),
+    "judging": (100_000, 20_000, 0, 0),
     "clients": (20_000, 5_000, 0, 0),
     "leases": (10_000, 5_000, 15, 3),
 }
+_OF_ITEMS = {"crawls": crawls, "history": history, "judging": judging, "clients": clients}
 _CASES = ["reads", "writes", "recrawl"]
 _HELP = {
     "compare": "this service beside FastAPI with Beanie, Fastify, Eve and the floor",
@@ -46,6 +49,7 @@ _HELP = {
     "clients": "push of the TypeScript and the Python client against the plain fetch of Node.js",
     "crawls": "new and changed items with and without ignore, rules and history_days",
     "history": "crawls that change every item without history, and with up to 20 older versions of each",
+    "judging": "verdicts over 100,000 items and by 100 rules, and the pages of another organization beside them",
     "leases": "16 workers that lease and release sessions, beside a bare loop of the same updates",
 }
 
@@ -77,10 +81,8 @@ def main() -> None:
         compare.run(items, seconds, options.repeats, options.servers, options.cases, options.before)
     elif options.measurement == "capacity":
         capacity(items, readers=1000 if options.quick else 5000)
-    elif options.measurement in ("crawls", "history"):
-        {"crawls": crawls, "history": history}[options.measurement](items)
-    elif options.measurement == "clients":
-        clients(items)
+    elif options.measurement in _OF_ITEMS:
+        _OF_ITEMS[options.measurement](items)
     elif options.measurement == "leases":
         leases(items, seconds)
     elif options.measurement == "latency":
