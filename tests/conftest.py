@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from aiohttp import web
@@ -110,7 +111,9 @@ async def wired(settings: Settings, mongo_url: str, wire: FaultProxy) -> AsyncIt
 def mock_store(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store on mongomock, for what does not depend on the database."""
     store = Store(settings, AsyncMongoMockClient(tz_aware=True))
-    monkeypatch.setattr(store.indexes, "require", lambda *collections: None)  # mongomock knows no partial ones
+    # mongomock knows neither partial indexes nor replica sets.
+    monkeypatch.setattr(store.indexes, "require", lambda *collections: None)
+    monkeypatch.setattr(store.layout, "check", AsyncMock())
     return store
 
 

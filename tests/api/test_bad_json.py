@@ -55,9 +55,16 @@ NOT_JSON = {
 async def test_what_is_not_json_is_refused(api: Api) -> None:
     for case in NOT_JSON:
         for path in POSTS:
-            await without_stall(partial(refused, api, path, NOT_JSON[case], (["body"], "json_invalid")))
+            await refused(api, path, NOT_JSON[case], (["body"], "json_invalid"))
         response = await send(api, STATE, NOT_JSON[case])
         assert (response.status, response.problems()) == (422, [(["body"], "json_invalid")]), case
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("case", ["nested 100,000 deep", "objects nested 100,000 deep", "100,000 open brackets"])
+async def test_deep_nesting_is_refused_without_a_stall(api: Api, case: str) -> None:
+    for path in POSTS:
+        await without_stall(partial(refused, api, path, NOT_JSON[case], (["body"], "json_invalid")))
 
 
 @pytest.mark.parametrize("path", POSTS)

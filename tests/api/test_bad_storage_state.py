@@ -59,10 +59,17 @@ async def test_a_wrong_storage_state_is_refused_whole(api: Api) -> None:
         state = BAD_STATES[case]
         if isinstance(state.get("cookies", []), list):
             state = {**state, "cookies": [browser_cookie(name="good"), *state.get("cookies", [])]}
-        response = await without_stall(partial(send, api, STATE, json.dumps(state).encode()))
+        response = await send(api, STATE, json.dumps(state).encode())
         assert response.status == 422, (case, response.body[:300])
         assert response.problems(), case
         assert await api.ok("/v1/cookies") == [], case
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("case", ["100,000 empty cookies", "9,000 empty cookies", "9,000 empty entries"])
+async def test_a_large_storage_state_is_refused_without_a_stall(api: Api, case: str) -> None:
+    response = await without_stall(partial(send, api, STATE, json.dumps(BAD_STATES[case]).encode()))
+    assert response.status == 422
 
 
 async def test_the_tree_of_a_storage_state_is_counted(wired_api: Api, wire: FaultProxy) -> None:

@@ -30,6 +30,7 @@ def tuned() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.mark.alone
 async def test_1000_invalid_records_get_the_first_100_problems(api: Api) -> None:
     wrong = [{"domain": 1, "nam": "x", "expires": "never"}] * 1000
     response = await without_stall(lambda: send(api, "/v1/cookies", bodies(wrong)))
@@ -271,6 +272,7 @@ class TestSmallLimits:
         assert (await send(api, "/v1/outputs/h", b"\n" * 20 + record, **ndjson)).problems() == [(["body"], "too_many")]
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("text", [b'{"a": [%b]}', b'{"a": [%b'])
 async def test_a_large_body_that_is_no_array_is_not_decoded_to_be_refused(api: Api, text: bytes) -> None:
     body = text % b",".join([b"1"] * 1_000_000)

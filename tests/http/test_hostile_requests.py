@@ -47,6 +47,7 @@ PATHS = {
 }
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 async def test_a_path_of_many_slashes_is_404_at_once(api: Api, path: bytes) -> None:
     response = await without_stall(lambda: exchange(api, b"GET " + path + b" HTTP/1.1\r\n" + HOST + b"\r\n"))

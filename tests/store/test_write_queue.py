@@ -518,6 +518,7 @@ async def test_settings_of_many_groups_take_little_memory(store: Store, group: G
     assert [result["result"] for (result,) in results] == ["created", "unchanged", "unchanged"]
 
 
+@pytest.mark.alone
 async def test_hashing_many_items_again_lets_others_run(store: Store, other: Store, group: Group) -> None:
     await store.groups.set(group.key, {"ignore": ["scraped_at"]})
     rows = [{"name": f"row {n}", "price": n * 1.5, "in_stock": True} for n in range(300)]
@@ -532,6 +533,7 @@ async def test_hashing_many_items_again_lets_others_run(store: Store, other: Sto
     await without_stall(write)
 
 
+@pytest.mark.alone
 async def test_many_files_of_one_id_let_others_run(store: Store, group: Group) -> None:
     files = [{"id": "picture"} for _ in range(1000)]
     versions = iter([await group.encoded(store, make_output(1, data={"n": n}, files=files)) for n in range(4)])
@@ -541,6 +543,7 @@ async def test_many_files_of_one_id_let_others_run(store: Store, group: Group) -
     assert item["data"] != {"n": 0} and [file["id"] for file in item["files"]] == ["picture"] * 1000
 
 
+@pytest.mark.alone
 async def test_hashing_a_large_item_again_lets_others_run(store: Store, other: Store, group: Group) -> None:
     encoded = await group.encoded(store, make_output(1, data={"a": [0] * 520_000}))
     await store.outputs.write(group.key, encoded)
