@@ -71,7 +71,7 @@ async def put(request: web.Request) -> Json:
         raise not_found("job", "job_id")
     if body["state"] == "finished" and job.get("state") != "finished":
         job = await crawls.finish(group, job_id)
-    await crawls.tell(group, job)
+    await crawls.notify(group, job)
     if body["state"] == "finished" and body["missing"] == "delete":
         held_back, more = await crawls.delete_missing(group, job_id)
     added = {"more": more, "held_back": held_back, "warnings": warnings}

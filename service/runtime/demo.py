@@ -165,7 +165,7 @@ async def _crawl(
     scraped = [copy.deepcopy(item) | {"root_job_id": job, "last_scraped_date": date} for item in items]
     encode = await store.outputs.encoder(group)
     await store.outputs.write(group, list(map(encode, scraped)))
-    await store.crawls.tell(group, await store.crawls.finish(group, job))
+    await store.crawls.notify(group, await store.crawls.finish(group, job))
 
 
 def _cookie(domain: str, name: str, value: str, expires: datetime | None) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class Store:
         judging = Judging(database, settings.mongo_timeout)
         self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs, self.indexes, judging)
         self.silence = Silence(database, self.jobs, self.webhooks)
-        late = self.crawls.tell_late, self.crawls.continue_deletions, self.silence.tell
+        late = self.crawls.notify_late, self.crawls.continue_deletions, self.silence.notify
         self.upkeep = Upkeep(client, database, self.jobs, self.outputs.deletion, late, settings)
         self.figures = Figures(database, self.upkeep, self.sessions.pools)
         self._closed = False

@@ -129,16 +129,16 @@ class Crawls:
 
     async def _exists(self, group: Group, job: Record) -> bool:
         """Return whether a job exists, once the batches in flight are counted."""
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         if await self._jobs.find_one(job, ["_id"]) is None:
             await self._settle(group.owner)
-            await self._counts.gather(group)
+            await self._counts.collect(group)
         return await self._jobs.find_one(job, ["_id"]) is not None
 
     async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
         if await self._jobs.find_one(job, ["_id"]) is None:
-            await self._counts.gather(group)  # its first write may wait to be moved
+            await self._counts.collect(group)  # its first write may wait to be moved
             if await self._jobs.find_one(job, ["_id"]) is None:
                 await self._counts.declare(group, job["job_id"], self._ids.first)
         # The list of jobs is sorted by it; of the clock that dates writes.
@@ -149,7 +149,7 @@ class Crawls:
     async def one(self, group: Group, job_id: str) -> Record | None:
         """Return a job as it is served, or None."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         record = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS)
         return None if record is None else served(record)
 
@@ -157,7 +157,7 @@ class Crawls:
     async def span(self, group: Group, job_id: str) -> Span | None:
         """Return the ids between which a job made its changes; None if there is no such job."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         job = await self._jobs.find_one(group.owner | {"job_id": job_id} | EXISTS, ["beginning", "last_position"])
         if job is None:
             return None
@@ -172,7 +172,7 @@ class Crawls:
         """
         owner, where = group.owner, group.owner | {"job_id": job_id} | EXISTS
         await self._settle(owner)
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         job = await self._jobs.find_one(where) or {"job_id": job_id}
         rules = (await self._settings.settings(group))["rules"]
         missing, items = await self._count_missing(owner, job)
@@ -223,7 +223,7 @@ class Crawls:
             await asyncio.sleep(_SETTLE_SECONDS / 50)
 
     @stored
-    async def tell(self, group: Group, job: Record) -> None:
+    async def notify(self, group: Group, job: Record) -> None:
         """Tell the group and the webhooks that a job has ended, unless this was done before."""
         if job.get("untold"):
             ended = {**group.owner, "job_id": job["job_id"], "finish_date": job["finish_date"], **EXISTS}
@@ -238,13 +238,13 @@ class Crawls:
             await self._jobs.update_one(ended, {"$unset": {"untold": ""}})
 
     @stored
-    async def tell_late(self) -> None:
+    async def notify_late(self) -> None:
         """Tell of ended jobs whose process died before it could; one that fails does not stop the others."""
         late = {"untold": True, "finish_date": {"$lt": now() - _LATE}}
         cursor = self._jobs.find(late, hint="untold").sort("finish_date", 1).limit(_TOLD_AT_ONCE)
         for job in await cursor.to_list(None):
             try:
-                await self.tell(Group.of(job), job)
+                await self.notify(Group.of(job), job)
             except StoreUnavailable:
                 raise
             except StoreError as error:
@@ -285,7 +285,7 @@ class Crawls:
     async def missing(self, group: Group, job_id: str) -> Missing | None:
         """Return what is missing from a job; None if there is no such job."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         job = await self._jobs.find_one({**group.owner, "job_id": job_id, **EXISTS})
         return None if job is None else await self._missing(group.owner, job)
 
@@ -342,7 +342,7 @@ class Crawls:
     async def to_delete(self, group: Group, job_id: str) -> tuple[Missing | None, str | None]:
         """Return what is missing from a job, None for an unknown one, and why it must not be deleted, if so."""
         self._indexes.require("groups", "jobs")
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         job = await self._jobs.find_one({**group.owner, "job_id": job_id, **EXISTS})
         if job is None:
             return None, None

@@ -26,7 +26,7 @@ _BATCH = 500
 # A group with its days as JSON, roughly.
 _GROUP_BYTES = 2000
 # Groups whose jobs are brought up to date at once: each takes four round trips.
-_GATHERED_AT_ONCE = 16
+_COLLECTED_AT_ONCE = 16
 # The groups whose names are compared, the most likely of them, and the characters of such a name.
 _COMPARED, _LIKELY, _COMPARED_LENGTH = 100, 10, 48
 _COLLECTIONS = ("groups", "jobs", "days")
@@ -89,9 +89,9 @@ class Groups:
     ) -> AsyncIterator[Chunk]:
         documents = self._found(organization_id, _FIELDS, cursor, end)
         while groups := await documents.to_list(_BATCH):
-            for start in range(0, len(groups), _GATHERED_AT_ONCE):
-                part = groups[start : start + _GATHERED_AT_ONCE]
-                await asyncio.gather(*(self._gather(Group(organization_id, one["group_id"]), one) for one in part))
+            for start in range(0, len(groups), _COLLECTED_AT_ONCE):
+                part = groups[start : start + _COLLECTED_AT_ONCE]
+                await asyncio.gather(*(self._collect(Group(organization_id, one["group_id"]), one) for one in part))
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
             records = [_served(group, days.get(group["group_id"], [])) for group in groups]
             yield Chunk(_GROUP_BYTES * len(records), records.copy)
@@ -103,7 +103,7 @@ class Groups:
         document = await self._groups.find_one(group.owner, _FIELDS)
         if document is None:
             return _served({"group_id": group.group_id}, [])
-        await self._gather(group, document)
+        await self._collect(group, document)
         days = await self._days_of(group.organization_id, [group.group_id], "")
         return _served(document, days.get(group.group_id, []))
 
@@ -171,10 +171,10 @@ class Groups:
             days.setdefault(day.pop("group_id"), []).append(day)
         return days
 
-    async def _gather(self, group: Group, found: dict[str, Any]) -> None:
+    async def _collect(self, group: Group, found: dict[str, Any]) -> None:
         """Bring the days and the number of jobs of a loaded group up to date."""
         if found["waits"]:
-            await self._jobs.gather(group)
+            await self._jobs.collect(group)
             now = await self._groups.find_one(group.owner, ["jobs"]) or {}
             found["jobs"] = now.get("jobs", 0)
 

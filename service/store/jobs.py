@@ -72,7 +72,7 @@ class Jobs:
     @streamed
     async def batches(self, group: Group, limit: int) -> AsyncIterator[list[dict[str, Any]]]:
         """Yield up to `limit` jobs of a group, newest first, some at a time: each may take 50 KB."""
-        await self.gather(group)
+        await self.collect(group)
         where = {**group.owner, **EXISTS}
         newest = self._jobs.find(where, batch_size=_AT_ONCE).sort([("last_write", -1), ("_id", -1)])
         cursor = newest.limit(limit)
@@ -94,10 +94,10 @@ class Jobs:
         added = {"$cond": [{"$lte": [WAITING_BYTES, MAX_WAITING_BYTES]}, [entry], []]}
         pending = {"$concatArrays": [{"$ifNull": ["$pending", []]}, added]}
         await self._groups.update_one(group.owner, [{"$set": {"pending": pending}}], upsert=True)
-        await self.gather(group)
+        await self.collect(group)
 
     @stored
-    async def gather(self, group: Group) -> None:
+    async def collect(self, group: Group) -> None:
         """Move the counts in the group's document to the jobs' documents."""
         self._indexes.require("groups", "jobs")
         owner = group.owner
@@ -160,7 +160,7 @@ class Jobs:
     @stored
     async def remove(self, group: Group) -> None:
         """Delete the jobs and days of a group; counts that begin to wait meanwhile are those of later writes."""
-        await self.gather(group)  # a concurrent move of these counts then has no effect
+        await self.collect(group)  # a concurrent move of these counts then has no effect
         owner = group.owner
         await self._groups.update_one(owner, {"$set": {"jobs": 0}})
         await self._jobs.update_many({**owner, **EXISTS}, [{"$project": _REMOVED}])

@@ -32,7 +32,7 @@ class Silence:
         self._jobs: Collection = database.get_collection("jobs", **options)
 
     @stored
-    async def tell(self) -> None:
+    async def notify(self) -> None:
         """Look at the groups whose time has come."""
         now = await self._now()
         due = {"silent_due": {"$lte": now}}
@@ -59,7 +59,7 @@ class Silence:
 
     async def _last_write(self, group: Group) -> datetime | None:
         """Return when a job of a group has written last."""
-        await self._counts.gather(group)
+        await self._counts.collect(group)
         written = {**group.owner, **EXISTS, "first_write": {"$exists": True}}
         newest = self._jobs.find(written, ["last_write"]).sort([("last_write", -1), ("_id", -1)]).limit(1)
         found = await newest.to_list(1)

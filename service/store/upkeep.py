@@ -82,7 +82,7 @@ class Upkeep:
             if group is None or group["_id"] in seen:  # its writers must go on before it is looked at again
                 return
             seen.add(group["_id"])
-            await self._try(self.look_at(group))
+            await self._try(self.inspect(group))
 
     async def _try(self, work: Awaitable[None]) -> None:
         try:
@@ -111,7 +111,7 @@ class Upkeep:
 
     @stored
     @without_time_limit
-    async def look_at(self, group: dict[str, Any]) -> None:
+    async def inspect(self, group: dict[str, Any]) -> None:
         """Look after a group as it was found due, unless another process has taken it since."""
         owner = Group.of(group).owner
         now = await self._now()
@@ -124,7 +124,7 @@ class Upkeep:
         if claimed is None:
             return
         group = claimed
-        await self._jobs.gather(Group.of(group))
+        await self._jobs.collect(Group.of(group))
         if "last_id" in group and "has_largest" not in group:  # from before it was kept
             await self._groups.update_one(owner, [{"$set": {**RECOUNT, "has_largest": False}}])
         next_due = [

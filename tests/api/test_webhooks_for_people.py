@@ -80,10 +80,10 @@ async def silent(store: Store, api: Api, group: str, hours: float) -> None:
     """Let the last write and the setting of a group be older by some hours, and look at silent groups."""
     owner = {"organization_id": api.organization_id, "group_id": group}
     moment = datetime.now(UTC) - timedelta(hours=hours)
-    await store.jobs.gather(Group(api.organization_id, group))
+    await store.jobs.collect(Group(api.organization_id, group))
     await store.database["jobs"].update_many(owner, {"$set": {"last_write": moment}})
     await store.database["groups"].update_one(owner, {"$set": {"silent_from": moment, "silent_due": moment}})
-    await store.silence.tell()
+    await store.silence.notify()
 
 
 async def test_a_silent_group_is_told_of_once_and_again_after_a_write(
@@ -102,7 +102,7 @@ async def test_a_silent_group_is_told_of_once_and_again_after_a_write(
     assert (data["group_id"], data["silent_hours"]) == ("lamps", 24) and data["last_write"].endswith("Z")
     owner = {"organization_id": api.organization_id, "group_id": "lamps"}
     await store.database["groups"].update_one(owner, {"$set": {"silent_due": datetime.now(UTC)}})
-    await store.silence.tell()
+    await store.silence.notify()
     await api.ok("/v1/outputs/lamps", [make_output()])  # unchanged, but a write
     await silent(store, api, "lamps", 30)
     _, second = await receiver.wait_for(2)

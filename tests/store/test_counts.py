@@ -222,7 +222,7 @@ async def test_a_recount_does_not_pause_writers_while_a_dead_batch_is_in_flight(
 
 async def test_a_recount_knows_jobs_by_their_items_their_documents_and_what_waits(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(7)))
-    await store.jobs.gather(group.key)
+    await store.jobs.collect(group.key)
     jobs = store.database["jobs"]
     await jobs.delete_many({**group.owner, "job_id": {"$in": ["job-0", "job-3", "job-6"]}})
     await jobs.update_one({**group.owner, "job_id": "job-4"}, {"$set": {"items": 9}})
@@ -326,7 +326,7 @@ async def test_a_writer_that_dies_during_a_recount_is_recounted_too(
 async def test_counts_are_gathered_once_by_however_many(store: Store, other: Store, group: Group) -> None:
     for number in range(5):
         await group.write(store, make_output(number, root_job_id=f"job-{number % 2}"))
-    await asyncio.gather(*(each.jobs.gather(group.key) for each in (store, other, store, other)))
+    await asyncio.gather(*(each.jobs.collect(group.key) for each in (store, other, store, other)))
     await group.assert_counts_are_exact(store)
     assert (await group.stats(store))["jobs"] == 2
 
@@ -335,7 +335,7 @@ async def test_a_move_that_broke_off_is_done_again_and_counts_once(
     wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     await group.write(other, make_output(1), make_output(2, root_job_id="job-2"))
-    async with wire.stopped("before", "update", "days", wired.jobs.gather(group.key)):  # the jobs have their counts
+    async with wire.stopped("before", "update", "days", wired.jobs.collect(group.key)):  # the jobs have their counts
         await group.write(other, make_output(3))
         await group.assert_counts_are_exact(other)
     await group.assert_counts_are_exact(other)  # it came back late
@@ -346,7 +346,7 @@ async def test_a_move_that_comes_late_leaves_no_job_of_a_deleted_group(
     wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     await group.write(other, make_output(1), make_output(2, root_job_id="job-2"))
-    async with wire.stopped("before", "update", "jobs", wired.jobs.gather(group.key)):
+    async with wire.stopped("before", "update", "jobs", wired.jobs.collect(group.key)):
         await group.remove(other)
     assert await group.jobs(other) == {}
     stats = await group.stats(other)
@@ -425,7 +425,7 @@ async def test_a_batch_ends_even_when_the_counts_of_jobs_cannot_be_moved(
 
 async def test_a_recount_corrects_every_job(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, root_job_id=f"job-{n}") for n in range(8)))
-    await store.jobs.gather(group.key)
+    await store.jobs.collect(group.key)
     await store.database["jobs"].update_many(group.owner, {"$set": {"items": 7}})
     await store.database["days"].update_many(group.owner, {"$set": {"net": 8 * 7}})  # days and jobs count the same
     await group.set(store, recount=1)
@@ -472,7 +472,7 @@ async def test_a_recount_in_the_middle_of_a_move_counts_nothing_twice(
     go_on, moving = asyncio.Event(), list[asyncio.Task[None]]()
 
     async def move() -> None:
-        await wired.jobs.gather(group.key)
+        await wired.jobs.collect(group.key)
 
     async def move_half() -> None:
         await group.write(store, *(make_output(n, root_job_id="a") for n in range(1, 15)))
@@ -492,7 +492,7 @@ async def test_two_recounts_at_once_add_their_difference_once(
     wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
     await group.write(other, *(make_output(n) for n in range(10)))
-    await other.jobs.gather(group.key)
+    await other.jobs.collect(group.key)
     await group.set(other, recount=1, items=7)
     async with wire.stopped("after", "aggregate", "outputs", look_after_once(wired, group)):  # longer than its claim
         await look_after_once(other, group)

@@ -61,11 +61,11 @@ async def test_a_job_that_runs_again_before_it_is_told_of_shows_no_verdict(store
     await group.write(store, make_output(root_job_id="job"))
     job = await finish(store, group, "job")
     await store.crawls.declare(group.key, "job", {"state": "running"})
-    await store.crawls.tell(group.key, job)
+    await store.crawls.notify(group.key, job)
     found = await store.database["groups"].find_one(group.key.owner)
     assert found is not None and "verdict" not in found
     job = await finish(store, group, "job")
-    await store.crawls.tell(group.key, job)
+    await store.crawls.notify(group.key, job)
     found = await store.database["groups"].find_one(group.key.owner)
     assert found is not None and found["verdict"]["verdict"] == "failed"
 
@@ -210,7 +210,7 @@ async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_
     await group.write(store, make_output(1, root_job_id="a"))
     await finish(store, group, "a")  # and is killed
     job = await finish(other, group, "a")
-    await other.crawls.tell(group.key, job)
+    await other.crawls.notify(group.key, job)
     assert len(await other.webhooks.deliveries.recent(group.organization, webhook_id)) == 1
     again = await finish(other, group, "a")
     assert "untold" not in again

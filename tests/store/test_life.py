@@ -265,7 +265,7 @@ async def test_retention_that_has_more_to_delete_goes_on_at_once(store: Store, g
     await group.write(store, *(make_output(n, last_scraped_date=OLD) for n in range(8)))
     await store.groups.set(group.key, {"retention_days": 1})
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
-    await store.upkeep.look_at(await group.document(store))
+    await store.upkeep.inspect(await group.document(store))
     assert len(await group.read(store)) == 5
     assert (await group.document(store))["due"] <= datetime.now(UTC), "its own deletions must not put it off"
 
@@ -278,7 +278,7 @@ async def test_a_retention_that_is_lifted_during_its_pass_deletes_no_more(
     await store.groups.set(group.key, {"retention_days": 1})
     store.outputs.ids.step = at("before write", lambda: store.groups.set(group.key, {"retention_days": None}))
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
-    await store.upkeep.look_at(await group.document(store))
+    await store.upkeep.inspect(await group.document(store))
     assert len(await group.read(store)) == 5
 
 
@@ -288,7 +288,7 @@ async def test_a_retention_that_was_just_changed_is_the_one_that_counts(store: S
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     found_due = await group.document(store)
     await store.groups.set(group.key, {"retention_days": None})
-    await store.upkeep.look_at(found_due)
+    await store.upkeep.inspect(found_due)
     assert len(await group.read(store)) == 1
 
 
@@ -296,7 +296,7 @@ async def test_two_processes_do_not_look_after_one_group_at_once(store: Store, o
     await group.write(store, make_output(1, last_scraped_date=OLD))
     await store.groups.set(group.key, {"retention_days": 30})
     document = await group.document(store)
-    await asyncio.gather(store.upkeep.look_at(document), other.upkeep.look_at(document))
+    await asyncio.gather(store.upkeep.inspect(document), other.upkeep.inspect(document))
     await group.assert_counts_are_exact(store)
     assert (await group.document(store))["next"] == document["next"] + 1
 

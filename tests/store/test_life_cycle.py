@@ -54,7 +54,7 @@ async def test_a_recount_counts_what_a_running_job_created_and_somebody_deleted(
     written = await group.write(store, *(make_output(n, root_job_id="job") for n in range(10)))
     for one in written[:4]:
         await group.delete(store, one)
-    await store.jobs.gather(group.key)  # until then there is no document to be wrong
+    await store.jobs.collect(group.key)  # until then there is no document to be wrong
     wrong = await store.database["jobs"].update_one(group.owner | {"job_id": "job"}, {"$inc": {"created": -3}})
     assert wrong.modified_count == 1
     await group.set(store, recount=1, due=datetime.now(UTC))
@@ -123,7 +123,7 @@ async def test_a_group_whose_jobs_are_deleted_shows_no_verdict_of_them(
     store: Store, other: Store, group: Group
 ) -> None:
     await group.write(store, make_output(1, root_job_id="a"))
-    await store.crawls.tell(group.key, await finish(store, group, "a"))
+    await store.crawls.notify(group.key, await finish(store, group, "a"))
     assert "verdict" in await group.document(store)
     await delete_all(store, group)
     await group.write(other, make_output(2, root_job_id="b"))

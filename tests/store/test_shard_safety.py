@@ -144,7 +144,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         async for _ in (await state.page(group.organization, some, 1, None)).chunks:
             pass
         await state.delete(group.organization, Selection("d"))
-    await tell(store, owner)
+    await notify(store, owner)
     await lease_sessions(store, group.organization)
     await store.groups.set(owner, {"rules": [{"min_items": 1}], "retention_days": 30})
     await store.groups.settings(owner)
@@ -152,7 +152,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
         await store.crawls.declare(owner, "job-9", {"state": said, "series": None})
     await group.write(store, make_output(60, root_job_id="job-9"))
     finished = await store.crawls.finish(owner, "job-9")
-    await store.crawls.tell(owner, finished)
+    await store.crawls.notify(owner, finished)
     missing = await store.crawls.missing(owner, "job-9")
     assert missing is not None
     await store.crawls.unknown_series(owner, "job-9", "lamps")
@@ -169,7 +169,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await group.remove(store)
 
 
-async def tell(store: Store, group: StoredGroup) -> None:
+async def notify(store: Store, group: StoredGroup) -> None:
     """Use every method of the webhooks."""
     organization_id = group.organization_id
     events = ["job.finished", "group.changed"]

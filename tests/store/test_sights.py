@@ -245,7 +245,7 @@ async def test_items_that_two_series_list_hold_a_deletion_back(store: Store, gro
 async def test_a_job_from_before_beginnings_were_stored_deletes_nothing(store: Store, group: Group) -> None:
     await group.write(store, *crawl("a", 0, 1))
     await group.write(store, *crawl("b", 0))
-    await store.jobs.gather(group.key)
+    await store.jobs.collect(group.key)
     await store.database["jobs"].update_many(group.owner, {"$unset": {"beginning": "", "last_position": ""}})
     await store.database["outputs"].update_many(group.owner, {"$unset": {"seen": "", "changed_by": ""}})
     await group.write(store, *crawl("b", 0))
@@ -293,7 +293,7 @@ async def test_changes_say_which_job_made_them(store: Store, group: Group) -> No
     assert [items[n].get("changed_by") for n in range(3)] == ["a", "b", None]
     job = await store.database["jobs"].find_one({**group.owner, "job_id": "b"})
     if job is None:
-        await store.jobs.gather(group.key)
+        await store.jobs.collect(group.key)
         job = await store.database["jobs"].find_one({**group.owner, "job_id": "b"})
     assert job is not None
     assert job["beginning"] <= items[1]["id"] <= job["last_position"]

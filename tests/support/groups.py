@@ -231,7 +231,7 @@ async def look_after(store: Store, group: Group) -> None:
 async def look_after_once(store: Store, group: Group) -> None:
     """Let the upkeep look at a group once, and at no other."""
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
-    await store.upkeep.look_at(await group.document(store))
+    await store.upkeep.inspect(await group.document(store))
 
 
 async def groups_of(store: Store, organization_id: int, since: str = "") -> list[dict[str, Any]]:

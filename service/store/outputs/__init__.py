@@ -59,7 +59,7 @@ class Outputs(Reading):
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
         self._max_item_bytes = settings.max_item_bytes
-        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.gather)
+        self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.collect)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self.write_queues = WriteQueues(database, self.ids, self.recovery, jobs, comparing, settings)

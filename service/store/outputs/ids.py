@@ -80,7 +80,7 @@ class Ids:
     """Allocates the ids of a group, and tells readers how far they may read."""
 
     def __init__(
-        self, database: Database, lease_seconds: float, timeout: float, gather: Callable[[Group], Awaitable[None]]
+        self, database: Database, lease_seconds: float, timeout: float, collect: Callable[[Group], Awaitable[None]]
     ) -> None:
         self._database = database
         self._timeout = timeout
@@ -90,7 +90,7 @@ class Ids:
         self._locks: WeakValueDictionary[Group, asyncio.Lock] = WeakValueDictionary()
         self.step: Callable[[str], Awaitable[None]] = _no_step
         # Moves the counts in a group's document to those of its jobs.
-        self.gather: Callable[[Group], Awaitable[None]] = gather
+        self.collect: Callable[[Group], Awaitable[None]] = collect
         self.clock: datetime | None = None  # None: the clock of the database
         self.first = 1  # the first id of a new group
 
@@ -115,7 +115,7 @@ class Ids:
             if document.get("open"):
                 break
             if document["waiting_bytes"] > MAX_WAITING_BYTES:
-                await self.gather(group)
+                await self.collect(group)
                 continue
             if "paused" not in document:
                 log.error(

@@ -150,7 +150,7 @@ class WriteQueue:
         self._written, self._settled = None, []
         if document.get("waiting_bytes", 0) > _MAX_PENDING_BYTES:
             with contextlib.suppress(StoreError):  # moving counts must not fail a round
-                await self._queues.jobs.gather(self.group)
+                await self._queues.jobs.collect(self.group)
 
     def _take(self) -> list[Write]:
         """Take the writes of one round from the queue; drop those whose client has gone.
