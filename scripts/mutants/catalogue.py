@@ -347,7 +347,7 @@ MUTANTS = [
         "a failed job is the new normal",
         f"{_S}/crawls.py",
         "Crawls._before",
-        '"state": "finished", ',
+        '"verdict": {"$ne": "failed"}, ',
         "",
         ("tests/api/test_crawls.py", "tests/store/test_crawls.py"),
     ),

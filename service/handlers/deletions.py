@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from schemas.outputs import DeleteQuery, OutputDeleted, OutputsDeleted
@@ -38,9 +40,8 @@ async def delete(request: web.Request) -> Json:
     place = place_of(request, loaded.pop("cursor"))
     if not everything and all(value in (None, ()) for value in loaded.values()):
         raise invalid("missing", "Give at least one filter, or all=true", "query")
-    if loaded["missing"] is not None and not everything and place is None:
-        for path, nearest in (await store.paths.unknown(group, [loaded["missing"]])).items():
-            raise ApiError(422, [unknown_path(path, nearest, "query", "missing")])
+    if not everything and place is None:
+        await _check_paths(request, group, loaded)
     query = Query(**await select_jobs(request, group, loaded))
     if query.missing_from is not None:
         await _check_missing(request, group, query.missing_from.job_id)
@@ -48,6 +49,19 @@ async def delete(request: web.Request) -> Json:
     progress = await store.outputs.deletion.run(group, query, place, dry_run=dry_run)
     count = {"matched" if dry_run else "deleted": progress.items}
     return {**count, "more": progress.place is not None, "cursor": cursor_of(request, progress.place)}
+
+
+async def _check_paths(request: web.Request, group: Group, filters: dict[str, Any]) -> None:
+    """Refuse filters that match every item because they name a path that none has: a typo must not empty a group."""
+    paths = request.app[STORE].paths
+    missing = [] if filters["missing"] is None else [filters["missing"]]
+    other = [condition.path for condition in filters["where"] if condition.operator == "!="]
+    unknown = [
+        *(("missing", path) for path in (await paths.unknown(group, missing)).items()),
+        *(("where", path) for path in (await paths.unknown(group, other, into_arrays=True)).items()),
+    ]
+    if unknown:
+        raise ApiError(422, [unknown_path(*path, "query", parameter) for parameter, path in unknown])
 
 
 async def _check_missing(request: web.Request, group: Group, job_id: str) -> None:

@@ -276,9 +276,9 @@ class Crawls:
         await self._groups.update_one(shown, change)
 
     async def _before(self, owner: Record, job: Record) -> Record | None:
-        """Return the last finished job of the same series that has fill rates: one without items has none."""
+        """Return the last finished job of the same series that has not failed; one without items has no fill rates."""
         where = {**owner, "series": job.get("series"), "state": "finished", "job_id": {"$ne": job["job_id"]}}
-        where["fields.0"] = {"$exists": True}
+        where |= {"verdict": {"$ne": "failed"}, "fields.0": {"$exists": True}}
         return await self._jobs.find_one(where, ["fields", "exact"], sort=[("finish_date", -1)])
 
     @stored

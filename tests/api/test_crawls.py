@@ -373,6 +373,15 @@ async def test_a_job_is_compared_with_the_last_finished_one_of_its_series(admin:
     assert (await put(admin, "d", series="x"))["verdict"] == "failed"
 
 
+async def test_a_failed_job_is_not_what_the_next_one_is_compared_with(admin: Api) -> None:
+    await rules(admin, {"path": "price.amount", "max_drop": 0.1})
+    verdicts = []
+    for job, price in (("a", {"amount": 5}), ("b", None), ("c", None), ("d", {"amount": 6})):
+        await crawl(admin, job, range(4), price=price)
+        verdicts.append((await put(admin, job))["verdict"])
+    assert verdicts == ["passed", "failed", "failed", "passed"], "a failure must not become the new normal"
+
+
 # -- series ---------------------------------------------------------------------------------------
 
 

@@ -87,8 +87,12 @@ async def test_a_path_that_no_item_has_deletes_nothing(admin: Api) -> None:
     assert (response.status, response.problems()) == (422, [(["query", "missing"], "unknown_path")])
     assert "did you mean price?" in response.json["detail"][0]["msg"]
     assert await keys(admin) == [0, 1, 2]
-    for path in ("price", "data.price.amount"):
-        assert (await admin.delete(f"/v1/outputs/shop?missing={path}")).json["deleted"] == 0
+    response = await admin.delete("/v1/outputs/shop?where=prise.amount!=10&where=title!=x&missing=titel")
+    assert response.problems() == [(["query", "missing"], "unknown_path"), (["query", "where"], "unknown_path")]
+    assert "did you mean price.amount?" in response.json["detail"][1]["msg"]
+    assert await keys(admin) == [0, 1, 2]
+    for query in ("missing=price", "missing=data.price.amount", "where=price.amount!=10&where=price.amount<11"):
+        assert (await admin.delete(f"/v1/outputs/shop?{query}")).json["deleted"] == 0
     assert (await admin.delete("/v1/outputs/shop?missing=prise&all=true")).json["deleted"] == 3
 
 
