@@ -79,7 +79,8 @@ class Courier:
                 log.error("looking for due webhooks failed", extra={"error": type(error).__name__})
             # At random, so that processes do not all ask at once.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._deliveries.added.wait(), _LOOK_SECONDS * random.uniform(0.5, 1.0))
+                async with asyncio.timeout(_LOOK_SECONDS * random.uniform(0.5, 1.0)):
+                    await self._deliveries.added.wait()
 
     def stop(self) -> None:
         """Begin no more messages."""

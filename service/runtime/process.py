@@ -107,7 +107,8 @@ async def _serve_one(
     log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
     with contextlib.suppress(TimeoutError):
         # So that the address works once it is announced; an unreachable database is not waited for.
-        await asyncio.wait_for(store.indexes.wait_until_ready(), _READY_SECONDS)
+        async with asyncio.timeout(_READY_SECONDS):
+            await store.indexes.wait_until_ready()
     on_listening(f"{'https' if tls else 'http'}://{host}:{port}")
     await stop.wait()
     if stop_with_stdin:

@@ -236,7 +236,8 @@ class Protocol(web.RequestHandler):
                 self.transport.write_eof()
             self.transport.resume_reading()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(drained.wait(), min(_LINGER_SECONDS, self._receive_timeout))
+            async with asyncio.timeout(min(_LINGER_SECONDS, self._receive_timeout)):
+                await drained.wait()
 
     def _begin_to_drop(self) -> asyncio.Event:
         if self._drained is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from service.settings import Settings
 from service.store import Store
 from tests.support.commands import Commands, listening_store
 from tests.support.connections import make_indexes_once
-from tests.support.groups import DATABASE, LEASE, Group
+from tests.support.groups import DATABASE, LEASE, Group, opened
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -53,6 +54,16 @@ async def listening(settings: Settings, mongo_url: str, commands: Commands) -> A
     await make_indexes_once(store, mongo_url)
     commands.clear()
     yield store
+    await store.close()
+
+
+@pytest.fixture
+async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
+    """A database of its own, for what touches every organization."""
+    apart = replace(settings, mongo_url=mongo_url, mongo_database=f"{DATABASE}_{organization}")
+    store = await opened(apart, "")
+    yield apart
+    await store.client.drop_database(apart.mongo_database)
     await store.close()
 
 

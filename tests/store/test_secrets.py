@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import sys
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from service.store.cookies import Cookies
 from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
 from tests.support.fault_proxy import FaultProxy
+from tests.support.groups import opened
 from tests.support.processes import ServiceProcess
 
 OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
@@ -293,22 +293,6 @@ async def test_a_record_changed_while_it_is_rotated_is_left_to_the_next_pass(apa
 
 
 # -- rotation: on databases of their own, because it touches every organization ---------------------
-
-
-@pytest.fixture
-async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
-    apart = replace(settings, mongo_url=mongo_url, mongo_database=f"rotate{organization}")
-    store = Store.connect(apart, mongo_url)
-    await store.ensure_indexes()
-    yield apart
-    await store.client.drop_database(apart.mongo_database)
-    await store.close()
-
-
-async def opened(settings: Settings, keys: str) -> Store:
-    store = Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
-    await store.ensure_indexes()
-    return store
 
 
 async def set_cookies(store: Store, count: int, value: str = VALUE) -> None:

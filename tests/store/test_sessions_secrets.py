@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from service.settings import Settings
 from service.store import Store, Vault, wanted
 from service.store.vault import VaultError
 from tests.support.api import Api
+from tests.support.groups import opened
 from tests.support.sessions import lease, make_state, put, release
 
 OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
@@ -146,22 +146,6 @@ async def test_a_backup_has_secrets_only_sealed(
     assert (b"session_secrets" in written) == bool(keys)
     assert b'"sessions"' in written and b'"pools"' in written
     await store.close()
-
-
-@pytest.fixture
-async def apart(mongo_url: str, settings: Settings, organization: int) -> AsyncIterator[Settings]:
-    """A database of its own: a rotation touches every organization."""
-    apart = replace(settings, mongo_url=mongo_url, mongo_database=f"rotate-sessions{organization}")
-    store = await opened(apart, OLD)
-    yield apart
-    await store.client.drop_database(apart.mongo_database)
-    await store.close()
-
-
-async def opened(settings: Settings, keys: str) -> Store:
-    store = Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
-    await store.ensure_indexes()
-    return store
 
 
 async def test_the_secrets_of_sessions_are_rotated_with_the_others(apart: Settings) -> None:

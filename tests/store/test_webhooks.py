@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +22,7 @@ from service.webhooks import Courier, sign
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.fault_proxy import FaultProxy, Refused
-from tests.support.groups import DATABASE, Group, open_batch
+from tests.support.groups import DATABASE, Group, open_batch, opened
 from tests.support.limits import Small
 from tests.support.receiver import Receiver, receiving
 
@@ -596,46 +597,47 @@ async def test_a_courier_that_stops_waits_for_messages_being_sent(
     assert delivery["state"] == "delivered" and recorded.reached.is_set()
 
 
+async def test_a_courier_ends_when_it_is_stopped_while_a_message_arrives(store: Store) -> None:
+    for steps in range(5):
+        courier = Courier(store.webhooks, Sender(private=True))
+        running = asyncio.create_task(courier.run())
+        await asyncio.sleep(0.05)  # it waits for a message
+        store.webhooks.deliveries.added.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        _, still_running = await asyncio.wait([running], timeout=5)
+        assert not still_running, steps
+        await courier.close()
+
+
 # -- secrets --------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-async def sealed(mongo_url: str) -> AsyncIterator[Store]:
-    store = Store.connect(Settings(mongo_database=DATABASE, secret_keys=OLD), mongo_url)
-    await store.ensure_indexes()
-    yield store
-    await store.close()
-
-
-async def test_a_secret_is_sealed_with_its_url(sealed: Store, organization: int) -> None:
-    created = await sealed.webhooks.create(
-        organization, {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
-    )
-    where = {"organization_id": organization}
-    (stored,) = await sealed.database["webhooks"].find(where).to_list(None)
-    assert created["secret"].encode() not in bson.encode(stored)
-    webhook = await sealed.webhooks.find(organization, created["webhook_id"])
-    assert webhook == Webhook(
-        organization, created["webhook_id"], "https://hooks.example/", created["secret"], "standard"
-    )
-    await sealed.database["webhooks"].update_one(where, {"$set": {"url": "https://thief.example/"}})
-    with pytest.raises(StoreError):
-        await sealed.webhooks.find(organization, created["webhook_id"])
-
-
-async def test_secrets_are_sealed_anew_with_a_new_key(sealed: Store, organization: int, mongo_url: str) -> None:
+async def test_a_secret_is_sealed_with_its_url(apart: Settings, organization: int) -> None:
+    sealed = await opened(apart, OLD)
     webhook_id = await make(sealed, organization)
-    before = await sealed.webhooks.find(organization, webhook_id)
-    both = Store.connect(Settings(mongo_database=DATABASE, secret_keys=f"{NEW},{OLD}"), mongo_url)
-    await both.ensure_indexes()
+    webhook = await sealed.webhooks.find(organization, webhook_id)
+    assert webhook is not None
+    assert webhook == Webhook(organization, webhook_id, "https://hooks.example/", webhook.secret, "standard")
+    (stored,) = await sealed.database["webhooks"].find().to_list(None)
+    assert webhook.secret.encode() not in bson.encode(stored)
+    await sealed.database["webhooks"].update_one({}, {"$set": {"url": "https://thief.example/"}})
+    with pytest.raises(StoreError):
+        await sealed.webhooks.find(organization, webhook_id)
+    await sealed.close()
+
+
+async def test_secrets_are_sealed_anew_with_a_new_key(apart: Settings, organization: int) -> None:
+    old, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
+    webhook_id = await make(old, organization)
+    before = await old.webhooks.find(organization, webhook_id)
     assert both.webhooks in both.sealed
-    async for _ in both.webhooks.rotate():
-        pass
-    await both.close()
-    new = Store.connect(Settings(mongo_database=DATABASE, secret_keys=NEW, sealed_only=True), mongo_url)
-    await new.ensure_indexes()
+    assert [rotation async for rotation in both.webhooks.rotate()][-1] == (1, 1, 0)
+    new = await opened(replace(apart, sealed_only=True), NEW)
     assert await new.webhooks.find(organization, webhook_id) == before
-    await new.close()
+    for store in (old, both, new):
+        await store.close()
 
 
 async def test_an_outcome_that_comes_after_that_of_another_process_changes_nothing(

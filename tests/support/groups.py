@@ -8,12 +8,14 @@ import os
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from schemas.outputs import OutputInput
+from service.settings import Settings
 from service.store import Group as StoredGroup
 from service.store import Patch, Place, Query, Store, StoreUnavailable
 from service.store.connection import server_time
@@ -232,6 +234,13 @@ async def look_after_once(store: Store, group: Group) -> None:
     """Let the upkeep look at a group once, and at no other."""
     await group.set(store, due=datetime(2020, 1, 1, tzinfo=UTC))
     await store.upkeep.inspect(await group.document(store))
+
+
+async def opened(settings: Settings, keys: str) -> Store:
+    """Return a store whose secrets are sealed with these keys."""
+    store = Store.connect(replace(settings, secret_keys=keys), settings.mongo_url)
+    await store.ensure_indexes()
+    return store
 
 
 async def groups_of(store: Store, organization_id: int, since: str = "") -> list[dict[str, Any]]:

@@ -190,7 +190,8 @@ class Reading:
                 if newer.version > version:
                     return newer
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(changed.wait(), seconds_left)
+                    async with asyncio.timeout(seconds_left):
+                        await changed.wait()
         return None
 
     def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
