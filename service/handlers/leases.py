@@ -26,7 +26,7 @@ from service.store import (
     Release,
     SessionLease,
     SessionPool,
-    StoreUnavailable,
+    VaultError,
     Wanted,
     wanted,
 )
@@ -45,30 +45,9 @@ async def post(request: web.Request) -> Json:
     pool, body = await find_pool(request), await read_object(request, _LEASE)
     seconds = body.pop("wait")
     wish = wanted(**body)
-    queue, lease, is_sending = request.app[STORE].sessions.queue, None, False
     try:
         lease = await _take(request, pool, wish, seconds)
-        session = await with_secrets(request, pool, lease.session)
-        if request.transport is None:  # the client has left
-            raise ConnectionResetError
-        response = {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
-        is_sending = True  # from here on the client may have the lease
-        return response
-    except BaseException as error:
-        if not is_sending and (lease is not None or isinstance(error, StoreUnavailable)):
-            queue.undo(pool, wish)
-        raise
-
-
-async def _take(request: web.Request, pool: SessionPool, asked: Wanted, seconds: int) -> SessionLease:
-    """Return a lease. Raises with the reason why there is none."""
-    queue = request.app[STORE].sessions.queue
-    try:
-        lease = await queue.take(pool, asked)
-        if lease is None:
-            await _check_name(request, pool, asked)
-        if lease is None and seconds:
-            lease = await parked(request, queue.wait(pool, asked, seconds))
+        response = None if lease is None else await _delivered(request, pool, lease)
     except LeaseLost:
         raise _lost("body") from None
     except LeaseInUse:
@@ -76,18 +55,41 @@ async def _take(request: web.Request, pool: SessionPool, asked: Wanted, seconds:
         raise ApiError(409, [problem("lease_in_use", message, "body", "lease_id")]) from None
     except PoolDeleted:
         raise not_found("pool", "pool") from None
-    if lease is None:
-        raise await _no_session(request, pool, asked)
+    except BaseException as error:
+        # It may have a lease that its client will not get. A session whose secrets do not open is not always the next.
+        request.app[STORE].sessions.queue.undo(pool, wish, last=isinstance(error, VaultError))
+        raise
+    if response is None:
+        raise await _no_session(request, pool, wish)
+    return response
+
+
+async def _take(request: web.Request, pool: SessionPool, asked: Wanted, seconds: int) -> SessionLease | None:
+    """Return a lease, after a wait of some seconds if it must be; None if no session is ready."""
+    queue = request.app[STORE].sessions.queue
+    lease = await queue.take(pool, asked)
+    if lease is None and seconds and await _exists(request, pool, asked):
+        lease = await parked(request, queue.wait(pool, asked, seconds))
     return lease
 
 
-async def _check_name(request: web.Request, pool: SessionPool, asked: Wanted) -> None:
-    if asked.name is not None and await request.app[STORE].sessions.records.find(pool, asked.name) is None:
-        raise ApiError(404, [problem("not_found", "There is no such session", "body", "name")])
+async def _delivered(request: web.Request, pool: SessionPool, lease: SessionLease) -> dict[str, Any]:
+    """Return the response with a lease. Raises ConnectionResetError if the client has left."""
+    session = await with_secrets(request, pool, lease.session)
+    if request.transport is None:
+        raise ConnectionResetError
+    return {"lease_id": lease.lease_id, "seconds": lease.seconds, "expires": lease.expires, "session": session}
+
+
+async def _exists(request: web.Request, pool: SessionPool, asked: Wanted) -> bool:
+    """Return whether there is the session that a request names, or any if it names none."""
+    return asked.name is None or await request.app[STORE].sessions.records.find(pool, asked.name) is not None
 
 
 async def _no_session(request: web.Request, pool: SessionPool, asked: Wanted) -> ApiError:
     """Return the response to a request that got no lease, with the time until another attempt makes sense."""
+    if not await _exists(request, pool, asked):
+        return ApiError(404, [problem("not_found", "There is no such session", "body", "name")])
     request.app[METRICS].count_no_session()
     store = request.app[STORE]
     if (before := await store.sessions.pools.empty_notice(pool)) is not None:

@@ -87,7 +87,7 @@ from service.store.tokens import (
     new_secret,
 )
 from service.store.upkeep import Upkeep
-from service.store.vault import Vault
+from service.store.vault import Vault, VaultError
 from service.store.watch import Watch
 from service.store.webhooks import MAX_WEBHOOKS, SECRET_PREFIX, TooManyWebhooks, Webhook, Webhooks
 
@@ -151,6 +151,7 @@ __all__ = [
     "TooManyTokens",
     "TooManyWebhooks",
     "Vault",
+    "VaultError",
     "VersionConflict",
     "Wanted",
     "Webhook",
@@ -204,6 +205,7 @@ class Store:
         self.reviews = Reviews(database, counters, self.indexes)
         self.sessions = Sessions(client, database, vault, self.indexes)
         self.webhooks = Webhooks(database, vault, self.indexes)
+        self.sessions.pools.lapsed = self.webhooks.session_lapsed
         self.tokens = Tokens(database)
         self.organizations = Organizations(database)
         self.analysts = Analysts(settings, database, url)

@@ -27,6 +27,7 @@ from service.store.messages import (
     session_changed,
 )
 from service.store.sealing import SealedRecords
+from service.store.sessions import Pool, served_session
 from service.store.vault import Vault
 
 # The prefix of secrets in the Standard Webhooks specification.
@@ -143,6 +144,10 @@ class Webhooks(SealedRecords):
     async def session_changed(self, organization_id: int, session: Record) -> None:
         """Tell the webhooks that a session waits for a login or is blocked; telling the same again changes nothing."""
         await self._add(organization_id, session_changed(session))
+
+    async def session_lapsed(self, pool: Pool, session: Record) -> None:
+        """Tell the webhooks what a lease that nobody has released has left of its session."""
+        await self.session_changed(pool.organization_id, served_session(pool, session))
 
     @stored
     async def pool_empty(self, organization_id: int, pool: str, before: datetime) -> None:

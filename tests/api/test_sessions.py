@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api
+from tests.support.fault_proxy import FaultProxy, refuse
+from tests.support.limits import Small
 from tests.support.sessions import lease, make_state, put, release, session_of
 
 DEFAULTS = {
@@ -280,6 +283,34 @@ async def test_a_storage_state_may_have_four_mebibytes(admin: Api) -> None:
     entry["value"] += "x" * 200
     response = await admin.put("/v1/sessions/shop/anna", {"storage_state": state})
     assert (response.status, response.problems()) == (422, [(["body", "storage_state"], "too_large")])
+
+
+async def test_the_numbers_of_pools_and_sessions_are_limited(admin: Api, stranger: Api, small: Small) -> None:
+    small(pools=2, sessions_in_pool=2, sessions_in_organization=3)
+    for path in ("shop/a", "shop/b", "forum/a"):
+        await put(admin, f"/v1/sessions/{path}", {})
+    for path in ("third", "third/a", "shop/c", "forum/b"):
+        response = await admin.put(f"/v1/sessions/{path}", {})
+        assert (response.status, response.problems()) == (422, [(["path", "pool"], "too_many")]), path
+    await put(admin, "/v1/sessions/shop/a", {"note": "a known one may change"})
+    await put(stranger, "/v1/sessions/third/a", {})
+
+
+async def test_a_pool_too_large_to_be_deleted_at_once_is_hidden_at_once(
+    wired_api: Api, wired: Store, wire: FaultProxy, small: Small
+) -> None:
+    small(purge_after_seconds=0, purge_every_seconds=0)
+    for name in ("anna", "ben"):
+        await put(wired_api, f"/v1/sessions/shop/{name}", {"user_data": {"a": 1}})
+    wire.before("delete", "session_secrets", refuse())
+    response = await wired_api.delete("/v1/sessions/shop")
+    assert (response.status, response.json) == (200, {"deleted": 2})
+    assert (await wired_api.get("/v1/sessions/shop")).status == 404
+    owner = {"organization_id": wired_api.organization_id}
+    assert await wired.database["session_secrets"].count_documents(owner) == 2
+    await wired.sessions.pools.purge()
+    for collection in ("pools", "sessions", "session_secrets"):
+        assert await wired.database[collection].count_documents(owner) == 0, collection
 
 
 async def test_too_long_names_are_refused(admin: Api) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -12,9 +12,10 @@ from aiohttp.test_utils import TestClient
 from pytest_aiohttp.plugin import AiohttpClient
 
 from service.app import create_app
+from service.capacity.gate import Holder
 from service.http.keys import GATES
 from service.settings import Settings
-from service.store import Store
+from service.store import Release, Store
 from service.store.sessions.pools import Waiting
 from tests.conftest import MakeApi, Server
 from tests.support.api import Api
@@ -33,6 +34,13 @@ async def until_waiting(api: Api, count: int) -> None:
     """Return when some requests wait at the service of a caller."""
     async with asyncio.timeout(SOON):
         while api.client.app[GATES].readers.used != count:
+            await asyncio.sleep(0.005)
+
+
+async def until(look: Callable[[], Awaitable[Any]]) -> None:
+    """Return when a look finds something."""
+    async with asyncio.timeout(SOON):
+        while not await look():
             await asyncio.sleep(0.005)
 
 
@@ -129,6 +137,34 @@ async def test_who_leaves_passes_the_turn_on_and_gets_nothing(api: Api) -> None:
     assert (await soon(second))["session"]["uses"] == 1
 
 
+async def test_who_leaves_when_the_lease_is_taken_and_not_yet_sent_has_none(api: Api, store: Store) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    held = await lease(api, "shop")
+    (waiter,) = await in_order(api, {"owner": "gone"})
+    gate = api.client.app[GATES].working
+    full = [await gate.reserve(Holder(-organization, ""), gate.total // 4, SOON) for organization in range(2, 6)]
+    await store.sessions.leases.release(api.organization_id, held["lease_id"], Release("good", {}, None, None))
+    sessions = store.database["sessions"]
+    await until(lambda: sessions.find_one({"organization_id": api.organization_id, "leases.owner": "gone"}))
+    waiter.cancel()
+    async with asyncio.timeout(SOON):
+        while at_work(api.client.app):
+            await asyncio.sleep(0.005)
+    for reservation in full:
+        reservation.close()
+    await until(lambda: sessions.find_one({"organization_id": api.organization_id, "state": "ready"}))
+
+
+async def test_a_session_that_is_deleted_meanwhile_is_not_found(api: Api) -> None:
+    await put(api, "/v1/sessions/shop/anna", {})
+    await lease(api, "shop")
+    waiter = waiting(api, wait=1, name="anna")
+    await until_waiting(api, 1)
+    await api.delete("/v1/sessions/shop/anna")
+    response = await waiter
+    assert (response.status, response.problems()) == (404, [(["body", "name"], "not_found")])
+
+
 async def test_a_release_in_another_process_wakes_within_a_second(api: Api, other: Api) -> None:
     await put(api, "/v1/sessions/shop/anna", {})
     held = await lease(api, "shop")
@@ -205,8 +241,9 @@ async def test_workers_that_wait_for_one_pool_keep_no_other_organization_out(
         held[caller] = await lease(caller, "shop")
     second = await make_api(api.organization_id)
     crowd = [waiting(caller) for caller in (api, second) for _ in range(30)]
+    readers = api.client.app[GATES].readers
     async with asyncio.timeout(SOON):
-        while not any(task.done() for task in crowd):
+        while readers.used + sum(task.done() for task in crowd) < len(crowd):
             await asyncio.sleep(0.005)
     refused = [task.result() for task in crowd if task.done()]
     assert {response.status for response in refused} == {503}
@@ -240,8 +277,9 @@ async def test_no_new_shared_lease_while_somebody_waits_for_an_exclusive_one(api
     (waiter,) = await in_order(api, {"owner": "exclusive"})
     for caller in (api, other):
         async with asyncio.timeout(SOON):
-            while (await caller.post("/v1/sessions/shop/lease", {"shared": True})).status == 200:
+            while (response := await caller.post("/v1/sessions/shop/lease", {"shared": True})).status == 200:
                 assert caller is other, "the waiter is in this process"
+                await release(other, response.json["lease_id"])  # the other process does not know of the waiter yet
     reader = waiting(api, shared=True)
     await until_waiting(api, 2)
     await release(api, held["lease_id"])

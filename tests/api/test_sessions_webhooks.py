@@ -11,7 +11,7 @@ from service.settings import Settings
 from service.store import Store
 from tests.support.api import Api
 from tests.support.receiver import Receiver, receiving
-from tests.support.sessions import lease, make_state, put, release
+from tests.support.sessions import lapse, lease, make_state, put, release
 
 EVENTS = ["session.needs_login", "session.blocked", "pool.empty"]
 
@@ -55,6 +55,20 @@ async def test_errors_that_block_a_session_are_told_of(api: Api, receiver: Recei
     await use(api, "bad")
     [message] = await receiver.wait_for(1)
     assert message.message["type"] == "session.blocked"
+
+
+async def test_a_session_that_its_workers_left_unreleased_too_often_is_told_of_each_time(
+    api: Api, store: Store, receiver: Receiver
+) -> None:
+    await put(api, "/v1/sessions/shop", {"max_errors": 1, "blocked_rest_seconds": 60})
+    await put(api, "/v1/sessions/shop/anna", {})
+    for count in (1, 2):
+        await lease(api, "shop")
+        await lapse(store, api.organization_id, seconds=301)
+        assert (await api.ok("/v1/sessions/shop"))[0]["state"] == "blocked"
+        messages = await receiver.wait_for(count)
+        assert messages[-1].message["data"] == {"pool": "shop", "name": "anna", "state": "blocked"}
+        await lapse(store, api.organization_id, seconds=61)
 
 
 async def test_an_empty_pool_is_told_of_at_most_every_five_minutes(api: Api, store: Store, receiver: Receiver) -> None:

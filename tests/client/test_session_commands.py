@@ -56,10 +56,17 @@ def test_a_session_is_leased_into_a_file_and_released_with_another(
     assert state["origins"] == PLAYWRIGHT["origins"]
     assert "me" in said(capsys, "list", "shop", "--state", "leased")
     out.write_text(json.dumps({**state, "cookies": state["cookies"][:1]}))
-    assert "anna: ready, state saved" in said(capsys, "release", lease["lease_id"], "--state", str(out))
+    data = tmp_path / "data.json"
+    data.write_text('{"login": "anna"}')
+    options = ["--state", str(out), "--user-data", str(data), "--rest-seconds", "60", "--note", "fine"]
+    assert "anna: resting, state saved" in said(capsys, "release", lease["lease_id"], *options)
     session = client.get_session("shop", "anna")
     assert session is not None and session["storage_state"] is not None
     assert len(session["storage_state"]["cookies"]) == 1
+    assert (session["user_data"], session["note"]) == ({"login": "anna"}, "fine")
+    client.put_session("shop", "anna", state="ready")
+    shared = [as_json(capsys, "lease", "shop", "--shared")["lease_id"] for _ in range(2)]
+    assert len(set(shared)) == 2
     assert "has ended" in said(capsys, "release", "x" * 32, "--outcome", "bad", code=1)
 
 

@@ -69,11 +69,12 @@ def test_an_interrupt_ends_the_lease_without_an_error(client: Client, pool: str)
     ("say", "left"),
     [
         (lambda session: session.blocked(), ("blocked", 1, 0)),
+        (lambda session: session.rest(60), ("resting", 1, 0)),
         (lambda session: session.logged_out(), ("needs_login", 1, 0)),
         (lambda session: session.bad(), ("ready", 1, 1)),
         (lambda session: session.unused(), ("ready", 0, 0)),
     ],
-    ids=["blocked", "logged out", "bad", "unused"],
+    ids=["blocked", "rest", "logged out", "bad", "unused"],
 )
 def test_a_block_says_how_the_lease_ends(
     client: Client, pool: str, say: Callable[[Any], None], left: tuple[str, int, float]

@@ -87,7 +87,11 @@ class Model:
     def candidates(self, name: str | None, shared: bool) -> set[str]:
         chosen = {each: self.sessions[each] for each in self.sessions if name in (None, each)}
         ready = {each for each, session in chosen.items() if session.served == "ready"}
-        return ready or {each for each, session in chosen.items() if shared and session.state == "shared"}
+        return ready or {
+            each
+            for each, session in chosen.items()
+            if shared and session.state == "shared" and session.mark in (None, "ready")
+        }
 
     def take(self, name: str, lease_id: str, seconds: int | None, shared: bool) -> None:
         session = self.sessions[name]
@@ -123,7 +127,9 @@ class Model:
             state = {"blocked": self.blocked, "logged_out": "needs_login"}.get(outcome)
         uses = int(outcome != "unused")
         rest = self.settings["rest_seconds"] if release.rest_seconds is None else release.rest_seconds
-        self.end(session, 1, self.now, uses, max(0.0, errors), rest if uses else 0, state)
+        blocked = BLOCKED_SECONDS if release.rest_seconds is None or outcome != "blocked" else release.rest_seconds
+        self.end(session, 1, self.now, uses, max(0.0, errors), rest if uses else 0, state, blocked)
+        self.lapse(0, settled=False)  # blocked for no time
         return saved
 
     def undo(self, lease_id: str) -> None:
@@ -167,7 +173,15 @@ class Model:
                 session.surely_ready = True
 
     def end(
-        self, session: Session, ended: int, at: int, uses: int, errors: float, rest: int, state: str | None
+        self,
+        session: Session,
+        ended: int,
+        at: int,
+        uses: int,
+        errors: float,
+        rest: int,
+        state: str | None,
+        blocked: int = BLOCKED_SECONDS,
     ) -> None:
         if not session.overridden:
             session.uses += uses
@@ -180,7 +194,7 @@ class Model:
             session.due = min(held.until for held in session.leases.values())
             return
         session.state = self.state_after(session, ended, rest, state)
-        dues = {"resting": at + rest, "blocked": at + BLOCKED_SECONDS}
+        dues = {"resting": at + rest, "blocked": at + blocked}
         session.due, session.mark, session.overridden = dues.get(session.state), None, False
 
     def state_after(self, session: Session, ended: int, rest: int, state: str | None) -> str:

@@ -65,7 +65,7 @@ async def test_each_secret_is_sealed_for_itself(api: Api, store: Store) -> None:
 
 @pytest.mark.parametrize("place", ["session", "pool", "kind", "organization"])
 async def test_a_secret_that_was_moved_does_not_open(api: Api, stranger: Api, store: Store, place: str) -> None:
-    """It is a 500 that says nothing; the lease that could not be delivered is taken back."""
+    """It is a 500 that says nothing."""
     target = stranger if place == "organization" else api
     other = {"session": "/v1/sessions/shop/ben", "pool": "/v1/sessions/forum/anna"}.get(place, "/v1/sessions/shop/anna")
     await put(api, "/v1/sessions/shop/anna", GIVEN)
@@ -86,6 +86,17 @@ async def test_a_secret_that_was_moved_does_not_open(api: Api, stranger: Api, st
     assert VALUE.encode() not in response.body
     body = {"name": where["name"]}
     assert (await target.post(f"/v1/sessions/{other.split('/')[3]}/lease", body)).status == 500
+
+
+async def test_a_session_whose_secret_does_not_open_does_not_keep_others_from_work(api: Api, store: Store) -> None:
+    for name in ("anna", "ben"):
+        await put(api, f"/v1/sessions/shop/{name}", GIVEN)
+    owner = {"organization_id": api.organization_id, "name": "anna"}
+    await store.database["session_secrets"].update_many(owner, {"$set": {"value": bytes(64)}})
+    assert (await api.post("/v1/sessions/shop/lease", {})).status == 500
+    (pool,) = await api.ok("/v1/sessions")
+    assert pool["sessions"]["ready"] == 2, "the lease that could not be delivered is taken back"
+    assert (await lease(api, "shop"))["session"]["name"] == "ben"
 
 
 async def test_no_list_error_or_metric_shows_a_secret_or_a_lease_id(

@@ -31,12 +31,17 @@ LIMITS = {
     "missing_deletion_seconds": "service.store.crawls._DELETE_SECONDS",
     "expiring_seconds": "service.store.upkeep._EXPIRING_SECONDS",
     "state_chunk": "service.store.browser_state.CHUNK",
-    # A thousand jobs, messages or groups.
+    # Thousands of jobs, messages, groups, pools or sessions.
     "holders": "service.store.crawls.MAX_HOLDERS",
     "waiting_messages": "service.store.deliveries.MAX_WAITING",
+    "sessions_in_pool": "service.store.sessions.records.MAX_IN_POOL",
+    "sessions_in_organization": "service.store.sessions.records.MAX_IN_ORGANIZATION",
+    "pools": "service.store.sessions.pools.MAX_POOLS",
     "groups_per_look": "service.store.deliveries._GROUPS_AT_ONCE",
     "sent_at_once": "service.webhooks._AT_ONCE",
     # Pauses and patience of half a second to half a minute.
+    "purge_after_seconds": "service.store.sessions.pools._PURGE_AFTER_SECONDS",
+    "purge_every_seconds": "service.store.sessions.pools._PURGE_EVERY_SECONDS",
     "settle_seconds": "service.store.crawls._SETTLE_SECONDS",
     "failover_seconds": "service.store.contract._FAILOVER_SECONDS",
     "retry_seconds": "service.store.contract._RETRY_SECONDS",

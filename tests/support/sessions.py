@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from service.store import Store
 from tests.support.api import Api
+
+OWN_ID = "own-lease-id-0123456789"
 
 
 def make_state(value: str = "s3cret", **cookie: Any) -> dict[str, Any]:
@@ -57,3 +60,22 @@ async def lapse(store: Store, organization: int, name: str | None = None, second
         "leases": {"$ifNull": [leases, "$$REMOVE"]},
     }
     await store.database["sessions"].update_many(some, [{"$set": update}])
+
+
+def moment(text: str) -> datetime:
+    return datetime.fromisoformat(text)
+
+
+async def refused(api: Api, pool: str = "shop", **body: Any) -> Any:
+    """Return the response to a request that gets no session."""
+    response = await api.post(f"/v1/sessions/{pool}/lease", body)
+    assert (response.status, response.problems()) == (409, [(["path", "pool"], "no_session")])
+    return response
+
+
+async def lost(api: Api, lease_id: str) -> None:
+    """Check that a lease is not live: neither renewed nor released, and nothing is saved."""
+    for method, path in (("PUT", f"/v1/leases/{lease_id}"), ("POST", f"/v1/leases/{lease_id}/release")):
+        body = {"outcome": "good"} if method == "POST" else {}
+        response = await api.request(method, path, json={**body, "user_data": {"late": True}})
+        assert (response.status, response.problems()) == (409, [(["path", "lease_id"], "lease_lost")])

@@ -159,10 +159,10 @@ class Leased:
         self._outcome = "bad"
 
     def blocked(self, rest_seconds: int | None = None) -> None:
-        """End the lease with the session blocked by the site (403, 429, a captcha)."""
+        """End the lease with the session blocked by the site (403, 429, a captcha), for as long as the pool says."""
         self._outcome = "blocked"
         if rest_seconds is not None:
-            self._ending["rest_seconds"] = rest_seconds
+            self.rest(rest_seconds)
 
     def logged_out(self) -> None:
         """End the lease with the session waiting for a new state: the site has logged it out."""
@@ -171,6 +171,10 @@ class Leased:
     def unused(self) -> None:
         """End the lease as if it had not been taken."""
         self._outcome = "unused"
+
+    def rest(self, seconds: int) -> None:
+        """Let the session rest for so long when the lease ends, and not for as long as the pool says."""
+        self._ending["rest_seconds"] = seconds
 
     def note(self, text: str) -> None:
         """Leave a note at the session when the lease ends."""

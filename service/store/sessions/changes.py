@@ -91,12 +91,12 @@ def _is(lease_id: str) -> Expression:
     return {"$eq": ["$$this.id", literal(lease_id)]}
 
 
-def undo(settings: Settings, lease_id: str) -> list[Stage]:
-    """Return the update that removes a lease as if it had never been given."""
+def undo(settings: Settings, lease_id: str, *, last: bool) -> list[Stage]:
+    """Return the update that removes a lease as if it had never been given; with `last`, all others come first then."""
     leases = {"$filter": {"input": _LEASES, "cond": {"$not": [_is(lease_id)]}}}
     ready = {"$cond": [_HAS_LEASES, "$state", {"$ifNull": ["$mark", "ready"]}]}
     return [
-        {"$set": {"leases": leases}},
+        {"$set": {"leases": leases, **({"turn": NOW} if last else {})}},
         {"$set": {"state": ready}},
         _due(NOW, 0, settings["blocked_rest_seconds"]),
         _TIDY,
@@ -110,8 +110,10 @@ def settle(settings: Settings) -> list[Stage]:
     leases = {"$filter": {"input": _LEASES, "cond": {"$not": [is_over]}}}
     # Of shared leases the last one counts, which may have been released.
     ends = {"$concatArrays": [["$due", "$last_used"], {"$map": {"input": over, "in": "$$this.until"}}]}
+    date = {"$cond": [{"$gt": ["$ended", 0]}, NOW, "$update_date"]}
     return [
         {"$set": {"ended": {"$size": over}, "at": {"$max": ends}, "leases": leases}},
+        {"$set": {"update_date": date}},
         *_end(
             settings,
             "$at",
@@ -134,8 +136,11 @@ def release(
         fields["note"] = {"$cond": [_IS_OVERRIDDEN, "$note", literal(note)]}
     state = None if shared else {"blocked": _blocked(settings), "logged_out": "needs_login"}.get(outcome)
     errors = "$errors" if shared else _ERRORS.get(outcome, "$errors")
-    rest = rest if uses else 0
-    return [{"$set": fields}, *_end(settings, NOW, uses, errors, rest_seconds=rest, state=state)]
+    block = rest_seconds if outcome == "blocked" else None
+    return [
+        {"$set": fields},
+        *_end(settings, NOW, uses, errors, rest_seconds=rest if uses else 0, state=state, block_seconds=block),
+    ]
 
 
 def put(settings: Settings, name: str, given: dict[str, Any]) -> list[Stage]:
@@ -179,11 +184,19 @@ def _blocked(settings: Settings) -> str:
 
 
 def _end(
-    settings: Settings, at: Expression, uses: Expression, errors: Expression, *, rest_seconds: int, state: str | None
+    settings: Settings,
+    at: Expression,
+    uses: Expression,
+    errors: Expression,
+    *,
+    rest_seconds: int,
+    state: str | None,
+    block_seconds: int | None = None,
 ) -> list[Stage]:
     """Return the stages after some leases, `ended` of them, are gone: counts, then the state that follows from them.
 
-    `state` is what the outcome asks for. With no lease that ended, a rest or a block is over.
+    `state` is what the outcome asks for, `block_seconds` for how long, instead of the pool's time. With no lease that
+    ended, a rest or a block is over.
     """
     has_ended = {"$gt": ["$ended", 0]}
     counts = {
@@ -214,7 +227,7 @@ def _end(
     return [
         {"$set": counts},
         {"$set": {"state": next_state, "errors": {"$cond": [is_unblocked, 0.0, "$errors"]}}},
-        _due(at, rest_seconds, settings["blocked_rest_seconds"]),
+        _due(at, rest_seconds, settings["blocked_rest_seconds"] if block_seconds is None else block_seconds),
         _TIDY,
     ]
 

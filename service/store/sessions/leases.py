@@ -144,6 +144,7 @@ class Leases:
             full = f"leases.{changes.MAX_SHARED - 1}"
             joinable: Record = {"state": "shared", full: {"$exists": False}, "leases.id": {"$ne": wanted.lease_id}}
             joinable["$expr"] = {"$gt": ["$due", changes.NOW]}  # with a lease that has ended, it may have to rest
+            joinable["mark"] = {"$in": [None, "ready"]}  # else a person has put it out of use
             record = await self._sessions.find_one_and_update({**where, **joinable}, update, **order)
         return record
 
@@ -180,11 +181,14 @@ class Leases:
             await self._pools.settle(pool)
 
     @stored
-    async def undo(self, pool: Pool, wanted: Wanted) -> bool:
-        """Remove the lease that a request got but could not deliver, unless a copy of the request has it now."""
+    async def undo(self, pool: Pool, wanted: Wanted, *, last: bool = False) -> bool:
+        """Remove the lease that a request got but could not deliver, unless a copy of the request has it now.
+
+        With `last`, the session is the last one to be leased again.
+        """
         own = {"$elemMatch": {"id": wanted.lease_id, "request": wanted.request}}
         where = {"organization_id": pool.organization_id, "leases.id": wanted.lease_id, "leases": own}
-        update = changes.undo(pool.settings, wanted.lease_id)
+        update = changes.undo(pool.settings, wanted.lease_id, last=last)
         return bool((await self._sessions.update_one(where, update, hint="lease")).modified_count)
 
     # -- renewing and releasing --------------------------------------------------------------

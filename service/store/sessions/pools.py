@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import time
 import uuid
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument, UpdateOne
@@ -15,12 +17,14 @@ from service.bounded import Bounded
 from service.store.clock import now
 from service.store.connection import DURABLE, LOCAL, Collection, Database
 from service.store.contract import stored
-from service.store.errors import StoreError
+from service.store.errors import StoreError, StoreUnavailable
 from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sessions import changes
 from service.store.sessions.receipts import Receipts
 from service.store.time_budget import time_budget
+
+log = logging.getLogger("service.store")
 
 DEFAULTS: dict[str, int | None] = {
     "lease_seconds": 300,
@@ -44,14 +48,13 @@ _SETTLED_AT_ONCE = 100
 _DELETED_AT_ONCE = 1000
 _ENDED_AT_ONCE = 1000
 # A request that was under way when its pool was deleted has ended after this time.
-_PURGE_AFTER = timedelta(minutes=10)
+_PURGE_AFTER_SECONDS = 600
 _PURGE_EVERY_SECONDS = 60.0
 _PURGED_AT_ONCE = 20
 # Leases and rests that end together are settled by one update, but a late one may leave a rest that is over as well.
 _MAX_SETTLES = 3
 # That a pool is empty is said at most so often.
 _EMPTY_MS = 5 * 60 * 1000
-_NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS: dict[str, Any] = {**dict.fromkeys(("organization_id", "pool", "waiting", *DEFAULTS), 1), "now": changes.NOW}
 
 
@@ -92,6 +95,8 @@ class Pools:
         self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
         self._secrets: Collection = database.get_collection("session_secrets", write_concern=DURABLE)
         self._settled: Bounded[str, float] = Bounded(_MAX_REMEMBERED)
+        # Called with a session that needs a person after its lease has ended by itself.
+        self.lapsed: Callable[[Pool, Record], Awaitable[None]] = _nobody
         self._purged = 0.0
 
     @stored
@@ -103,15 +108,15 @@ class Pools:
     @stored
     async def empty_notice(self, pool: Pool) -> datetime | None:
         """Return when it was last said that a pool is empty, if it may be said again now; else None."""
-        due = {"$lt": [{"$ifNull": ["$empty_told", _NEVER]}, {"$subtract": ["$$NOW", _EMPTY_MS]}]}
+        due = {"$lt": [{"$ifNull": ["$empty_told", changes.NEVER]}, {"$subtract": ["$$NOW", _EMPTY_MS]}]}
         where = {"_id": pool.id, "organization_id": pool.organization_id, "$expr": due}
         document = await self._pools.find_one(where, ["empty_told"])
-        return None if document is None else document.get("empty_told", _NEVER)
+        return None if document is None else document.get("empty_told", changes.NEVER)
 
     @stored
     async def note_empty(self, pool: Pool, before: datetime) -> None:
         """Note that it has been said that a pool is empty, unless another process has noted it."""
-        told = {"$in": [None, before]} if before == _NEVER else before
+        told = {"$in": [None, before]} if before == changes.NEVER else before
         where = {"_id": pool.id, "organization_id": pool.organization_id, "empty_told": told}
         await self._pools.update_one(where, [{"$set": {"empty_told": "$$NOW"}}])
 
@@ -183,15 +188,25 @@ class Pools:
     async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
         """End leases that nobody has released; their ids are noted before, so that none is ever live again."""
         leased = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
-        sessions = await self._sessions.find(leased, ["due", "leases"], hint="due").limit(_ENDED_AT_ONCE).to_list(None)
+        fields = {"due": 1, "leases": 1, "now": changes.NOW}
+        sessions = await self._sessions.find(leased, fields, hint="due").limit(_ENDED_AT_ONCE).to_list(None)
         if not sessions:
             return False
         ids = [lease["id"] for session in sessions for lease in session["leases"] if lease["until"] <= session["due"]]
-        await self._receipts.note_ended(pool.organization_id, ids)
+        await self._receipts.note_ended(pool.organization_id, ids, sessions[0]["now"])
         own = {"organization_id": pool.organization_id}
         same = [{"_id": session["_id"], **own, "due": session["due"]} for session in sessions]
         await self._sessions.bulk_write([UpdateOne(one, update, hint="_id_") for one in same], ordered=False)
+        some = {"_id": {"$in": [session["_id"] for session in sessions]}, "state": {"$in": ["needs_login", "blocked"]}}
+        for session in await self._sessions.find({**own, **some}, hint="_id_").to_list(None):
+            await self._tell_lapsed(pool, session)
         return True
+
+    async def _tell_lapsed(self, pool: Pool, session: Record) -> None:
+        try:
+            await self.lapsed(pool, session)
+        except StoreError as error:
+            log.warning("nobody was told of a blocked session", extra={"error": str(error)})
 
     @stored
     async def publish(self, pool: Pool, process: str, waiting: Sequence[Waiting]) -> None:
@@ -242,18 +257,34 @@ class Pools:
             counts[_served_state(group["_id"])] += group["count"]
         return counts
 
-    @stored
     async def delete(self, organization_id: int, name: str) -> int | None:
-        """Hide a pool at once, then delete its sessions; return their number, None if there is no such pool."""
-        self._require()
-        removed = {"$unset": {"pool": ""}, "$set": {"removed": now()}}
-        where = {"organization_id": organization_id, "pool": name}
-        pool = _pool(await self._pools.find_one_and_update(where, removed))
-        return None if pool is None else await self._delete_sessions(pool.owner)
+        """Hide a pool at once; return the number of its sessions, None if there is no such pool.
 
-    async def _delete_sessions(self, owner: Record) -> int:
+        The sessions are deleted as far as the time suffices. The upkeep deletes the others.
+        """
+        hidden = await self._hide(organization_id, name)
+        if hidden is None:
+            return None
+        pool, count = hidden
+        with contextlib.suppress(StoreUnavailable):
+            await self._delete_sessions(pool.owner)
+        return count
+
+    @stored
+    async def _hide(self, organization_id: int, name: str) -> tuple[Pool, int] | None:
+        self._require()
+        where = {"organization_id": organization_id, "pool": name}
+        removed: list[Record] = [{"$unset": "pool"}, {"$set": {"removed": changes.NOW}}]
+        pool = await self.find(organization_id, name)
+        if pool is None:
+            return None
+        count = await self._sessions.count_documents(pool.owner, hint="take")
+        result = await self._pools.update_one({**where, "_id": pool.id}, removed)
+        return (pool, count) if result.modified_count else None
+
+    @stored
+    async def _delete_sessions(self, owner: Record) -> None:
         """Delete all sessions of a pool, then their secrets: without its session no secret is written any more."""
-        deleted = 0
         for collection, index in ((self._sessions, "take"), (self._secrets, "pool")):
             count = _DELETED_AT_ONCE
             while count == _DELETED_AT_ONCE:
@@ -261,9 +292,7 @@ class Pools:
                 count = len(documents)
                 if documents:
                     ids = {"_id": {"$in": [record["_id"] for record in documents]}}
-                    result = await collection.delete_many({"organization_id": owner["organization_id"], **ids})
-                    deleted += result.deleted_count if collection is self._sessions else 0
-        return deleted
+                    await collection.delete_many({"organization_id": owner["organization_id"], **ids})
 
     @stored
     async def purge(self) -> None:
@@ -273,7 +302,8 @@ class Pools:
         if time.monotonic() < self._purged + _PURGE_EVERY_SECONDS:
             return
         self._purged = time.monotonic()
-        old = {"removed": {"$lt": now() - _PURGE_AFTER}}
+        is_old = {"$lt": ["$removed", changes.after(changes.NOW, -_PURGE_AFTER_SECONDS)]}
+        old = {"removed": {"$gt": changes.NEVER}, "$expr": is_old}
         cursor = self._pools.find(old, ["organization_id"], hint="removed").limit(_PURGED_AT_ONCE)
         for pool in await cursor.to_list(None):
             own = {"organization_id": pool["organization_id"]}
@@ -291,6 +321,10 @@ class Pools:
 
     def _require(self) -> None:
         self._indexes.require("pools", "sessions", "session_secrets", "released_leases")
+
+
+async def _nobody(pool: Pool, session: Record) -> None:
+    """Tell nobody."""
 
 
 def _served_state(state: str) -> str:

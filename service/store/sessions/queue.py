@@ -118,12 +118,12 @@ class Queue:
             waiter.result.cancel()
             line.woken.set()  # the turn passes on
 
-    def undo(self, pool: Pool, wanted: Wanted) -> None:
-        """Take a lease back that could not be delivered, in the background."""
+    def undo(self, pool: Pool, wanted: Wanted, *, last: bool = False) -> None:
+        """Take a lease back that could not be delivered, in the background; `last` as for `Leases.undo`."""
 
         async def undo() -> None:
             with contextlib.suppress(StoreError):  # then it ends by itself
-                if await self._leases.undo(pool, wanted):
+                if await self._leases.undo(pool, wanted, last=last):
                     self.wake(pool.id)
 
         self._run(undo())

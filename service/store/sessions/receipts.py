@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from pymongo.errors import BulkWriteError
 
-from service.store.clock import now
 from service.store.connection import DURABLE, LOCAL, Collection, Database
 from service.store.errors import duplicates
 from service.store.listing import Record
@@ -36,11 +36,11 @@ class Receipts:
         fields = {"answer": answer, "date": session["update_date"]}
         await self._released.insert_one({**receipt, **fields}, session=transaction)
 
-    async def note_ended(self, organization_id: int, lease_ids: Sequence[str]) -> None:
+    async def note_ended(self, organization_id: int, lease_ids: Sequence[str], date: datetime) -> None:
         """Note leases that have ended without a release; noting one again changes nothing."""
         if not lease_ids:
             return
-        common = {"organization_id": organization_id, "digest": b"", "answer": None, "date": now()}
+        common = {"organization_id": organization_id, "digest": b"", "answer": None, "date": date}
         try:
             await self._released.insert_many(
                 [{"_id": _id(organization_id, lease_id), **common} for lease_id in lease_ids], ordered=False

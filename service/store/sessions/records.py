@@ -157,11 +157,12 @@ class Records:
         """Delete a session with its secrets and its leases; return whether there was one."""
         id = session_id(pool.id, name)
         where = {"_id": id, "organization_id": pool.organization_id}
-        session = await self._sessions.find_one(where, ["leases"])
+        session = await self._sessions.find_one(where, {"leases": 1, "now": changes.NOW})
         if session is None:
             return False
         ended = [lease["id"] for lease in session.get("leases", ())]
-        await self._receipts.note_ended(pool.organization_id, ended)  # a late copy of a request takes no other session
+        # A late copy of a request takes no other session.
+        await self._receipts.note_ended(pool.organization_id, ended, session["now"])
 
         async def write(transaction: Any) -> bool:
             result = await self._sessions.delete_one(where, session=transaction)

@@ -43,10 +43,15 @@ class Sessions(Resources):
         *,
         storage_state: Mapping[str, Any] | None = None,
         user_data: Mapping[str, Any] | None = None,
+        rest_seconds: int | None = None,
         note: str | None = None,
     ) -> Item:
-        """End a lease that `lease` has made; return the session and whether the state was `saved`."""
-        body = {"outcome": outcome, **save_body(storage_state, user_data)} | ({} if note is None else {"note": note})
+        """End a lease that `lease` has made; return the session and whether the state was `saved`.
+
+        With `rest_seconds` the session rests, or is blocked, for so long, and not for as long as the pool says.
+        """
+        given = {"outcome": outcome, "rest_seconds": rest_seconds, "note": note}
+        body = save_body(storage_state, user_data) | {key: value for key, value in given.items() if value is not None}
         released: Item = (await self._transport.call("POST", f"{lease_path(lease_id)}/release", value=body)).json
         return released
 

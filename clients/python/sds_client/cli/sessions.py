@@ -66,11 +66,14 @@ def add(commands: argparse._SubParsersAction[Any], common: argparse.ArgumentPars
     lease.add_argument("--name", help="this session and no other")
     lease.add_argument("--seconds", type=int, help="how long; it is not renewed")
     lease.add_argument("--wait", type=int, default=0, metavar="SECONDS", help="until one is ready; default: 0")
+    lease.add_argument("--shared", action="store_true", help="for reading only, beside others; saves nothing")
     lease.add_argument("--owner", help="who works with it; default: this host and process")
     lease.add_argument("--out", type=Path, help="write its browser state to this file, for Playwright")
     release = action("release", "end a lease with its outcome", release_lease, "lease_id")
     release.add_argument("--outcome", choices=_OUTCOMES, default="good", help="default: good")
     release.add_argument("--state", dest="file", type=Path, help="a file with the browser state to save")
+    release.add_argument("--user-data", type=Path, metavar="FILE", help="JSON object to save: user agent, proxy, …")
+    release.add_argument("--rest-seconds", type=int, help="how long it rests; without it, as long as the pool says")
     release.add_argument("--note")
     mark = action("mark", "set the state of a session by hand", mark_session, "pool", "name")
     mark.add_argument("state", choices=_MARKS)
@@ -160,9 +163,12 @@ def lease_session(client: Client, pool: str, wait: int, out: Path | None, **give
 
 
 @storing_command
-def release_lease(client: Client, lease_id: str, outcome: Outcome, file: Path | None, note: str | None) -> Result:
+def release_lease(
+    client: Client, lease_id: str, outcome: Outcome, file: Path | None, user_data: Path | None, **given: Any
+) -> Result:
     state = None if file is None else formats.read(file.read_bytes())
-    session = client.release(lease_id, outcome, storage_state=state, note=note)
+    data = None if user_data is None else _object(user_data)
+    session = client.release(lease_id, outcome, storage_state=state, user_data=data, **given)
     saved = "state saved" if session["saved"] else "nothing saved"
     return Result(session, f"{session['name']}: {session['state']}, {saved}")
 
