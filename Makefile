@@ -7,7 +7,7 @@ DEV := $(VENV)/.installed-dev
 E2E := .venv-e2e
 PEERS := .venv-bench
 
-.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool bench wrk fuzz mutants check format docs types version dist dist-check sync-client lock clean help
+.PHONY: run test test-slow test-all test-e2e chromium mongosh promtool zsh bench wrk fuzz mutants check format docs types version dist dist-check sync-client lock clean help
 
 help: ## Show this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -29,7 +29,7 @@ test-slow: $(DEV) ## Run the tests that start processes, take long, or measure
 test-all: test-slow ## Run the slow tests and the others, these with the coverage
 	@$(MAKE) --no-print-directory test PYTEST="--cov --hypothesis-profile=thorough"
 
-test-e2e: $(E2E)/.installed chromium mongosh promtool ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, … (E2E_TESTS: some of them)
+test-e2e: $(E2E)/.installed chromium mongosh promtool zsh ## Drive the running service with third-party tools: Chromium, Scrapy, pandas, mongosh, … (E2E_TESTS: some of them)
 	@$(E2E)/bin/pytest -n 2 --dist loadfile $(or $(E2E_TESTS),tests/e2e)
 
 bench: $(INSTALLED) $(PEERS)/.installed wrk ## Measure beside FastAPI, Fastify, Eve and the floor (BENCH=--quick: less data, shorter runs)
@@ -102,14 +102,19 @@ $(PEERS)/.installed: scripts/bench/peers/requirements.txt scripts/bench/peers/pa
 	@npm install --prefix scripts/bench/peers --no-audit --no-fund --no-package-lock --loglevel=error
 	@touch $@
 
-wrk:
-	@if command -v wrk >/dev/null; then exit 0; fi; \
+# $(call apt,COMMAND,PACKAGES,WHO NEEDS IT): install a tool as root on Debian or Ubuntu, else say what is missing.
+define apt
+	@if command -v $(1) >/dev/null; then exit 0; fi; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing wrk with apt-get"; \
-		apt-get update -qq && apt-get install -y -qq wrk >/dev/null && exit 0; \
+		echo "installing $(1) with apt-get"; \
+		apt-get update -qq && apt-get install -y -qq --no-install-recommends $(2) >/dev/null && exit 0; \
 	fi; \
-	echo "error: the benchmark needs wrk: install it (Debian: apt-get install wrk)" >&2; \
+	echo "error: $(3) $(1): install it (Debian: apt-get install $(2))" >&2; \
 	exit 1
+endef
+
+wrk:
+	$(call apt,wrk,wrk,the benchmark needs)
 
 # CHROMIUM names one that is not on the PATH. The one without windows makes the tests much quicker.
 chromium:
@@ -125,13 +130,11 @@ chromium:
 
 # For the alerts in docker/monitoring.
 promtool:
-	@if command -v promtool >/dev/null; then exit 0; fi; \
-	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-		echo "installing promtool with apt-get"; \
-		apt-get update -qq && apt-get install -y -qq --no-install-recommends prometheus >/dev/null && exit 0; \
-	fi; \
-	echo "error: the end-to-end tests need promtool: install Prometheus (Debian: apt-get install prometheus)" >&2; \
-	exit 1
+	$(call apt,promtool,prometheus,the end-to-end tests need)
+
+# For the completion of sds.
+zsh:
+	$(call apt,zsh,zsh,the end-to-end tests need)
 
 # For the examples in docs/analysts.md.
 mongosh: $(E2E)/.installed

@@ -70,9 +70,12 @@ class OutputInput(Base):
         """Return where a field of the caller's own belongs, or which field was meant."""
         if name in _SERVED:
             return "the service gives it; leave it out"
-        return super().hint(name, data) or f'put it into data, as in "data": {{"{name}": …}}'
+        field = "tags" if name in _TAGS else "data"
+        return super().hint(name, data) or f'put it into {field}, as in "{field}": {{"{name}": …}}'
 
 
+# Filters of reading that compare a tag.
+_TAGS = {"country", "region"}
 # Fields that a reader gets, and a writer may not send.
 _SERVED = {"id", "output_id", "create_date", "update_date", "deleted"}
 

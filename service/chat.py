@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 # The limits of the receivers: Slack 3000 characters of a section, 2000 of a field, 10 fields; Discord 256 of a title,
 # 1024 of a field, 4096 of a description and 6000 in all; Teams 28 KB.
-_TITLE, _TEXT, _VALUE, _FACTS, _PROBLEMS = 140, 2000, 200, 8, 5
+_TITLE, _TEXT, _VALUE, _FACTS, _PROBLEMS, _LINK = 140, 2000, 200, 8, 5, 500
 _COLORS = {"good": 0x2E7D32, "attention": 0xC62828, "default": 0x607D8B}
 _STATES = {"needs_login": "needs a login", "blocked": "is blocked"}
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]()<>#+\-.!|~:@])")
@@ -34,7 +34,7 @@ def chat_message(format: str, body: str, base_url: str) -> bytes:
 
 def _note(type: str, data: Mapping[str, Any], base_url: str) -> Note:
     group = _short(data.get("group_id") or "", 100)
-    link = f"{base_url.rstrip('/')}/#/groups/{quote(data['group_id'], safe='')}" if group and base_url else None
+    link = _link_to(data.get("group_id"), base_url)
     match type:
         case "job.finished" | "job.failed":
             return _job_note(data["job"], group, link)
@@ -63,6 +63,12 @@ def _note(type: str, data: Mapping[str, Any], base_url: str) -> Note:
     return Note(type, "", dict(list(facts.items())[:_FACTS]), "attention", link)
 
 
+def _link_to(group_id: str | None, base_url: str) -> str | None:
+    """Return the address of a group on the page; none where the service has no address, or the name is too long."""
+    link = f"{base_url.rstrip('/')}/#/groups/{quote(group_id or '', safe='')}"
+    return link if group_id and base_url and len(link) <= _LINK else None
+
+
 def _job_note(job: Mapping[str, Any], group: str, link: str | None) -> Note:
     gave_up = job["state"] == "failed"
     failed = gave_up or job["verdict"] == "failed"
@@ -83,18 +89,20 @@ def _job_note(job: Mapping[str, Any], group: str, link: str | None) -> Note:
 
 def _slack(note: Note) -> dict[str, Any]:
     """Return blocks as https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks describes them."""
-    title = _escaped(_short(note.title, _TITLE))
-    lines = [f"*{title}*" if note.link is None else f"*<{note.link}|{title}>*", _escaped(_short(note.text, _TEXT))]
+    title = _escaped(note.title, 2 * _TITLE)
+    lines = [f"*{title}*" if note.link is None else f"*<{note.link}|{title}>*", _escaped(note.text, _TEXT)]
     section: dict[str, Any] = {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(filter(None, lines))}}
     if note.facts:
-        facts = [f"*{name}*\n{_escaped(value)}" for name, value in note.facts.items()]
+        facts = [f"*{name}*\n{_escaped(value, 2 * _VALUE)}" for name, value in note.facts.items()]
         section["fields"] = [{"type": "mrkdwn", "text": fact, "verbatim": True} for fact in facts]
-    return {"text": _escaped(_short(note.title, _TITLE)), "blocks": [section]}
+    return {"text": title, "blocks": [section]}
 
 
-def _escaped(text: str) -> str:
-    """Return a text without the characters by which Slack marks mentions and links."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _escaped(text: str, length: int) -> str:
+    """Return a text without the characters by which Slack marks mentions and links, cut at a length."""
+    escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # Not inside one of the three.
+    return escaped if len(escaped) <= length else re.sub(r"&[a-z]*…$", "…", _short(escaped, length))
 
 
 def _discord(note: Note) -> dict[str, Any]:

@@ -67,3 +67,13 @@ def test_names_and_messages_of_any_length_and_kind_fit_and_mention_nobody(format
     text = shown(format, "job.failed", {"group_id": hostile[:256], "job": job})
     assert "and 95 more" in text
     assert "](https://evil" not in text or format == "slack"  # which has other links
+
+
+@pytest.mark.parametrize("format", CHECKS)
+@pytest.mark.parametrize("character", ["&", "😀", "*"])
+def test_what_grows_when_it_is_escaped_fits_too(format: str, character: str) -> None:
+    problems = [{"rule": {}, "found": None, "msg": character * 1000}] * 100
+    data = {"group_id": character * 256, "job": JOB | {"job_id": character * 256, "problems": problems}}
+    text = shown(format, "job.failed", data)
+    if format == "slack":
+        assert "&" not in text.replace("&amp;", "")

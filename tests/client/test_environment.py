@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sds_client import AccessError, AsyncClient, Client
-from tests.support.processes import ServiceProcess
+from sds_client import AccessError, AsyncClient, Client, ClientError
+from tests.support.processes import ServiceProcess, free_port
 
 
 @pytest.mark.usefixtures("environment")
@@ -20,6 +20,14 @@ def test_a_client_without_arguments_takes_those_of_the_environment(running: Serv
     with Client() as client:
         assert client.url == running.url
         assert client.token()["organization_id"] == asyncio.run(owner()) == organization
+
+
+def test_an_address_that_nobody_gave_is_named_when_it_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SDS_URL", raising=False)
+    monkeypatch.setattr("sds_client.environment.DEFAULT_URL", f"http://127.0.0.1:{(port := free_port())}")
+    with Client(token="t", patience=0) as client, pytest.raises(ClientError) as caught:
+        client.token()
+    assert str(caught.value) == f"cannot connect to 127.0.0.1:{port}, the default: SDS_URL names another address"
 
 
 @pytest.mark.parametrize("end", ["/v1", "/v1/", "/"])

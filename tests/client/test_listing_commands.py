@@ -62,8 +62,30 @@ def test_a_list_is_a_table_for_people_and_json_for_programs(
 def test_a_group_that_does_not_exist_is_told_the_similar_one(capsys: Any, arguments: list[str]) -> None:
     assert printed(capsys, *arguments, "shpo") == "there is no group 'shpo'; did you mean 'shop'?\n"
     assert json.loads(printed(capsys, *arguments, "shpo", "--json")) in ([], {"items": 0, "fields": []})
-    assert main(["follow", "shpo", "--once"]) == 0
-    assert capsys.readouterr().err == "there is no group 'shpo' yet; did you mean 'shop'?\n"
+
+
+def test_a_command_about_a_group_that_does_not_exist_warns_of_the_similar_one(
+    shop: Client, capsys: Any, tmp_path: Path
+) -> None:
+    (rules := tmp_path / "rules.json").write_text("[]")
+    (items := tmp_path / "items.csv").write_text("source_url,sku\nhttps://shop.example/1,1\n")
+    for arguments in (
+        ["follow", "shpo", "--once"],
+        ["singer", "shpo"],
+        ["rules", "show", "shpo"],
+        ["outputs", "delete", "shpo", "--all", "--yes"],
+        ["outputs", "approve", "shpo", "--all"],
+        ["groups", "delete", "shpo", "--yes"],
+        ["rules", "set", "shpo", str(rules)],
+        ["reviews", "add", "shpo", "job-1", "approved"],
+        ["outputs", "import", "shpo", str(items), "--job-id", "job-1"],  # the last one: it makes the group
+    ):
+        assert main(arguments) == 0
+        warning = capsys.readouterr().err.splitlines()[0]
+        assert warning.startswith("warning: there is no group 'shpo'"), arguments
+        assert warning.endswith("; did you mean 'shop'?"), arguments
+    assert main(["outputs", "import", "lamps", str(items), "--job-id", "job-1"]) == 0  # resembles none
+    assert "warning" not in capsys.readouterr().err
 
 
 def test_the_newest_items_are_listed_and_one_is_got_by_its_key_or_id(shop: Client, capsys: Any) -> None:
@@ -98,6 +120,8 @@ def test_a_group_is_shown_and_set_up(shop: Client, capsys: Any) -> None:
     assert main(["groups", "set", "shop"]) == 2
     assert main(["groups", "show", "shpo"]) == 1
     assert "did you mean 'shop'?" in capsys.readouterr().err
+    printed(capsys, "groups", "set", "later", "--retention-days", "3")
+    assert "retention_days  3" in printed(capsys, "groups", "show", "later")
 
 
 def test_the_token_tells_whose_it_is(client: Client, organization: int, capsys: Any) -> None:

@@ -22,7 +22,7 @@ def run(code: str, *arguments: str) -> str:
     """Run Python code in a process of its own and return what it printed."""
     command = [sys.executable, "-W", "ignore", "-c", code, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
@@ -59,6 +59,16 @@ async def test_a_call_that_waits_in_another_thread_ends_when_the_client_is_close
     with pytest.raises(ClientError, match="the client was closed"):
         client.groups()
     client.close()
+
+
+def test_a_client_that_nobody_closes_ends_when_it_is_collected(
+    running: ServiceProcess, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = threading.active_count()
+    Client(running.url, token).token()
+    gc.collect()
+    assert threading.active_count() == before
+    assert not [record for record in caplog.records if "nclosed" in record.getMessage()]  # as aiohttp logs it
 
 
 def test_a_client_made_before_a_fork_is_refused_in_the_child(running: ServiceProcess, token: str) -> None:

@@ -243,6 +243,7 @@ async def test_unknown_fields_with_the_names_of_a_problem_are_reported_each(api:
 
 UNKNOWN_FIELDS: list[tuple[str, dict[str, Any], str, str]] = [
     ("/v1/outputs/g", {"title": "Oak"}, "title", 'put it into data, as in "data": {"title": …}'),
+    ("/v1/outputs/g", {"country": "Peru"}, "country", 'put it into tags, as in "tags": {"country": …}'),
     ("/v1/outputs/g", {"is_aproved": True}, "is_aproved", "did you mean is_approved?"),
     ("/v1/outputs/g", {"output_id": "x"}, "output_id", "the service gives it; leave it out"),
     ("/v1/outputs/g", {"files": [{"file_rul": "x"}]}, "file_rul", "did you mean file_url?"),

@@ -102,7 +102,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_tls_is_served_directly(
-    mongo_url: str, organization: int, certificate: tuple[Path, Path], workers: int
+    mongo_url: str, organization: int, certificate: tuple[Path, Path], workers: int, capsys: Any
 ) -> None:
     token = make_token(mongo_url, organization)
     cert, key = certificate
@@ -117,6 +117,7 @@ def test_tls_is_served_directly(
             assert len(list(client.outputs("tls"))) == 2
         assert sds(["outputs", "list", "tls", "--url", service.url, "--token", token, "--cacert", str(cert)]) == 0
         assert sds(["outputs", "list", "tls", "--url", service.url, "--token", token]) == 1
+        assert "; SDS_CACERT names a file with the certificates to trust" in capsys.readouterr().err
         # Plain HTTP gets nowhere.
         plain = http.client.HTTPConnection("127.0.0.1", service.port, timeout=SECONDS)
         with pytest.raises((http.client.HTTPException, OSError)):

@@ -143,6 +143,8 @@ class Follower:
 
 def _check_position(position: Mapping[str, Any], belongs_to: Mapping[str, Any]) -> None:
     """Refuse a position of another group or of other filters; one without either is a cursor given by hand."""
+    if not isinstance(position, Mapping) or type(position.get("cursor")) is not int:
+        raise ValueError(f"a position is the JSON object that came with a page, decoded, and not {position!r}")
     for name, value in belongs_to.items():
         if position.get(name, value) != value:
             raise ValueError(

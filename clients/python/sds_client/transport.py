@@ -244,8 +244,13 @@ def _shown(error: Exception) -> Exception | None:
 
 def _lost(error: Exception) -> ClientError:
     if isinstance(error, aiohttp.ClientConnectorError):
+        place = f"{error.host}:{error.port}"
+        if isinstance(error, aiohttp.ClientConnectorCertificateError):
+            trust = "SDS_CACERT names a file with the certificates to trust"
+            return ClientError(0, message=f"cannot connect to {place}: {error.certificate_error}; {trust}")
         reason = f": {error.__cause__}" if isinstance(error, aiohttp.ClientSSLError) else ""
-        return ClientError(0, message=f"cannot connect to {error.host}:{error.port}{reason}")
+        default = ", the default: SDS_URL names another address" if environment.DEFAULT_URL.endswith(place) else ""
+        return ClientError(0, message=f"cannot connect to {place}{reason}{default}")
     if isinstance(error, aiohttp.ClientResponseError):
         return ClientError(0, message="the response is not HTTP: is this the address of the service?")
     kind = "the service did not respond in time" if isinstance(error, TimeoutError) else "the connection was lost"

@@ -22,7 +22,8 @@ export class Client {
    * Write items, in batches as they come. Resolves when all of them are durable.
    *
    * The problems of a ServiceError count from the first item of all; the batches before the refused one are stored. When
-   * `items` throws, or the signal is aborted, the items taken from it are stored first.
+   * `items` throws, or the signal is aborted, the items taken from it are stored first. The signal is looked at between two
+   * items: give it to a source that may wait, too.
    */
   push(group: string, items: Items, options: PushOptions = {}): Promise<Pushed> {
     return push(this.#transport, group, items, options);
@@ -48,7 +49,7 @@ export class Client {
   }
 
   /**
-   * Run a crawl: the job is `running`, then `finished`, or `failed` when `work` throws.
+   * Run a crawl: the job is `running`, then `finished`, or `failed` when `work` throws or the service does not finish it.
    *
    * Without `work`, return the crawl: with `await using`, it is `failed` unless `crawl.finish()` was called.
    */
@@ -65,11 +66,11 @@ export class Client {
     try {
       await work(crawl);
       options.signal?.throwIfAborted();
+      return await crawl.finish();
     } catch (error) {
-      await crawl.fail().catch(() => undefined); // the first error is the one to see
+      await crawl[Symbol.asyncDispose]().catch(() => undefined); // the first error is the one to see
       throw error;
     }
-    return crawl.finish();
   }
 
   /**

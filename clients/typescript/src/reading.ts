@@ -15,7 +15,7 @@ export interface OutputsOptions extends ReadOptions {
 }
 
 export interface ChangesOptions extends ReadOptions {
-  /** The position of an earlier reader of the same group and filters; default: the beginning. */
+  /** The position of an earlier reader of the same group and filters, `deleted` among them; default: the beginning. */
   after?: Position | undefined;
   /** Yield deletions too, in their place among the changes. */
   deleted?: boolean;
@@ -80,14 +80,16 @@ export class Changes<Item extends Output | Deletion> implements AsyncIterable<It
     const { pageSize = 500, after, deleted = false, signal, ...filters } = options;
     [this.#transport, this.#group, this.#isLive, this.#signal] = [transport, group, isLive, signal];
     this.#query = queryOf(filters);
+    if (deleted) this.#query.set("deleted", "true");
     const names = [...new Set(this.#query.keys())].filter((name) => name !== "fields").sort();
     this.#belongsTo = { group, filters: Object.fromEntries(names.map((name) => [name, this.#query.getAll(name).sort()])) };
+    if (after !== undefined && !Number.isInteger(after.cursor))
+      throw new TypeError("a position is the object `changes.position`, not its JSON text");
     for (const name of ["group", "filters"] as const) {
       const [kept, wanted] = [JSON.stringify(after?.[name]), JSON.stringify(this.#belongsTo[name])];
       if (kept !== undefined && kept !== wanted)
         throw new TypeError(`this position was kept with the ${name} ${kept} and not ${wanted}: read on with the same`);
     }
-    if (deleted) this.#query.set("deleted", "true");
     this.#query.set("limit", String(pageSize));
     [this.#taken, this.#walk] = [after?.cursor ?? 0, after?.walk];
   }

@@ -38,6 +38,9 @@ const BUSY = new Set([408, 429, 502, 503, 504]);
 const NOT_STORED = new Set([408, 429]);
 // The request never left.
 const NOT_CONNECTED = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ConnectionRefused"]);
+const NO_TOKEN =
+  "no access token: set SDS_TOKEN, or give a token; `make run` prints one, and where the service runs, " +
+  "`python -m service token create --organization 1` makes one";
 const [MIN_PAUSE, MAX_PAUSE] = [0.2, 15];
 // A slower upload counts as a lost connection.
 const MIN_BYTES_PER_SECOND = 20_000;
@@ -53,7 +56,7 @@ export class Transport {
     const url = options.url || environment["SDS_URL"] || "http://127.0.0.1:8080";
     if (!/^https?:\/\//.test(url)) throw new TypeError("the address of the service must start with http:// or https://");
     const token = options.token || environment["SDS_TOKEN"];
-    if (!token) throw new TypeError("no access token: set SDS_TOKEN, or give a token");
+    if (!token) throw new TypeError(NO_TOKEN);
     this.url = url.replace(/\/+$/, "").replace(/\/v1$/, "");
     this.#token = token;
     this.#options = options;

@@ -48,6 +48,14 @@ test("a crawl that throws is failed, and the error is the one that was thrown", 
   assert.equal((await job(client, group, "run-1")).state, "failed");
 });
 
+test("a crawl that the service does not finish is failed", async () => {
+  const [client, group] = [newClient(), newGroup()];
+  const wrong = { missing: "destroy" } as object;
+  const crawl = client.crawl(group, "run-1", wrong, (crawl) => crawl.push(item(1)));
+  await assert.rejects(crawl, (error) => error instanceof ServiceError && error.status === 422);
+  assert.equal((await job(client, group, "run-1")).state, "failed");
+});
+
 test("a crawl in `await using` is failed unless it was finished", async () => {
   const [client, group] = [newClient(), newGroup()];
   {

@@ -125,6 +125,10 @@ test("a position is not taken for another group or other filters", async () => {
   await collect(changes);
   assert.throws(() => client.changes(group, { after: changes.position }), /this position was kept with the filters/);
   assert.throws(() => client.changes("other", { after: changes.position, country: "France" }), /with the group/);
+  // It knows of no deletion before it.
+  assert.throws(() => client.changes(group, { after: changes.position, country: "France", deleted: true }), /with the filters/);
+  const text = JSON.stringify(changes.position) as unknown as Position;
+  assert.throws(() => client.changes(group, { after: text, country: "France" }), /not its JSON text/);
 });
 
 test("a follower gets what comes, and its position survives the abort", async () => {

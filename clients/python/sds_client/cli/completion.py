@@ -22,6 +22,13 @@ complete -o default -F _sds sds
 """
 
 
+# A plain zsh has no completion until compinit has run.
+_ZSH = """\
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i -D; }
+autoload -U +X bashcompinit && bashcompinit
+"""
+
+
 def add(commands: argparse._SubParsersAction[Any]) -> None:
     """Add the command to a command line."""
     parser = commands.add_parser(
@@ -46,7 +53,7 @@ def script(commands: argparse._SubParsersAction[Any], shell: str) -> str:
     steps = [path for path in words if path]
     return _BASH.format(
         shell=shell,
-        prologue="autoload -U +X bashcompinit && bashcompinit\n" if shell == "zsh" else "",
+        prologue=_ZSH if shell == "zsh" else "",
         steps="\n".join(f'            "{path}") path="{path}" ;;' for path in steps),
         words="\n".join(
             f"""        "{path}") COMPREPLY=($(compgen -W "{" ".join(found)}" -- "${{COMP_WORDS[COMP_CWORD]}}")) ;;"""

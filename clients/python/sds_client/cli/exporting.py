@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import difflib
 import gzip
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sds_client.cli import printing, tables
+from sds_client.cli import group_names, printing, tables
 from sds_client.cli.errors import NothingFoundError, UsageError
 from sds_client.cli.progress import Progress
-from sds_client.errors import ClientError
 from sds_client.paths import read_query
 from sds_client.sync import Client
 
@@ -111,31 +109,12 @@ def nothing(client: Client, group: str, options: Mapping[str, Any]) -> str:
     """Return why no item comes."""
     selection = {name: value for name, value in options.items() if name not in ("order", "page_size", "fields")}
     filters = read_query(selection)
-    names = [known["group_id"] for known in client.groups()]
-    if group not in names:
-        return f"there is no group {group!r}{did_you_mean(group, names)}"
+    if missing := group_names.missing(client, group):
+        return missing
     if filters:
         listed = ", ".join(f"{name}={value}" for name, value in filters.items())
         return f"no output in group {group!r} matches {listed}"
     return f"group {group!r} has no outputs"
-
-
-def missing_group(client: Client, group: str) -> str:
-    """Return how the message about a group that does not exist ends; nothing if it has items or jobs."""
-    try:
-        if client.group(group)["last_change"] is not None or client.jobs(group):
-            return ""
-        return did_you_mean(group, [known["group_id"] for known in client.groups()]) or "; `sds groups list` names all"
-    except ClientError as error:
-        if error.status != 403:
-            raise
-        return ""  # a token that may not read
-
-
-def did_you_mean(group: str, names: Iterable[str]) -> str:
-    """Return the question whether another group was meant; nothing where none has a similar name."""
-    similar = difflib.get_close_matches(group, names, 1)
-    return f"; did you mean {similar[0]!r}?" if similar else ""
 
 
 def _suffix(out: Path) -> str:

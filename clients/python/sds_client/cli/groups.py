@@ -10,8 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+from sds_client.cli import group_names
 from sds_client.cli.errors import UsageError
-from sds_client.cli.exporting import missing_group
 from sds_client.cli.outputs import confirm, positive
 from sds_client.cli.printing import Result, count, table, tell
 from sds_client.cli.progress import Progress
@@ -145,9 +145,9 @@ def groups_list(client: Client) -> Result:
 
 @command
 def groups_show(client: Client, group: str) -> Result:
-    if hint := missing_group(client, group):
-        raise ValueError(f"there is no group {group!r}{hint}")
     found = client.group(group)
+    if not (found["rules"] or found["ignore"] or found["retention_days"] or found["silent_hours"]):
+        group_names.check(client, group)  # one with settings only can be shown
     return Result(found, "\n".join(f"{name:16}{_shown(found[name])}" for name in _SHOWN))  # type: ignore[literal-required]
 
 
@@ -171,8 +171,7 @@ def groups_set(client: Client, group: str, ignore: str | None, **given: Any) -> 
         settings["ignore"] = [path.strip() for path in ignore.split(",") if path.strip()]
     if not settings:
         raise UsageError("name what to set: --history-days, --retention-days, --silent-hours or --ignore")
-    if hint := missing_group(client, group):
-        tell(f"warning: there is no group {group!r} yet: these settings are for its later items{hint}\n")
+    group_names.warn(client, group, " yet: these settings are for its later items")
     stored = client.set_group(group, **{name: None if value == _NEVER else value for name, value in settings.items()})
     for warning in stored["warnings"]:
         tell(f"warning: {warning['msg']}\n")
@@ -181,8 +180,7 @@ def groups_set(client: Client, group: str, ignore: str | None, **given: Any) -> 
 
 @storing_command
 def groups_retention(client: Client, group: str, days: int | None) -> Result:
-    if hint := missing_group(client, group):
-        tell(f"warning: there is no group {group!r} yet: this setting is for its later items{hint}\n")
+    group_names.warn(client, group, " yet: this setting is for its later items")
     client.set_retention(group, days)
     kept = "for ever"
     if days is not None:
@@ -192,6 +190,7 @@ def groups_retention(client: Client, group: str, days: int | None) -> Result:
 
 @storing_command
 def groups_delete(client: Client, group: str, yes: bool) -> Result:
+    group_names.warn(client, group)
     confirm(f"Delete the group {group} with all outputs, reviews and jobs?", yes)
     total, progress = client.group(group)["items"], Progress(f"deletion of {group}")
     deleted = client.delete_group(
@@ -227,8 +226,7 @@ def jobs_finish(
     client: Client, group: str, job_id: str, failed: bool, series: str | None, delete_missing: bool
 ) -> Result:
     state: Literal["finished", "failed"] = "failed" if failed else "finished"
-    if hint := missing_group(client, group):
-        raise ValueError(f"there is no group {group!r} yet: nothing was stored{hint}")
+    group_names.check(client, group, " yet: nothing was stored")
     job = client.finish_job(group, job_id, state=state, series=series, delete_missing=delete_missing)
     for warning in job["warnings"]:
         tell(f"warning: {warning['msg']}\n")
@@ -239,8 +237,7 @@ def jobs_finish(
 
 def _none(what: str, group: str, client: Client) -> str:
     """Return the text in place of an empty table."""
-    hint = missing_group(client, group)
-    return f"there is no group {group!r}{hint}" if hint else f"no {what} in group {group!r}"
+    return group_names.missing(client, group) or f"no {what} in group {group!r}"
 
 
 def _judged(job: Job) -> Result:
@@ -286,6 +283,8 @@ def _short(value: Any) -> str:
 @command
 def rules_show(client: Client, group: str) -> Result:
     rules = client.group(group)["rules"]
+    if not rules:
+        group_names.warn(client, group)
     lines = ",\n".join(f"  {json.dumps(rule)}" for rule in rules)
     return Result(rules, f"[\n{lines}\n]" if rules else "[]")  # as `rules set` takes it
 
@@ -297,6 +296,7 @@ def rules_set(client: Client, group: str, file: str) -> Result:
         rules = json.loads(text)
     except ValueError as error:
         raise ValueError(f"{file} is not JSON: {error}") from None
+    group_names.warn_if_similar(client, group)
     stored = client.set_group(group, rules=rules)["rules"]
     return Result(stored, f"{count(len(stored), 'rule')} in group {group}")
 
@@ -310,6 +310,7 @@ def reviews_list(client: Client, group: str) -> Result:
 
 @storing_command
 def reviews_add(client: Client, group: str, job_id: str, status: str, comment: str) -> Result:
+    group_names.warn_if_similar(client, group)
     [review] = client.add_reviews(group, [{"job_id": job_id, "status": status, "comment": comment}])
     return Result(review, f"{job_id}: {status}")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sds_client.cli import csv_input
+from sds_client.cli import csv_input, group_names
 from sds_client.cli.printing import count, modified, tell
 from sds_client.cli.progress import Progress
 from sds_client.errors import ClientError
@@ -60,6 +60,8 @@ def load(client: Client, group: str, file: Path, completion: Completion, text_co
         done = 0  # what was stored has been deleted
     if done:
         tell(f"continuing the import of {modified(kept)} after {count(done, 'item')}\n")
+    else:
+        group_names.warn_if_similar(client, group)
     source = _Source(file, done, completion, text_columns)
     progress = Progress(f"import into {group}", done)
 

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
-from sds_client.cli import exporting, importing
+from sds_client.cli import exporting, group_names, importing
 from sds_client.cli.errors import NothingFoundError, UsageError
-from sds_client.cli.printing import Result, count, discard, print_json, table, tell
+from sds_client.cli.printing import Result, count, discard, print_json, table
 from sds_client.cli.progress import Progress
 from sds_client.cli.running import command, storing_command
 from sds_client.following import replace_file
@@ -245,6 +245,7 @@ def outputs_approve(
             group, [{"output_id": one, **_judged(not withdraw, rejected=True)} for one in output_id]
         )
     else:
+        group_names.warn(client, group)
         patched = _approve_matching(client, group, filters, not withdraw)
     conflicts = f", {patched.conflict:,} changed meanwhile and not updated" if patched.conflict else ""
     words = f"{patched.updated:,} updated, {patched.unchanged:,} unchanged{conflicts}"
@@ -286,6 +287,7 @@ def outputs_delete(client: Client, group: str, dry_run: bool, yes: bool, **given
     check_selection(given)
     filters = _filters(given)
     query = delete_query(filters)
+    group_names.warn(client, group)
     if dry_run:
         matched = client.delete_many(group, dry_run=True, **filters)
         return Result({"matched": matched}, f"{count(matched, 'item')} would be deleted")
@@ -321,8 +323,7 @@ def follow_group(
         raise UsageError(f"{cursor_file} already has a position: leave out --cursor, or name another file")
     options: dict[str, Any] = {"deleted": deleted, "cursor_file": cursor_file, "live": not once, **selected}
     options["cursor"] = cursor or 0
-    if hint := exporting.missing_group(client, group):
-        tell(f"there is no group {group!r} yet{hint}\n")
+    group_names.warn(client, group, " yet")
     following = cast(Generator[Output | Deletion], client.follow(group, **options))
     try:
         with closing(following):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from sds_client.cli import group_names
 from sds_client.cli.printing import print_json
 from sds_client.cli.running import command
 from sds_client.sync import Client
@@ -48,6 +49,7 @@ def singer(client: Client, group: list[str], state: Path | None) -> None:
     owner = {"url": client.url, "organization_id": client.token()["organization_id"]}
     positions = _positions(state, owner) if state and state.exists() else {}
     for name in group:
+        group_names.warn(client, name, " yet")
         print_json({"type": "SCHEMA", "stream": name, "schema": SCHEMA, "key_properties": ["output_id"]})
         printed = None
         for items, position in client.changes(name, position=positions.get(name)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Self, TypeVar
@@ -16,6 +17,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Items = Iterable[Mapping[str, Any]]
 each = iter
+# Seconds for closing the connections of a client that nobody closed.
+_END_SECONDS = 2.0
 
 
 class Base:
@@ -36,6 +39,7 @@ class Base:
         self._loop.set_default_executor(_Executor())
         self._thread = threading.Thread(target=self._loop.run_forever, name="sds_client", daemon=True)
         self._thread.start()
+        self._end = weakref.finalize(self, _abandon, self._transport, self._loop, self._thread, self._process)
 
     def __enter__(self) -> Self:
         return self
@@ -52,6 +56,7 @@ class Base:
             if self._is_closed:
                 return
             self._is_closed = True
+        self._end.detach()
         asyncio.run_coroutine_threadsafe(_end(self._transport), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -100,6 +105,18 @@ class _Executor(ThreadPoolExecutor):
             except Exception as error:
                 future.set_exception(error)
             return future
+
+
+def _abandon(transport: Transport, loop: asyncio.AbstractEventLoop, thread: threading.Thread, process: int) -> None:
+    """Close the connections of a client that nobody closed, when it is collected or at the exit."""
+    if os.getpid() != process:
+        return
+    ended = asyncio.run_coroutine_threadsafe(_end(transport), loop)
+    ended.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    if threading.current_thread() is not thread:  # a collection may run in any thread
+        thread.join(_END_SECONDS)
+        if not thread.is_alive():
+            loop.close()
 
 
 async def _result(work: Awaitable[T]) -> T:

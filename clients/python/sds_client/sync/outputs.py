@@ -162,7 +162,7 @@ class Outputs(Base):
         position belongs to its group and filters: with others, ValueError is raised. The last page is empty: its
         position is after the items that the filters left out.
         """
-        start = position or {"cursor": 0}
+        start = {"cursor": 0} if position is None else position
         follower = Follower(self._transport, group, position=start, page_size=page_size, options=options)
         while (page := self._wait(follower.page())) is not None:
             yield page, follower.position
