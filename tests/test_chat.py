@@ -72,7 +72,7 @@ def test_names_and_messages_of_any_length_and_kind_fit_and_mention_nobody(format
 @pytest.mark.parametrize("format", CHECKS)
 @pytest.mark.parametrize("character", ["&", "😀", "*"])
 def test_what_grows_when_it_is_escaped_fits_too(format: str, character: str) -> None:
-    problems = [{"rule": {}, "found": None, "msg": character * 1000}] * 100
+    problems: list[dict[str, Any]] = [{"rule": {}, "found": None, "msg": character * 1000}] * 100
     data = {"group_id": character * 256, "job": JOB | {"job_id": character * 256, "problems": problems}}
     text = shown(format, "job.failed", data)
     if format == "slack":

@@ -123,9 +123,10 @@ def test_a_position_of_other_filters_or_of_another_group_is_refused(client: Clie
     for group, filters in (("group", {}), ("group", {"country": "Peru"}), ("other", {"country": "Japan"})):
         with pytest.raises(ValueError, match=r"this position was kept with the (group|filters)"):
             next(client.changes(group, position=position, **filters))  # type: ignore[arg-type]
-    for value in (json.dumps(position), "", [], {}, {**position, "cursor": "1"}):
+    values: list[Any] = [json.dumps(position), "", [], {}, {**position, "cursor": "1"}]
+    for value in values:
         with pytest.raises(ValueError, match="a position is the JSON object that came with a page"):
-            next(client.changes("group", position=value, country="Japan"))  # type: ignore[arg-type]
+            next(client.changes("group", position=value, country="Japan"))
     assert list(client.changes("group", position=position, country="Japan")) == [([], position)]
     assert keys(next(client.changes("group", position={"cursor": 1}, country="Peru"))[0]) == []
 
