@@ -73,6 +73,18 @@ async def test_what_a_crawl_changed_stays_complete_after_later_crawls(new_tab: A
         await expect(changes(page).nth(line).locator("td")).to_have_text(["price", "10", "12"])
 
 
+async def test_the_changed_items_are_listed_with_the_columns_that_changed(new_tab: Any, caller: Caller) -> None:
+    url = "https://shop.example/p/1"
+    for job, rank in (("one", 1), ("two", 2)):
+        item = make_output(1, source_url=url, key_hash="0" * 64, root_job_id=job, files=[])
+        caller.post(f"outputs/{GROUP}", [{**item, "data": {"title": "Lamp", "deep": {"rank": rank}, "more": [1]}}])
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/jobs/two")
+    await expect(changes(page).get_by_role("link")).to_have_text("shop.example/p/1")  # nobody knows a hash
+    await page.get_by_role("link", name="Show the items").click()
+    await expect(page.locator(".filters")).to_contain_text("In that job: changed")
+    await expect(page.locator("td[data-label='deep.rank']")).to_have_text("2")
+
+
 async def test_many_changes_come_page_by_page(new_tab: Any, caller: Caller) -> None:
     for job, price in (("one", 1), ("two", 2)):
         crawl(caller, job, [{"price": price}] * 40)
@@ -169,6 +181,21 @@ async def test_deleted_items_are_listed_with_their_last_data_and_restored_at_onc
     await expect(page.locator("#notice")).to_contain_text("3 items are restored")
     await expect(page.locator(".lead")).to_contain_text("3 items")
     assert len(changed.newest(GROUP)) == 3
+
+
+async def test_many_deleted_items_come_back_at_once(new_tab: Any, caller: Caller) -> None:
+    crawl(caller, "one", [{"price": 10}] * 30)
+    caller.call("DELETE", f"outputs/{GROUP}?all=true")
+    page = await (await new_tab(caller)).open(f"#/groups/{GROUP}/deleted")
+    lines = page.locator("table.deleted tbody tr")
+    await expect(lines).to_have_count(25)
+    await page.locator("#deleted-rows").select_option("100")
+    await expect(lines).to_have_count(30)
+    await page.get_by_label("Select all rows").check()
+    await page.get_by_role("button", name="Restore 30 selected").click()
+    await expect(page.locator("#notice")).to_contain_text("30 items are restored")
+    await expect(page.get_by_text("Nothing was deleted")).to_be_visible()
+    assert len(caller.newest(GROUP, 100)) == 30
 
 
 async def test_a_token_that_may_only_read_sees_deleted_items_and_cannot_restore_them(

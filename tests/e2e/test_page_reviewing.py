@@ -96,6 +96,32 @@ async def test_keys_move_open_reject_select_and_explain_themselves(new_tab: Any,
     await expect(rows(page)).to_have_count(25)
 
 
+async def test_the_keys_lead_on_to_the_next_page_and_back(new_tab: Any, reviewer: Caller) -> None:
+    page = await open_group(new_tab, reviewer)
+    current = page.locator("table.rows tr.current")
+    for _ in range(25):
+        await page.keyboard.press("j")
+    await page.keyboard.press("a")
+    await expect(current.locator(".chip.good")).to_be_visible()
+    await expect(rows(page)).to_have_count(25)  # nobody approves the next page unseen
+    await page.keyboard.press("j")
+    await expect(rows(page)).to_have_count(5)
+    await expect(current).to_contain_text("Lamp 4")
+    await page.keyboard.press("k")
+    await expect(current).to_contain_text("Lamp 6")
+    await page.keyboard.press("n")
+    await expect(current).to_contain_text("Lamp 4")
+    await page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    await page.keyboard.press("k")
+    await expect(dialog.get_by_role("heading", name="Lamp 6")).to_be_visible()
+    await dialog.get_by_role("button", name="Next").click()
+    await expect(dialog.get_by_role("heading", name="Lamp 4")).to_be_visible()
+    await page.keyboard.press("Escape")
+    await expect(dialog).to_be_hidden()
+    await expect(rows(page)).to_have_count(5)
+
+
 async def test_approving_the_last_item_twice_is_no_conflict_with_oneself(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(new_tab, reviewer)
     pressed, sent = asyncio.Event(), []
@@ -214,21 +240,29 @@ async def test_an_item_is_deleted_after_a_confirmation(new_tab: Any, reviewer: C
     await expect(question).to_be_hidden()
     assert len(reviewer.get(f"outputs/{GROUP}?limit=100")["items"]) == 30
     await item.get_by_role("button", name="Delete").click()
+    await expect(question).to_contain_text("there is a way back, while the group keeps its history (30 days)")
     await question.get_by_role("button", name="Delete").click()
     await expect(item).to_be_hidden()
     await expect(rows(page)).to_have_count(24)
     await expect(page.get_by_text("29 items from")).to_be_visible()
     assert len(reviewer.get(f"outputs/{GROUP}?limit=100")["items"]) == 29
+    await page.locator("#notice").get_by_role("button", name="Restore").click()
+    await expect(page.get_by_text("30 items from")).to_be_visible()
+    await expect(rows(page).first).to_contain_text("Lamp 29")
 
 
 async def test_after_the_last_item_of_a_page_is_deleted_the_page_says_what_is_left(
     new_tab: Any, caller: Caller
 ) -> None:
     caller.post(f"outputs/{GROUP}", [make_output()])
+    caller.call("PUT", f"groups/{GROUP}", {"history_days": 0})
     page = await (await new_tab(caller)).open(f"#/groups/{GROUP}")
     await rows(page).first.get_by_role("link").first.click()
     await page.locator("dialog.item").get_by_role("button", name="Delete").click()
-    await page.get_by_role("dialog", name="Delete this item?").get_by_role("button", name="Delete").click()
+    question = page.get_by_role("dialog", name="Delete this item?")
+    await expect(question).to_contain_text("This cannot be undone: the group keeps no history.")
+    await question.get_by_role("button", name="Delete").click()
+    await expect(page.locator("#notice")).to_have_text("The item is deleted")
     await expect(page.locator(".outputs")).to_contain_text("All items of this group were deleted.")
     await expect(page.locator(".pager")).not_to_contain_text("1 item")
 

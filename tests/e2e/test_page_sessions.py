@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tests.e2e.conftest import Caller
-from tests.e2e.page import expect_readable
+from tests.e2e.page import expect_readable, intercept
 from tests.support.sessions import make_state
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -116,6 +117,36 @@ async def test_a_session_is_marked_and_deleted_by_keyboard_alone(new_tab: Any, p
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("rowheader", name="anna")).to_have_count(0)
     assert "anna" not in states(pool)
+
+
+async def test_a_mark_says_how_long_a_blocked_session_rests(new_tab: Any, pool: Caller) -> None:
+    page = await (await new_tab(pool)).open(POOL)
+    await page.get_by_role("button", name="Mark: anna").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("it rests for 1 h, then it is ready")
+    await page.get_by_label("Blocked").check()
+    await expect_readable(page)
+    await page.get_by_role("button", name="Save").click()
+    await expect(line(page, "anna")).to_contain_text("ends in 60 minutes")
+    pool.call("PUT", "sessions/shop-de", {"blocked_rest_seconds": None})
+    await page.reload()
+    await page.get_by_role("button", name="Mark: carl").click()
+    await expect(page.get_by_role("dialog")).to_contain_text("it is retired, as the pool says")
+
+
+async def test_a_large_pool_comes_page_by_page(new_tab: Any, pool: Caller) -> None:
+    tab = await new_tab(pool)
+
+    async def two_per_page(route: Route) -> None:
+        await route.continue_(url=route.request.url.replace("limit=200", "limit=2"))
+
+    await intercept(tab.page, lambda url: "/v1/sessions/shop-de?" in url, two_per_page)
+    page = await tab.open(POOL)
+    await expect(page.get_by_role("rowheader")).to_have_text([re.compile("anna"), "ben"])
+    await page.get_by_role("link", name="Next").click()
+    await expect(page.get_by_role("rowheader")).to_have_text(["carl"])
+    await expect(page.locator(".lead")).to_have_text("3 sessions")
+    await page.get_by_role("link", name="First").click()
+    await expect(page.get_by_role("rowheader")).to_have_count(2)
 
 
 async def test_the_settings_of_a_pool_are_changed_and_the_pool_deleted(new_tab: Any, pool: Caller) -> None:

@@ -118,6 +118,13 @@ const json = async (method, path, options) => {
   }
 };
 
+/** Return a page of a list, and the cursor of the next one, which the header `Link` has; "" if there is none. */
+export async function getPage(path, params, signal) {
+  const response = await call("GET", path, { params, signal });
+  const [, next] = response.headers.get("Link")?.match(/<([^>]*)>; *rel="next"/) ?? [];
+  return { items: parse(await response.text()), next: next ? new URL(next).searchParams.get("cursor") : "" };
+}
+
 export const get = (path, params, signal, more) => json("GET", path, { params, signal, ...more });
 export const post = (path, body) => json("POST", path, { body });
 export const patch = (path, body) => json("PATCH", path, { body });

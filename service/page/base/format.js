@@ -34,6 +34,9 @@ function written(format, text) {
   return Number.isNaN(date.valueOf()) ? String(text) : format.format(date);
 }
 
+/** Return what names an item where its data are not read: its key, or its address where the key is a hash. */
+export const keyOf = ({ key_hash, source_url }) => shorten(/^[0-9a-f]{64}$/.test(key_hash) && source_url ? source_url.replace(/^https?:\/\//i, "") : key_hash, 80);
+
 /** Return who acts, by the label of a token: null is the service itself. */
 export const actor = (label) => (label === null || label === undefined ? "the service" : label === "" ? "a token without a label" : shorten(label, 60));
 

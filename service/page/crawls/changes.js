@@ -2,11 +2,12 @@
 
 import { get, sentenceOf, toJson } from "../base/api.js";
 import { cell, el, faint, put, row, rowHead, scrolling, table } from "../base/dom.js";
-import { count, many, shorten } from "../base/format.js";
+import { count, keyOf, many, shorten } from "../base/format.js";
 import { link } from "../base/place.js";
 
 const ROWS = "25";
 const FIELDS = 12; // that the summary names
+const COLUMNS = 5; // changed fields that a list of the items shows
 const LONGEST = 200;
 
 /** Return a section with what a job changed, which is read after the job is there; `params` has the field and the page. */
@@ -31,6 +32,7 @@ function inWords(view, job, { items, fields, more }, path, params) {
     el("a", { href: link(path, { path: field }), "aria-current": params.path === field && "true" }, short(field)), at ? ` in ${count(changed)}` : ` changed in ${many(changed, "item")}`];
   return [
     el("span", null, ...fields.slice(0, FIELDS).flatMap(one), fields.length > FIELDS && `, and ${many(fields.length - FIELDS, "other field")}`, more ? ` (of the first ${many(items, "changed item")})` : "."),
+    job.items > 0 && el("a", { href: link(view.path, { job_id: job.job_id, change: "changed", add: fields.slice(0, COLUMNS).map(({ path: field }) => field).join(",") }) }, "Show the items"),
     params.path && el("a", { class: "chip", href: link(path), "aria-label": `Remove the filter ${short(params.path)}` }, `Only ${short(params.path)}`, el("span", { "aria-hidden": "true" }, " ✕")),
   ];
 }
@@ -38,7 +40,7 @@ function inWords(view, job, { items, fields, more }, path, params) {
 function items(view, { items: changed, metadata }, path, params) {
   if (!changed.length && metadata.next_cursor === null) return null;
   const rows = changed.flatMap((item) => item.fields.map((field, at) => row(null,
-    rowHead(null, at === 0 ? el("a", { href: link(view.path, { item: item.output_id }), title: item.source_url }, shorten(item.key_hash, 60)) : el("span", { class: "unseen" }, shorten(item.key_hash, 60))),
+    rowHead(null, at === 0 ? el("a", { href: link(view.path, { item: item.output_id }), title: item.source_url }, keyOf(item)) : el("span", { class: "unseen" }, keyOf(item))),
     cell("Field", "", el("span", { class: "text" }, short(field.path))),
     cell("Before", "", value(field.before, "old")), cell("After", "", value(field.after, "new")))));
   return [

@@ -3,18 +3,18 @@
 import { get, post, sentenceOf } from "../base/api.js";
 import { say } from "../base/dialogs.js";
 import { announce, button, cell, el, faint, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
-import { actor, many, shorten } from "../base/format.js";
-import { link, replace } from "../base/place.js";
+import { actor, keyOf, many, shorten } from "../base/format.js";
+import { go, link, replace } from "../base/place.js";
 import { may } from "../base/session.js";
 import { defaults, discover } from "../items/table.js";
 
-const ROWS = 25;
+const ROWS = ["25", "100", "250"];
 const AT_ONCE = 5; // last versions that are read, and items that are restored, at the same time
 
 export async function show(view, params, signal, stay) {
   if (stay) put(view.tab, loading());
-  const page = await get(["outputs", view.group], { deleted: "only", order: "desc", limit: String(ROWS), cursor: params.after ?? "" }, signal);
-  if (!page.items.length && params.after) return replace([...view.path, "deleted"], {}); // the last page was restored
+  const page = await get(["outputs", view.group], { deleted: "only", order: "desc", limit: params.limit || ROWS[0], cursor: params.after ?? "" }, signal);
+  if (!page.items.length && params.after) return replace([...view.path, "deleted"], { limit: params.limit }); // the last page was restored
   const found = await inParts(page.items, async (item) => ({ item, last: await lastVersion(view, item, signal) }));
   const again = () => show(view, params, undefined, null);
   const chosen = new Set();
@@ -39,11 +39,19 @@ export async function show(view, params, signal, stay) {
   put(view.tab, found.length
     ? el("section", { class: "panel deleted" }, bar,
       scrolling("Deleted items", table("deleted", ["Item", "Last data", "Deleted by", "When", "Actions"], found.map((one) => line(view, one, choose, again)))),
-      (params.after || page.metadata.next_cursor !== null) && el("nav", { class: "pager", "aria-label": "Pages" }, el("span"), el("div", { class: "actions" },
-        params.after && el("a", { class: "button", href: link([...view.path, "deleted"]) }, "First"),
-        page.metadata.next_cursor !== null && el("a", { class: "button", rel: "next", href: link([...view.path, "deleted"], { after: String(page.metadata.next_cursor) }) }, "Next"))))
+      pager(view, params, page))
     : el("section", { class: "panel empty" }, el("h2", null, "Nothing was deleted"), el("p", null, "Items that people, crawls or the retention delete appear here, as long as the group keeps its history.")));
   announce(many(found.length, "deleted item"));
+}
+
+/** Return the ways to other pages, and how many rows one has; null where all are shown. */
+function pager(view, params, { items, metadata: { next_cursor: next } }) {
+  const path = [...view.path, "deleted"];
+  if (next === null && !params.after && items.length <= Number(ROWS[0])) return null;
+  const rows = el("select", { id: "deleted-rows", onchange: () => go(path, { limit: rows.value }) }, ROWS.map((n) => el("option", { selected: n === params.limit }, n)));
+  return el("nav", { class: "pager", "aria-label": "Pages" }, el("label", { class: "rows-choice", for: "deleted-rows" }, "Rows", rows), el("div", { class: "actions" },
+    params.after && el("a", { class: "button", href: link(path, { limit: params.limit }) }, "First"),
+    next !== null && el("a", { class: "button", rel: "next", href: link(path, { limit: params.limit, after: String(next) }) }, "Next")));
 }
 
 /** Return the version of an item that was deleted, or null where it is not kept. */
@@ -65,7 +73,7 @@ function line(view, { item, last }, choose, again) {
 
 function nameOf(item, last) {
   const title = last && Object.entries(last.data).find(([key, value]) => /^(title|name|headline|label)$/i.test(key) && typeof value === "string");
-  return shorten(title ? title[1] : item.key_hash, 80);
+  return title ? shorten(title[1], 80) : keyOf(item);
 }
 
 /** Return the most telling values of an item in a line, without its name. */
@@ -77,6 +85,7 @@ function summary(last, name) {
 
 async function restore(view, ids, again) {
   let failed = 0, failure = null;
+  if (ids.length > AT_ONCE) say(`Restoring ${many(ids.length, "item")} …`);
   await inParts(ids, (id) => post(["outputs", view.group, id, "restore"]).catch((error) => {
     if (error.status !== 409) { // else it is there again already
       failed += 1;

@@ -1,7 +1,7 @@
 // One item: what the service knows about it, its data as a tree, its files.
 
-import { Failure, get, patch, problem, remove, toJson } from "../base/api.js";
-import { askInDialog, closeButton, confirm, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
+import { Failure, get, loaded, patch, problem, toJson } from "../base/api.js";
+import { askInDialog, closeButton, cross, isBeside, keepNotice, say } from "../base/dialogs.js";
 import { button, chip, copyButton, el, fact, faint, isWebAddress, outside, put, time } from "../base/dom.js";
 import { actor, at, count, many, shorten, splitPath } from "../base/format.js";
 import { link, replace } from "../base/place.js";
@@ -104,6 +104,8 @@ function file(one) {
 
 
 const OPENED = "opened"; // of a place in the history: the page of items is the place before it
+// In the address, instead of an output id: the item at that end of the page.
+export const FIRST = "first", LAST = "last";
 
 /** Return the dialog; `current()` is the desk that it belongs to. */
 export function itemDialog(current) {
@@ -118,6 +120,9 @@ export async function showItem(desk, signal) {
   const { dialog } = desk.parts;
   const { item: wanted } = desk.params;
   if (!wanted) return dialog.close();
+  const isEdge = [FIRST, LAST].includes(wanted);
+  if (isEdge && !desk.loaded) return desk.request ? null : dialog.close(); // its page is being read, or could not be
+  if (isEdge) return replace(desk.view.path, { ...desk.params, item: desk.items.at(wanted === FIRST ? 0 : -1)?.output_id ?? "" });
   if (dialog.open && dialog.dataset.item === wanted) return;
   const item = desk.items.find(({ output_id }) => output_id === wanted) ?? (await find(desk, wanted, signal));
   dialog.dataset.item = wanted;
@@ -146,7 +151,7 @@ function fill(desk, item) {
   const { dialog } = desk.parts;
   const rows = visible(desk);
   const place = item ? rows.findIndex(({ output_id }) => output_id === item.output_id) : -1;
-  const step = (name, by) => button(name, () => moveItem(desk, by), "quiet", { "data-step": by, disabled: place < 0 || !rows[place + by] });
+  const step = (name, by) => button(name, () => moveItem(desk, by, true), "quiet", { "data-step": by, disabled: place < 0 || !(rows[place + by] || desk.goesOn(by)) });
   put(dialog,
     el("div", { class: "dialog-head" },
       el("h2", { id: "item-title", tabindex: -1 }, item ? heading(item) : "Not found"),
@@ -160,12 +165,14 @@ function fill(desk, item) {
     [...dialog.querySelectorAll("#notice, #status")]); // a message about the item before stays
 }
 
-/** Show the item before or after this one. */
-export function moveItem(desk, by) {
+/** Show the item before or after this one; with `turns`, on the next page too. */
+export function moveItem(desk, by, turns = false) {
   const { dialog } = desk.parts;
   const rows = visible(desk);
   const now = rows.findIndex(({ output_id }) => output_id === dialog.dataset.item);
-  if (now >= 0 && rows[now + by]) replace(desk.view.path, { ...desk.params, item: rows[now + by].output_id });
+  if (now < 0) return;
+  if (rows[now + by]) replace(desk.view.path, { ...desk.params, item: rows[now + by].output_id });
+  else if (turns && desk.goesOn(by)) desk.goOn(by, true);
 }
 
 /** Judge the item and go on to the next one; the last one, or one that is not on this page, stays as it is now. */
@@ -181,19 +188,17 @@ export function refreshItem(desk, item) {
   if (dialog.open && dialog.dataset.item === item.output_id) fill(desk, item);
 }
 
-/** Delete an item as it was looked at: one that changed since stays. */
-export const removeItem = (desk, { output_id, id }) => remove(["outputs", desk.view.group, output_id], {}, { headers: { "If-Match": `"${id}"` } });
-
-function deleteItem(desk, item) {
+async function deleteItem(desk, item) {
   const { dialog } = desk.parts;
-  confirm("Delete this item?", `${heading(item)}: its data and files go, and readers of the group learn that it was deleted.`, "Delete", async () => {
+  const { askToDelete, removeItem, sayDeleted } = await loaded(import("./deleting.js"));
+  await askToDelete(desk.view, heading(item), "Delete this item?", async (isKept) => {
     await removeItem(desk, item).catch(async (error) => {
       if (error.status === 412) await showNewer(desk, [item.output_id]);
       throw error;
     });
     dialog.close();
     desk.drop(item.output_id);
-    say("The item is deleted");
+    sayDeleted(desk, item, isKept);
   });
 }
 

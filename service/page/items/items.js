@@ -5,7 +5,7 @@ import { announce, button, copyButton, el, focusHeading, put } from "../base/dom
 import { at, count, many, splitPath, splitPaths } from "../base/format.js";
 import { go, link, replace } from "../base/place.js";
 import { FILTERS, filteredColumns, filtersOf, showFilters } from "./filters.js";
-import { itemDialog, refreshItem, showItem } from "./item.js";
+import { FIRST, itemDialog, LAST, refreshItem, showItem } from "./item.js";
 import { fresh, orderOf, readPage, showPager, withLimit } from "./paging.js";
 import { want, wanted } from "./pictures.js";
 import { followFocus, listenToKeys, makeSelectable, showHelp } from "./selection.js";
@@ -34,6 +34,8 @@ export async function show(view, params, signal, stay) {
 /** Return what a page depends on, as text. */
 const request = (params) => JSON.stringify([...FILTERS, "order", "limit", "after", "before"].map((name) => params[name] ?? ""));
 
+const sideOf = (by) => (by > 0 ? "next" : "previous");
+
 function makeDesk(view, stay) {
   const before = desk?.view.group === view.group ? desk : null;
   const made = {
@@ -41,6 +43,7 @@ function makeDesk(view, stay) {
     own: before?.own ?? new Set(), pending: before?.pending ?? new Set(), // what this page changed itself is no news
     ids: before?.ids ?? new Map(), // id -> the id that the item got next, from this page
     listed: new Map(), // output id -> the id that it had when its page was read: a judged row does not jump, and is named by it later
+    entry: null, // the row that becomes the current one when the page is read
     live: new AbortController(),
     itemLink: (item) => link(view.path, { ...made.params, item: item.output_id }),
     sortLink: (path) => link(view.path, { ...made.params, item: "", sort: nextSort(made.params.sort, path) }),
@@ -69,7 +72,15 @@ function makeDesk(view, stay) {
       view.refresh(stay).catch(() => {});
     }, NEWS_MS)),
     reload,
-    turn: (name) => made.page[name] && go(view.path, fresh(made.params, made.page[name])),
+    // Beyond the last row, or before the first one; a search looks at this page alone.
+    goesOn: (by) => !made.params.q && Boolean(made.page[sideOf(by)]),
+    goOn: (by, opens = false) => made.turn(sideOf(by), { row: by > 0 ? 0 : -1, opens }),
+    // `row` of the other page becomes the current one: 0 is the first, -1 the last; `opens` shows its item.
+    turn: (name, { row = 0, opens = false } = {}) => {
+      if (!made.page[name]) return;
+      made.entry = opens ? null : row;
+      go(view.path, fresh(made.params, { ...made.page[name], item: opens ? (row ? LAST : FIRST) : "" }));
+    },
   };
   view.replaceItem = (item) => made.replace(item);
   view.reload = reload;
@@ -164,6 +175,7 @@ async function load(signal) {
     showPager(parts.pager, desk);
     follow(isFirst ? page.items[0]?.id ?? (await newestId(signal)) : known);
     announce(`${many(page.items.length, "item")} shown`);
+    if (desk.entry !== null) desk.enter(desk.entry);
   } catch (error) {
     if (signal?.aborted) throw error;
     if (desk.request !== wantedPage) return;
@@ -171,6 +183,7 @@ async function load(signal) {
     refused(error);
   } finally {
     if (!desk.request || desk.loaded) {
+      desk.entry = null;
       parts.table.classList.remove("waiting");
       parts.table.removeAttribute("aria-busy");
     }

@@ -1,12 +1,12 @@
 // Selected items and the current row: what keys and buttons work on, up to everything that the filters match.
 
-import { get, patch, remove, sentenceOf, toJson } from "../base/api.js";
-import { askInDialog, checkbox, closeButton, confirm, field, say } from "../base/dialogs.js";
+import { get, loaded, patch, remove, sentenceOf, toJson } from "../base/api.js";
+import { askInDialog, checkbox, closeButton, field, say } from "../base/dialogs.js";
 import { announce, button, el, put } from "../base/dom.js";
 import { count, many } from "../base/format.js";
 import { may } from "../base/session.js";
 import { DELETABLE } from "./filters.js";
-import { moveItem, removeItem } from "./item.js";
+import { moveItem } from "./item.js";
 import { APPROVED, askReason, changesOf, judge, rejectedFor, undo } from "./judging.js";
 import { rowOf, visible } from "./table.js";
 
@@ -26,6 +26,7 @@ export function makeSelectable(desk) {
     select: (id, yes) => choose(desk, desk.items.filter(({ output_id }) => output_id === id), yes),
     selectAll: (yes) => choose(desk, visible(desk), yes),
     clear: () => deselect(desk, [...desk.selected.values()]),
+    enter: (place) => moveTo(desk, visible(desk).at(place)),
     selectionChanged: () => showSelection(desk),
     undos: [], // the last decisions
   });
@@ -40,13 +41,17 @@ function choose(desk, items, yes) {
   showSelection(desk);
 }
 
-/** Make another row the current one, `by` places further. */
-function move(desk, by) {
+/** Make another row the current one, `by` places further; with `turns`, on the next page too. */
+function move(desk, by, turns = false) {
   const rows = visible(desk);
   const now = rows.findIndex(({ output_id }) => output_id === desk.current);
-  const next = rows[now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, now + by))];
-  if (!next) return;
-  const shown = mark(desk, next.output_id);
+  if (turns && now >= 0 && !rows[now + by] && desk.goesOn(by)) return desk.goOn(by);
+  moveTo(desk, rows[now < 0 ? (by > 0 ? 0 : rows.length - 1) : Math.min(rows.length - 1, Math.max(0, now + by))]);
+}
+
+function moveTo(desk, item) {
+  if (!item) return;
+  const shown = mark(desk, item.output_id);
   shown.querySelector("a[data-open]").focus();
   shown.scrollIntoView({ block: "nearest" });
 }
@@ -251,14 +256,14 @@ async function tag(desk, items, tags) {
   desk.reload();
 }
 
-function askDelete(desk, items) {
-  const total = String(items.length);
-  confirm(`Delete ${many(items.length, "item")}?`, "Their data and files go, and readers of the group learn that they were deleted. This cannot be undone.",
-    "Delete", () => void deleteAll(desk, items), total);
+async function askDelete(desk, items) {
+  const { askToDelete } = await loaded(import("./deleting.js"));
+  await askToDelete(desk.view, many(items.length, "item"), `Delete ${many(items.length, "item")}?`, (isKept) => void deleteAll(desk, items, isKept), String(items.length));
 }
 
 /** Delete everything that the filters match in few requests where the API has these filters, else item by item. */
-async function deleteAll(desk, items) {
+async function deleteAll(desk, items, isKept) {
+  const { removeItem, sayManyDeleted } = await loaded(import("./deleting.js"));
   const given = Object.entries(desk.all.filters ?? {}).filter(([, value]) => value);
   const byFilter = desk.isAll && given.every(([name]) => DELETABLE.includes(name) && !MOVING.includes(name));
   const newest = String(desk.all.newest); // what comes or changes after it was selected stays
@@ -284,7 +289,7 @@ async function deleteAll(desk, items) {
       }
     });
     const kept = changed ? ` ${many(changed, "item was", "items were")} changed meanwhile and kept.` : "";
-    say(`${left.length ? "Deleting stopped." : `${many(deleted, "item")} deleted.`}${kept}`, changed ? "bad" : "");
+    sayManyDeleted(desk, `${left.length ? "Deleting stopped." : `${many(deleted, "item")} deleted.`}${kept}`, changed ? "bad" : "", isKept && deleted);
   } catch (error) {
     say(`Not everything is deleted. ${sentenceOf(error)}`, "bad");
   }
@@ -293,7 +298,7 @@ async function deleteAll(desk, items) {
 }
 
 const HELP = [
-  ["j / k", "Next row, row before"], ["Enter", "Open the row"], ["a", "Approve the row or what is selected, and go on"],
+  ["j / k", "Next row, row before, also on the next page or the page before"], ["Enter", "Open the row"], ["a", "Approve the row or what is selected, and go on"],
   ["x", "Reject the row or what is selected, and go on"], ["z", "Undo the last approval or rejection, then the one before"], ["s", "Select the row"],
   ["n / p", "Next page, page before"], ["/", "Find on this page"], ["Esc", "Close"], ["?", "This help"],
 ];
@@ -317,8 +322,8 @@ export function listenToKeys(desk, stay) {
 }
 
 const inTable = (desk) => ({
-  j: () => move(desk, 1),
-  k: () => move(desk, -1),
+  j: () => move(desk, 1, true),
+  k: () => move(desk, -1, true),
   a: () => approve(desk),
   x: () => reject(desk),
   z: () => undo(desk),
@@ -330,8 +335,8 @@ const inTable = (desk) => ({
 });
 
 const inDialog = (desk) => ({
-  j: () => moveItem(desk, 1),
-  k: () => moveItem(desk, -1),
+  j: () => moveItem(desk, 1, true),
+  k: () => moveItem(desk, -1, true),
   a: () => desk.parts.dialog.querySelector("#judge-a")?.click(),
   x: () => desk.parts.dialog.querySelector("#judge-x")?.click(),
   z: () => undo(desk),

@@ -1,24 +1,24 @@
 // Sessions: pools of browser identities, leased to one worker at a time. Their secrets are never read here.
 
-import { get, problem, remove, write } from "../base/api.js";
-import { askInDialog, checkbox, closeButton, confirm, field, say } from "../base/dialogs.js";
+import { get, getPage, problem, remove, write } from "../base/api.js";
+import { askInDialog, closeButton, confirm, field, say } from "../base/dialogs.js";
 import { announce, button, cell, chip, el, faint, loading, put, row, rowHead, scrolling, table, time } from "../base/dom.js";
-import { count, many, shorten, since } from "../base/format.js";
+import { count, duration, many, shorten, since } from "../base/format.js";
 import { go, link } from "../base/place.js";
 import { may } from "../base/session.js";
 import { readState } from "../state/formats.js";
 
 const REFRESH_MS = 10_000;
-const MOST = 1000; // sessions on the screen
+const ROWS = 200; // sessions on the screen
 const STATES = {
   ready: ["Ready", "good"], resting: ["Resting", ""], leased: ["Leased", "open"], needs_login: ["Needs login", "bad"], blocked: ["Blocked", "bad"], retired: ["Retired", ""],
 };
-// What a person may say of a session, and what it means.
+// What a person may say of a session, and what it means in its pool.
 const MARKS = {
-  ready: "The next worker may take it.",
-  needs_login: "The site has logged it out: it waits for a new state.",
-  blocked: "The site blocks it: it rests for as long as the pool says.",
-  retired: "It is not used any more.",
+  ready: () => "The next worker may take it.",
+  needs_login: () => "The site has logged it out: it waits for a new state.",
+  blocked: ({ blocked_rest_seconds: seconds }) => (seconds === null ? "The site blocks it: it is retired, as the pool says." : `The site blocks it, or it should pause: it rests for ${duration(1000 * seconds)}, then it is ready, without errors.`),
+  retired: () => "It is not used any more.",
 };
 const SETTINGS = {
   lease_seconds: ["A lease lasts, seconds", { min: 10, max: 3600, required: true }],
@@ -39,7 +39,7 @@ export async function show(main, { path: [, pool], params }, signal, stay) {
     const timer = setInterval(() => document.hidden || document.querySelector("dialog[open]") || again(), REFRESH_MS);
     stay.addEventListener("abort", () => clearInterval(timer));
   }
-  const read = (given) => (pool === undefined ? showPools(main, given) : showPool(main, pool, params.state, given));
+  const read = (given) => (pool === undefined ? showPools(main, given) : showPool(main, pool, params, given));
   again = () => read(signal).catch((error) => error.name !== "AbortError" && say(error.sentence ?? "The sessions could not be read.", "bad"));
   await read(signal);
 }
@@ -81,10 +81,11 @@ const poolRow = ({ pool, sessions }) => row(null,
 
 // One pool
 
-async function showPool(main, pool, state, signal) {
-  const [pools, sessions] = await Promise.all([get(["sessions"], {}, signal), get(["sessions", pool], { state, limit: MOST }, signal)]);
+async function showPool(main, pool, { state, after }, signal) {
+  const [pools, { items: sessions, next }] = await Promise.all([get(["sessions"], {}, signal), getPage(["sessions", pool], { state, limit: ROWS, cursor: after }, signal)]);
   const settings = pools.find((one) => one.pool === pool);
-  const lead = state ? `${many(sessions.length, "session")} in the state ${STATES[state]?.[0] ?? state}` : many(sessions.length, "session");
+  const numbers = settings?.sessions ?? {};
+  const lead = state ? `${many(numbers[state] ?? sessions.length, "session")} in the state ${STATES[state]?.[0] ?? state}` : many(Object.values(numbers).reduce((a, b) => a + b, 0), "session");
   const filter = el("select", { id: "session-state", "aria-label": "Show sessions in the state", onchange: () => go(["sessions", pool], { state: filter.value }) },
     el("option", { value: "" }, "All states"), Object.entries(STATES).map(([value, [name]]) => el("option", { value, selected: value === state }, name)));
   frame(main, pool, lead, [
@@ -97,13 +98,15 @@ async function showPool(main, pool, state, signal) {
       say("The pool is deleted");
     }, pool), "quiet danger-text"),
   ], sessions.length
-    ? el("div", { class: "panel" }, scrolling("Sessions", table("sessions", ["Session", "State", ["Uses"], ["Errors"], "Last used", "Holder", "Actions"], sessions.map((one) => sessionRow(pool, one)))),
-      sessions.length === MOST && el("p", { class: "hint" }, `The first ${count(MOST)} by name: choose a state to see others.`))
+    ? el("div", { class: "panel" }, scrolling("Sessions", table("sessions", ["Session", "State", ["Uses"], ["Errors"], "Last used", "Holder", "Actions"], sessions.map((one) => sessionRow(pool, one, settings)))),
+      (after || next) && el("nav", { class: "pager", "aria-label": "Pages" }, el("p", { class: "faint" }, `${many(sessions.length, "session")}, by name`), el("div", { class: "actions" },
+        after && el("a", { class: "button", href: link(["sessions", pool], { state }) }, "First"),
+        next && el("a", { class: "button", rel: "next", href: link(["sessions", pool], { state, after: next }) }, "Next"))))
     : el("section", { class: "panel empty" }, el("h2", null, state ? "No session is in this state" : "This pool has no sessions")));
   announce(lead);
 }
 
-function sessionRow(pool, one) {
+function sessionRow(pool, one, settings) {
   const name = shorten(one.name, 60);
   const [word, kind] = STATES[one.state] ?? [one.state, ""];
   const until = one.state === "leased" ? one.lease_expires : one.rest_until;
@@ -117,7 +120,7 @@ function sessionRow(pool, one) {
     cell("Holder", "", one.owner ? el("span", { class: "text" }, shorten(one.owner, 120)) : faint(one.state === "leased" ? "not named" : "nobody")),
     cell("Actions", "tools-cell", el("span", { class: "actions" },
       may("write") && action("New state", () => edit(pool, one.name)),
-      may("write") && action("Mark", () => mark(pool, one)),
+      may("write") && settings && action("Mark", () => mark(settings, one)),
       may("delete") && action("Delete", () => confirm(`Delete ${name}?`, "Its state and user data are deleted, and its lease ends.", "Delete",
         () => change(() => remove(["sessions", pool, one.name]), "The session is deleted")), "quiet danger-text"))));
 }
@@ -153,14 +156,16 @@ function edit(pool, name) {
   return dialog;
 }
 
-function mark(pool, one) {
-  const choice = ([state, meaning]) => checkbox(STATES[state][0], el("input", { type: "radio", id: `mark-${state}`, name: "state", value: state, required: true, checked: state === one.state }), el("span", { class: "faint" }, ` ${meaning}`));
+function mark(settings, one) {
+  const choice = ([state, meaning]) => el("div", { class: "check choice" },
+    el("input", { type: "radio", id: `mark-${state}`, name: "state", value: state, required: true, checked: state === one.state, "aria-describedby": `mean-${state}` }),
+    el("div", null, el("label", { for: `mark-${state}` }, STATES[state][0]), el("div", { id: `mean-${state}`, class: "faint" }, meaning(settings))));
   askInDialog("small", `Mark ${shorten(one.name, 60)}`, [
     one.state === "leased" && el("p", { class: "hint" }, "It is leased: the worker goes on, and what it saves later is dropped."),
     el("fieldset", null, el("legend", null, "State"), Object.entries(MARKS).map(choice)),
     field("Note", el("input", { id: "mark-note", name: "note", value: one.note, maxlength: 1000 })),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Save")],
-    (data) => change(() => write(["sessions", pool, one.name], { state: data.get("state"), note: data.get("note") }), `${shorten(one.name, 60)} is marked`));
+    (data) => change(() => write(["sessions", settings.pool, one.name], { state: data.get("state"), note: data.get("note") }), `${shorten(one.name, 60)} is marked`));
 }
 
 function askSettings(settings) {
