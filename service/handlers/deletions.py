@@ -15,7 +15,7 @@ from service.http.input.query import QueryLoader, path_group, path_id
 from service.http.keys import STORE
 from service.http.output.etags import IF_MATCH, PRECONDITION, check_precondition, required_ids
 from service.http.reply import Json
-from service.store import Group, Query
+from service.store import Deletable, Group, Query
 
 _QUERY = QueryLoader(DeleteQuery(), refuse_empty=True)
 
@@ -43,10 +43,12 @@ async def delete(request: web.Request) -> Json:
     if not everything and place is None:
         await _check_paths(request, group, loaded)
     query = Query(**await select_jobs(request, group, loaded))
+    report = None
     if query.missing_from is not None:
-        await _check_missing(request, group, query.missing_from.job_id)
+        deletable = await _deletable(request, group, query.missing_from.job_id)
+        query, report = query._replace(missing_from=deletable.missing), store.missing.report(group, deletable)
     place = place or await store.outputs.deletion.begin(group)
-    progress = await store.outputs.deletion.run(group, query, place, dry_run=dry_run)
+    progress = await store.outputs.deletion.run(group, query, place, dry_run=dry_run, report=report)
     count = {"matched" if dry_run else "deleted": progress.items}
     return {**count, "more": progress.place is not None, "cursor": cursor_of(request, progress.place)}
 
@@ -64,13 +66,14 @@ async def _check_paths(request: web.Request, group: Group, filters: dict[str, An
         raise ApiError(422, [unknown_path(*path, "query", parameter) for parameter, path in unknown])
 
 
-async def _check_missing(request: web.Request, group: Group, job_id: str) -> None:
-    """Refuse to delete what is missing from a job that does not exist, or that is no basis for a deletion."""
-    missing, held_back = await request.app[STORE].crawls.to_delete(group, job_id)
-    if missing is None:
+async def _deletable(request: web.Request, group: Group, job_id: str) -> Deletable:
+    """Return what is missing from a job; refuse one that does not exist, or that is no basis for a deletion."""
+    deletable = await request.app[STORE].missing.deletable(group, job_id)
+    if deletable is None:
         raise ApiError(404, [problem("not_found", "No such job", "query", "job_id")])
-    if held_back is not None:
-        raise ApiError(409, [problem("held_back", held_back, "query", "job_id")])
+    if deletable.held_back is not None:
+        raise ApiError(409, [problem("held_back", deletable.held_back, "query", "job_id")])
+    return deletable
 
 
 @endpoint(

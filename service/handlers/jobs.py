@@ -64,16 +64,16 @@ async def put(request: web.Request) -> Json:
         if body["state"] != "finished":
             raise invalid("value_error", "Only a finished job can delete what is missing", "body", "missing")
         require_scope(request, "delete")
-    crawls, held_back, more = request.app[STORE].crawls, None, False
-    warnings = await _warnings(crawls, group, job_id, body.get("series"))
-    job = await crawls.declare(group, job_id, body)
+    store, held_back, more = request.app[STORE], None, False
+    warnings = await _warnings(store.crawls, group, job_id, body.get("series"))
+    job = await store.crawls.declare(group, job_id, body)
     if not job:
         raise not_found("job", "job_id")
     if body["state"] == "finished" and job.get("state") != "finished":
-        job = await crawls.finish(group, job_id)
-    await crawls.notify(group, job)
+        job = await store.crawls.finish(group, job_id)
+    await store.crawls.notify(group, job)
     if body["state"] == "finished" and body["missing"] == "delete":
-        held_back, more = await crawls.delete_missing(group, job_id)
+        held_back, more = await store.missing.delete(group, job_id)
     added = {"more": more, "held_back": held_back, "warnings": warnings}
     return {**await _job(request, group, job_id), **added}
 

@@ -41,6 +41,7 @@ from service.store.layout import Layout
 from service.store.listing import Chunk, Key, Listing
 from service.store.local_storage import LocalStorage
 from service.store.messages import TEST, Message, Outcome, new_message
+from service.store.missing_items import Deletable, MissingItems
 from service.store.organizations import Organizations
 from service.store.origins import Origins
 from service.store.outputs import Outputs, Page, Patch, Place, Query
@@ -111,6 +112,7 @@ __all__ = [
     "CursorExpired",
     "CursorInvalid",
     "DatabaseRefused",
+    "Deletable",
     "Form",
     "Group",
     "Groups",
@@ -211,9 +213,11 @@ class Store:
         self.analysts = Analysts(settings, database, url)
         self.backup = Backup(client, database, self.layout)
         judging = Judging(database, settings.mongo_timeout)
-        self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, self.outputs, self.indexes, judging)
+        self.missing = MissingItems(database, self.jobs, self.outputs, self.indexes)
+        ids = self.outputs.ids
+        self.crawls = Crawls(database, self.jobs, self.groups, self.webhooks, ids, self.indexes, self.missing, judging)
         self.silence = Silence(database, self.jobs, self.webhooks)
-        late = self.crawls.notify_late, self.crawls.continue_deletions, self.silence.notify
+        late = self.crawls.notify_late, self.missing.continue_deletions, self.silence.notify
         self.upkeep = Upkeep(client, database, self.jobs, self.outputs.deletion, late, settings)
         self.figures = Figures(database, self.upkeep, self.sessions.pools)
         self._closed = False

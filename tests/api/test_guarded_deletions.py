@@ -53,6 +53,19 @@ async def test_more_than_was_judged_is_not_deleted(admin: Api) -> None:
     assert "judged again" in (await put(admin, "b", missing="delete"))["held_back"]
 
 
+async def test_what_was_deleted_already_makes_no_room_for_what_was_not_judged(admin: Api) -> None:
+    await put(admin, "lamps", "running", series="lamps")
+    await crawl(admin, "lamps", range(20, 23))
+    await crawl(admin, "a", range(3))
+    await crawl(admin, "b", [9])
+    assert (await put(admin, "b"))["missing"] == 3
+    assert (await admin.delete(f"{MISSING}&dry_run=true")).json["matched"] == 3
+    assert (await admin.delete(MISSING)).json["deleted"] == 3
+    assert (await job_of(admin, "b"))["deleted"] == 3
+    await put(admin, "lamps", "running", series=None)
+    assert "judged again" in await refused(admin)
+
+
 async def test_only_a_finished_job_deletes_what_is_missing(admin: Api) -> None:
     await crawl(admin, "b", [0])
     for state in ("running", "failed"):
@@ -79,6 +92,7 @@ async def test_a_series_that_the_group_never_had_is_warned_of_with_the_nearest(a
     assert "did you mean furniture?" in warning["msg"]
     assert (await put(admin, "b", "running", series="furnitures"))["warnings"] == []
     assert (await put(admin, "c", "running", series="furniture"))["warnings"] == []
+    assert (await put(admin, "d", "running", series="furnitures"))["warnings"] == [], "a job that runs has it"
 
 
 async def test_a_path_that_no_item_has_deletes_nothing(admin: Api) -> None:

@@ -156,7 +156,7 @@ class Crawling(RuleBasedStateMachine):
         own, missing = self.model.jobs[job], self.model.missing(job)
         more = True
         while more:
-            held_back, more = self.run(self.stores[process].crawls.delete_missing(self.group.key, job))
+            held_back, more = self.run(self.stores[process].missing.delete(self.group.key, job))
         allowed = (
             own["state"] == "finished"
             and own["verdict"] == "passed"
@@ -183,7 +183,7 @@ class Crawling(RuleBasedStateMachine):
             key: held for key, (held, _, _) in self.model.items.items()
         }
         for job in self.model.jobs:
-            missing = self.run(store.crawls.missing(self.group.key, job))
+            missing = self.run(store.missing.of(self.group.key, job))
             listed = {number(item) for item in self.run(self.group.walk(store, missing_from=missing))}
             assert listed == self.model.missing(job), (job, self.model.jobs[job])
             many = missing._replace(holders=None)

@@ -121,7 +121,7 @@ async def test_counts_and_missing_items_are_those_of_a_model(
         assert found["missing"] == len(missing)
         assert found["items"] == sum(held == job for held, _ in model.items.values())
         if dice.random() < 0.4:
-            held_back, more = await store.crawls.delete_missing(group.key, job)
+            held_back, more = await store.missing.delete(group.key, job)
             assert not more
             for key in missing if held_back is None else ():
                 del model.items[key]
@@ -148,7 +148,7 @@ async def test_two_processes_that_delete_what_is_missing_delete_it_once(
     await finish(store, group, "b")
     more = True
     while more:
-        done = await asyncio.gather(*(one.crawls.delete_missing(group.key, "b") for one in (store, other)))
+        done = await asyncio.gather(*(one.missing.delete(group.key, "b") for one in (store, other)))
         more = any(more for _, more in done)
     job = await store.crawls.one(group.key, "b")
     assert job is not None
@@ -164,11 +164,11 @@ async def test_a_deletion_of_missing_items_that_is_interrupted_has_counted_what_
     await group.write(store, *(make_output(n, root_job_id="a") for n in range(10)))
     await group.write(store, make_output(0, root_job_id="b"))
     await finish(store, group, "b")
-    assert await store.crawls.delete_missing(group.key, "b") == (None, True)
-    await killed_at(store, "before write", store.crawls.delete_missing(group.key, "b"))
+    assert await store.missing.delete(group.key, "b") == (None, True)
+    await killed_at(store, "before write", store.missing.delete(group.key, "b"))
     await reap(other, group)
     await look_after(other, group)
-    while (await other.crawls.delete_missing(group.key, "b"))[1]:
+    while (await other.missing.delete(group.key, "b"))[1]:
         pass
     job = await other.crawls.one(group.key, "b")
     assert job is not None and job["deleted"] == 9
@@ -183,7 +183,7 @@ async def test_an_item_that_is_seen_during_the_deletion_stays(
     await group.write(store, *(make_output(n, root_job_id="b") for n in range(5)))
     await finish(store, group, "b")
     store.outputs.ids.step = at("before write", lambda: group.write(other, make_output(9, root_job_id=job)))
-    await store.crawls.delete_missing(group.key, "b")
+    await store.missing.delete(group.key, "b")
     assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
 
 
@@ -197,7 +197,7 @@ async def test_an_item_that_a_person_changes_during_the_deletion_stays(
     await finish(store, group, "b")
     approval = Patch("key_hash", "key-9", is_approved=True)
     store.outputs.ids.step = at("before write", lambda: group.patch(other, approval))
-    while (await store.crawls.delete_missing(group.key, "b"))[1]:
+    while (await store.missing.delete(group.key, "b"))[1]:
         pass
     assert {item["key_hash"] for item in await group.read(store)} == {*(f"key-{n}" for n in range(5)), "key-9"}
 
@@ -249,7 +249,7 @@ async def test_what_other_jobs_hold_is_found_by_an_index(listening: Store, comma
     jobs = [{**group.owner, "job_id": f"job-{n}", "items": int(n % 100 == 0)} for n in range(1000)]
     jobs[0] |= {"first_move": 1, "beginning": 5}
     await store.database["jobs"].insert_many(jobs)
-    await store.crawls.missing(group.key, "job-0")
+    await store.missing.of(group.key, "job-0")
     where = next(command.body["filter"] for command in commands.sent if command.body.get("hint") == "held")
     plan = await store.database.command({"explain": {"find": "jobs", "filter": where}, "verbosity": "executionStats"})
     assert plan["executionStats"]["totalDocsExamined"] <= 10
@@ -311,7 +311,7 @@ async def test_items_that_a_finished_job_has_sent_late_with_an_older_date_are_no
     await group.write(store, make_output(0, root_job_id="b"))
     await finish(store, group, "b")
     await group.write(store, make_output(1, root_job_id="b", last_scraped_date="2020-01-01T00:00:00Z"))
-    assert await store.crawls.delete_missing(group.key, "b") == (None, False)
+    assert await store.missing.delete(group.key, "b") == (None, False)
     assert {item["key_hash"] for item in await group.read(store)} == {"key-0", "key-1"}
 
 

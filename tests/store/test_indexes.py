@@ -273,7 +273,7 @@ CALLS: dict[str, Call] = {
     "settings of a group": lambda store, org: store.groups.settings(Group(org).key),
     "declare a job": lambda store, org: store.crawls.declare(Group(org).key, "j", {"state": "running"}),
     "a job": lambda store, org: store.crawls.one(Group(org).key, "j"),
-    "what a job did not see": lambda store, org: store.crawls.missing(Group(org).key, "j"),
+    "what a job did not see": lambda store, org: store.missing.of(Group(org).key, "j"),
     "make a webhook": lambda store, org: store.webhooks.create(
         org, {"url": "https://hooks.example/", "events": ["job.finished"], "group_id": None, "label": ""}
     ),

@@ -75,7 +75,7 @@ async def test_what_a_running_job_writes_during_the_deletion_of_missing_items_st
         assert [one["result"] for one in found] == ["created", "unchanged"]
 
     store.outputs.ids.step = at("before write", write)
-    await store.crawls.delete_missing(group.key, "ended")
+    await store.missing.delete(group.key, "ended")
     assert {item["key_hash"] for item in await group.read(store)} == {"key-2", "key-3", "key-4"}
 
 

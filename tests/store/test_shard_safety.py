@@ -153,10 +153,10 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await group.write(store, make_output(60, root_job_id="job-9"))
     finished = await store.crawls.finish(owner, "job-9")
     await store.crawls.notify(owner, finished)
-    missing = await store.crawls.missing(owner, "job-9")
+    missing = await store.missing.of(owner, "job-9")
     assert missing is not None
     await store.crawls.unknown_series(owner, "job-9", "lamps")
-    await store.crawls.delete_missing(owner, "job-9")
+    await store.missing.delete(owner, "job-9")
     await store.crawls.one(owner, "job-9")
     for more in (
         {"missing": "a.b"},

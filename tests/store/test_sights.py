@@ -10,8 +10,11 @@ import pytest
 from service.store import Patch, Store
 from tests.store.test_crawls import begin, finish
 from tests.support.api import make_output
+from tests.support.fault_proxy import FaultProxy, refuse
 from tests.support.groups import Group, at, killed_at, look_after, reap, stopped_at
 from tests.support.limits import Small
+
+MAX_TIME_EXPIRED = 50
 
 
 def crawl(job: str, *numbers: int) -> list[dict[str, Any]]:
@@ -20,7 +23,7 @@ def crawl(job: str, *numbers: int) -> list[dict[str, Any]]:
 
 async def missing_of(store: Store, group: Group, job: str) -> set[int]:
     """Return what is listed as missing from a job."""
-    missing = await store.crawls.missing(group.key, job)
+    missing = await store.missing.of(group.key, job)
     assert missing is not None
     return {number(item) for item in await group.walk(store, missing_from=missing)}
 
@@ -39,7 +42,7 @@ async def finish_and_delete(store: Store, group: Group, job: str) -> dict[str, A
     assert finished["missing"] == len(await missing_of(store, group, job))
     more = True
     while more:
-        held_back, more = await store.crawls.delete_missing(group.key, job)
+        held_back, more = await store.missing.delete(group.key, job)
         assert held_back is None
     found = await store.crawls.one(group.key, job)
     assert found is not None
@@ -154,7 +157,7 @@ async def test_one_item_of_a_broken_crawl_beside_sixty_of_another_does_not_pass(
     assert (broken["verdict"], broken["judged"]) == ("failed", 61)
     assert broken["problems"][0]["found"] == 1
     assert good["verdict"] == "passed"
-    assert (await store.crawls.delete_missing(group.key, "b"))[0] is not None
+    assert (await store.missing.delete(group.key, "b"))[0] is not None
     assert len(await left(store, group)) == 80
 
 
@@ -167,6 +170,23 @@ async def test_a_good_crawl_is_not_failed_because_another_took_its_items_over(
     await group.write(other, *crawl("late", *range(60)))
     job = await finish(store, group, "b")
     assert (job["verdict"], job["items"], job["judged"]) == ("passed", 0, 60)
+
+
+async def test_of_very_many_overlapping_jobs_the_items_of_all_are_judged(
+    store: Store, group: Group, small: Small
+) -> None:
+    small(judged_jobs=2)
+    await store.groups.set(group.key, {"rules": [{"path": "title", "type": "string"}]})
+    await begin(store, group, "other", series="other")
+    await group.write(store, make_output(50, root_job_id="other", data={"title": 1}))
+    await begin(store, group, "b")
+    for number in range(4):
+        await group.write(store, *crawl(f"a-{number}", number))
+    assert (await finish(store, group, "b"))["verdict"] == "passed"
+    await group.write(store, make_output(9, root_job_id="late", data={"title": 1}))
+    await begin(store, group, "b")
+    job = await finish(store, group, "b")
+    assert (job["judged"], job["verdict"]) == (5, "failed")
 
 
 async def test_a_job_that_is_opened_again_keeps_its_beginning(store: Store, other: Store, group: Group) -> None:
@@ -188,10 +208,46 @@ async def test_a_deletion_stops_when_its_job_is_opened_again(
     await group.write(store, *crawl("b", 8))
     await finish(store, group, "b")
     store.outputs.ids.step = at("before write", lambda: begin(other, group, "b"))
-    await store.crawls.delete_missing(group.key, "b")
+    held_back, more = await store.missing.delete(group.key, "b")
+    assert held_back is not None and "opened again" in held_back and not more, "something is left"
     assert len(await left(store, group)) == 7  # one round was under way
-    await store.crawls.continue_deletions()
+    await store.missing.continue_deletions()
     assert len(await left(store, group)) == 7
+
+
+async def test_a_job_that_is_judged_again_before_its_deletion_begins_deletes_nothing(
+    store: Store, wired: Store, wire: FaultProxy, group: Group
+) -> None:
+    await group.write(store, *crawl("a", *range(9)))
+    await group.write(store, *crawl("b", 8))
+    await finish(store, group, "b")
+
+    async def judge_again() -> None:
+        await begin(store, group, "b")
+        await store.groups.set(group.key, {"rules": [{"min_items": 5}]})
+        assert (await finish(store, group, "b"))["verdict"] == "failed"
+
+    wire.before("findAndModify", "jobs", judge_again)
+    held_back, _ = await wired.missing.delete(group.key, "b")
+    assert held_back is not None and "opened again" in held_back
+    assert len(await left(store, group)) == 9
+
+
+async def test_a_deletion_that_was_interrupted_before_its_job_failed_begins_anew(
+    store: Store, group: Group, small: Small
+) -> None:
+    small(deleted_beside_others=3, missing_deletion_seconds=0.0)
+    await begin(store, group, "lamps", series="lamps")
+    await group.write(store, *crawl("lamps", 20, 21))
+    await group.write(store, *crawl("a", *range(9)))
+    await group.write(store, *crawl("b", 8))
+    await finish(store, group, "b")
+    assert await store.missing.delete(group.key, "b") == (None, True)
+    await store.crawls.declare(group.key, "b", {"state": "failed"})
+    await begin(store, group, "lamps", series=None)
+    done = await finish_and_delete(store, group, "b")
+    assert (done["missing"], done["deleted"]) == (7, 7), "items of lower ids have become missing"
+    assert await left(store, group) == {8}
 
 
 async def test_a_series_that_is_renamed_after_the_verdict_is_judged_again(
@@ -202,12 +258,12 @@ async def test_a_series_that_is_renamed_after_the_verdict_is_judged_again(
     await group.write(store, *crawl("b", 20))
     assert (await finish(store, group, "b"))["missing"] == 0
     await store.crawls.declare(group.key, "a", {"state": "running", "series": None})
-    held_back, _ = await other.crawls.delete_missing(group.key, "b")
+    held_back, _ = await other.missing.delete(group.key, "b")
     assert held_back is not None and "judged again" in held_back
     assert len(await left(store, group)) == 10
     await begin(other, group, "b")
     assert (await finish(other, group, "b"))["missing"] == 9
-    assert await other.crawls.delete_missing(group.key, "b") == (None, False)
+    assert await other.missing.delete(group.key, "b") == (None, False)
     assert await left(store, group) == {20}
 
 
@@ -236,7 +292,7 @@ async def test_items_that_two_series_list_hold_a_deletion_back(store: Store, gro
     await group.write(store, *crawl("sale-2", 5, 6, 7))  # the lamps 3 and 4 are no longer on sale
     job = await finish(store, group, "sale-2")
     assert job["missing"] == 2
-    held_back, _ = await store.crawls.delete_missing(group.key, "sale-2")
+    held_back, _ = await store.missing.delete(group.key, "sale-2")
     assert held_back is not None and "shared" in held_back
     assert await left(store, group) == set(range(8))
     assert (await group.jobs(store))["sale-1"]["shared"] == 2
@@ -251,7 +307,7 @@ async def test_a_job_from_before_beginnings_were_stored_deletes_nothing(store: S
     await group.write(store, *crawl("b", 0))
     job = await finish(store, group, "b")
     assert job["missing"] == 0
-    held_back, _ = await store.crawls.delete_missing(group.key, "b")
+    held_back, _ = await store.missing.delete(group.key, "b")
     assert held_back is not None and "beginning" in held_back
     await group.write(store, *crawl("c", 0))  # the next crawl has one
     assert (await finish_and_delete(store, group, "c"))["deleted"] == 1
@@ -264,18 +320,37 @@ async def test_an_interrupted_deletion_is_completed_by_the_upkeep_of_another_pro
     await group.write(store, *crawl("a", *range(20)))
     await group.write(store, *crawl("b", 0))
     await finish(store, group, "b")
-    await killed_at(store, "before write", store.crawls.delete_missing(group.key, "b"))
+    await killed_at(store, "before write", store.missing.delete(group.key, "b"))
     await reap(other, group)
     await look_after(other, group)
     assert len(await left(other, group)) == 20
-    await other.crawls.continue_deletions()  # it may still be under way
+    await other.missing.continue_deletions()  # it may still be under way
     assert len(await left(other, group)) == 20
     await group.write(other, *crawl("late", 7))
     await age_deletion(other, group, "b")
-    await other.crawls.continue_deletions()
+    await other.missing.continue_deletions()
     assert await left(other, group) == {0, 7}
     job = await other.crawls.one(group.key, "b")
     assert job is not None and job["deleted"] == 18
+
+
+async def test_a_deletion_that_fails_again_and_again_does_not_stop_the_others(
+    store: Store, wired: Store, wire: FaultProxy, group: Group
+) -> None:
+    second = Group(group.organization, "second")
+    for each in (group, second):
+        await each.write(store, *crawl("a", 0, 1))
+        await each.write(store, *crawl("b", 2))
+        await finish(store, each, "b")
+        await killed_at(store, "before write", store.missing.delete(each.key, "b"))
+        await reap(store, each)
+        await look_after(store, each)
+        await age_deletion(store, each, "b")
+    too_long = refuse(MAX_TIME_EXPIRED)
+    wire.before("aggregate", "jobs", too_long, times=10, where=lambda body: group.group_id in str(body["pipeline"]))
+    for _ in range(2):
+        await wired.missing.continue_deletions()
+    assert [len(await left(store, each)) for each in (group, second)] == [3, 1]
 
 
 async def age_deletion(store: Store, group: Group, job: str) -> None:

@@ -23,7 +23,7 @@ from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.fault_proxy import FaultProxy, Refused
 from tests.support.groups import DATABASE, Group, open_batch, opened
-from tests.support.limits import Small
+from tests.support.limits import MachineClock, Small
 from tests.support.receiver import Receiver, receiving
 
 FAILED, DONE = Outcome(503, "", "The status is not 2xx"), Outcome(204)
@@ -228,6 +228,18 @@ async def test_a_newer_end_of_a_job_replaces_the_waiting_message_and_is_due_at_o
     ]
     assert await attempt(store, organization, webhook_id, DONE), "not after the five seconds of the old one"
     assert [one["job_id"] for one in await waiting(store, organization)] == ["b"]
+
+
+async def test_the_end_of_a_job_is_dated_by_the_clock_of_the_database(
+    store: Store, organization: int, group: Group, machine_clock: MachineClock
+) -> None:
+    await make(store, organization)
+    await group.write(store, make_output(root_job_id="a"))
+    machine_clock(timedelta(hours=1))  # of the process that the crawler tells that it gives up
+    await store.crawls.notify(group.key, await store.crawls.declare(group.key, "a", {"state": "failed"}))
+    machine_clock(timedelta())
+    await store.crawls.notify(group.key, await store.crawls.finish(group.key, "a"))
+    assert [one["state"] for one in await waiting(store, organization)] == ["finished"]
 
 
 async def test_an_old_verdict_never_follows_a_newer_one(store: Store, organization: int, clock: Clock) -> None:

@@ -28,11 +28,13 @@ LIMITS = {
     "deleted_beside_others": "service.store.outputs.deletion.ITEMS_BESIDE_OTHERS",
     "deletion_pause": "service.store.outputs.deletion.PAUSE",
     "deletion_seconds": "service.store.outputs.deletion.SECONDS",
-    "missing_deletion_seconds": "service.store.crawls._DELETE_SECONDS",
+    "missing_deletion_seconds": "service.store.missing_items._DELETE_SECONDS",
     "expiring_seconds": "service.store.upkeep._EXPIRING_SECONDS",
     "state_chunk": "service.store.browser_state.CHUNK",
-    # Thousands of jobs, messages, groups, pools or sessions.
-    "holders": "service.store.crawls.MAX_HOLDERS",
+    # Thousands of jobs, messages, groups, pools or sessions, a hundred thousand items.
+    "holders": "service.store.missing_items.MAX_HOLDERS",
+    "judged_jobs": "service.store.missing_items._MAX_JUDGED",
+    "judged": "service.store.judging.MAX_JUDGED",
     "waiting_messages": "service.store.deliveries.MAX_WAITING",
     "sessions_in_pool": "service.store.sessions.records.MAX_IN_POOL",
     "sessions_in_organization": "service.store.sessions.records.MAX_IN_ORGANIZATION",

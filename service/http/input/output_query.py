@@ -25,5 +25,5 @@ async def select_jobs(request: web.Request, group: Group, loaded: dict[str, Any]
         raise invalid("missing", "change needs job_id", "query", "job_id")
     if loaded["change"] != "missing":
         return loaded
-    missing = await request.app[STORE].crawls.missing(group, loaded["job_id"])
+    missing = await request.app[STORE].missing.of(group, loaded["job_id"])
     return {**loaded, "job_id": None, "change": None, "missing_from": missing or Missing(loaded["job_id"], None, 0, ())}

@@ -43,10 +43,6 @@ class Deleted(NamedTuple):
 Report = Callable[[int, Place | None], Awaitable[bool]]
 
 
-async def _goes_on(count: int, place: Place | None) -> bool:
-    return True
-
-
 class Deletion:
     """Deletes outputs by a query."""
 
@@ -65,7 +61,7 @@ class Deletion:
         *,
         seconds: float | None = None,
         dry_run: bool = False,
-        report: Report = _goes_on,
+        report: Report | None = None,
     ) -> Deleted:
         """Delete the items that a query selects, for a limited time. With `dry_run`, only count them.
 
@@ -83,7 +79,7 @@ class Deletion:
                 rounds += bool(selected)
             count += deleted
             next_place = None if next_id is None else place._replace(done=next_id)
-            goes_on = await report(deleted, next_place)
+            goes_on = report is None or await report(0 if dry_run else deleted, next_place)
             if next_place is None or not goes_on or time.monotonic() > deadline:
                 return Deleted(count, next_place)
             place = next_place
