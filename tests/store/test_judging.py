@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
 
 from service.store import Store, StoreUnavailable
-from service.store.judging import Judged, Judging
+from service.store.judging import Judged, Judging, Measured
+from tests.support.fault_proxy import FaultProxy, refuse
 from tests.support.groups import Group
+from tests.support.limits import Small
+
+MAX_TIME_EXPIRED = 50
 
 RULES = [{"path": "price", check: 5} for check in ("min", "max")]
 
 
-async def stored(store: Store, group: Group, *data: dict[str, Any], first: int = 1) -> Judged:
-    """Store items with increasing ids; return them as what is judged."""
-    items = [{**group.owner, "root_job_id": "job", "id": first + place, "data": one} for place, one in enumerate(data)]
+async def stored(store: Store, group: Group, *data: dict[str, Any], apart: int = 1) -> Judged:
+    """Store items whose ids lie so far apart; return them as what is judged."""
+    items = [
+        {**group.owner, "root_job_id": "job", "id": 1 + apart * place, "data": one} for place, one in enumerate(data)
+    ]
     await store.database["outputs"].insert_many(items)
     return Judged({**group.owner, "root_job_id": "job"}, "job", len(items))
 
@@ -52,21 +59,55 @@ async def test_items_that_were_changed_last_do_not_hide_those_that_are_empty(sto
     assert rate == pytest.approx(1 / 3, abs=0.01), "the fill rates are those of items spread as evenly"
 
 
-async def test_of_too_many_items_a_part_that_is_spread_evenly_is_judged(store: Store, group: Group) -> None:
-    judged = await stored(store, group, *({"price": 5, "place": place // 300} for place in range(3000)))
-    many = judged._replace(number=3_000_000)  # as if there were a thousand times as many
-    measured = await Judging(store.database, 60.0).measure(
-        many, [{"path": "place", "min": 0}, {"path": "place", "max": 9}]
-    )
-    assert measured.judged == 100
-    assert (measured.fields["place"]["lowest"], measured.fields["place"]["highest"]) == (0, 9)
+# A third of the items has no price.
+DICE = random.Random(1)
+SPREAD = [{"price": DICE.choice([1, 2, None]), "tenth": place // 400} for place in range(4000)]
+
+
+def assert_is_even(measured: Measured) -> None:
+    assert 1350 < measured.judged < 1650
+    assert measured.fields["price"]["fill_rate"] == pytest.approx(2 / 3, abs=0.05)
+    assert measured.rates["price"] == pytest.approx(2 / 3, abs=0.05)
+    assert (measured.fields["tenth"]["lowest"], measured.fields["tenth"]["highest"]) == (0, 9)
+
+
+SPREAD_RULES = [{"path": "price", "min_fill": 0.5}, {"path": "tenth", "max": 9}]
+
+
+@pytest.mark.parametrize("apart", [1, 3, 20])
+async def test_of_too_many_items_as_many_are_judged_evenly_whatever_the_rhythm_of_their_ids(
+    store: Store, group: Group, small: Small, apart: int
+) -> None:
+    """Ids lie apart where of each batch few items have changed."""
+    small(judged=1500)
+    judged = await stored(store, group, *SPREAD, apart=apart)
+    assert_is_even(await Judging(store.database, 60.0).measure(judged, SPREAD_RULES))
+
+
+@pytest.mark.parametrize("jobs", [["job"], ["job", "other"]], ids=["of one job", "of several"])
+async def test_of_items_whose_keys_cannot_be_read_in_time_a_part_is_judged_as_evenly(
+    store: Store, wired: Store, wire: FaultProxy, group: Group, small: Small, jobs: list[str]
+) -> None:
+    small(judged=1500)
+    judged = await stored(store, group, *SPREAD, apart=7)
+    if len(jobs) > 1:
+        judged = judged._replace(match={**group.owner, "root_job_id": {"$in": jobs}})
+    too_late = wire.before("aggregate", "outputs", refuse(MAX_TIME_EXPIRED))
+    assert_is_even(await Judging(wired.database, 60.0).measure(judged, SPREAD_RULES))
+    assert too_late.reached.is_set()
+
+
+async def test_a_job_of_whose_items_none_is_found_is_not_judged(store: Store, group: Group) -> None:
+    judged = (await stored(store, group, {"price": 5}))._replace(match={**group.owner, "root_job_id": "gone"}, number=5)
+    with pytest.raises(StoreUnavailable):
+        await Judging(store.database, 60.0).measure(judged, RULES)
 
 
 async def test_large_items_are_judged_up_to_a_size(store: Store, group: Group) -> None:
     judged = await stored(store, group, *({"price": 5, "text": "x" * 200_000} for _ in range(100)))
     many = judged._replace(number=100_000)  # 20 GB
     measured = await Judging(store.database, 60.0).measure(many, RULES)
-    assert 1 <= measured.judged <= 2, "256 MB of 20 GB are every 75th item"
+    assert 1 <= measured.judged <= 3, "256 MB are a 75th of 20 GB"
 
 
 async def test_what_does_not_fit_the_time_is_judged_by_a_part(store: Store, group: Group) -> None:
