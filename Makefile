@@ -69,13 +69,16 @@ lock: $(DEV) ## Choose the newest allowed versions and write them with their has
 	@$(BIN)/pip $(PIP) uv==0.13.7
 	@for name in '' -dev -e2e; do \
 		case "$$name" in -dev) extras="--extra dev";; -e2e) extras="--extra dev --extra e2e";; *) extras="";; esac; \
-		echo "setuptools >= 77" | $(BIN)/uv pip compile setup.cfg - --extra local --extra parquet $$extras --upgrade \
+		printf "%s\n" "setuptools >= 77" "cython >= 3.1" | $(BIN)/uv pip compile setup.cfg - --extra local --extra parquet $$extras --upgrade \
 			--quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-emit-index-url --no-strip-extras \
 			--custom-compile-command "make lock" --output-file constraints$$name.txt \
 			$$(test -z "$$name" || echo --constraints constraints.txt) || exit 1; \
 	done
 
-$(INSTALLED): setup.cfg clients/python/pyproject.toml constraints.txt
+# The one-pass encoder is compiled where a compiler is at hand: it is built again when its sources change.
+ENCODER := setup.py $(wildcard service/store/outputs/one_pass*.p[xy]*)
+
+$(INSTALLED): $(ENCODER) setup.cfg clients/python/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "error: needs Python 3.11, 3.12 or 3.13: make PYTHON=/path/to/python3 ...")'
 	@echo "setting up $(VENV), once; this takes a little while"
 	@$(PYTHON) -m venv $(VENV)
@@ -88,7 +91,7 @@ $(DEV): $(INSTALLED) constraints-dev.txt
 	@$(BIN)/pip $(PIP) --require-hashes -r constraints-dev.txt
 	@touch $@
 
-$(E2E)/.installed: setup.cfg clients/python/pyproject.toml constraints-e2e.txt
+$(E2E)/.installed: $(ENCODER) setup.cfg clients/python/pyproject.toml constraints-e2e.txt
 	@echo "setting up $(E2E)"
 	@$(PYTHON) -m venv $(E2E)
 	@$(E2E)/bin/pip $(PIP) --require-hashes -r constraints-e2e.txt
@@ -149,4 +152,5 @@ fuzz: $(DEV) ## Fuzz the service by its OpenAPI document for some minutes
 	@$(BIN)/python -m scripts.fuzz
 
 clean: ## Remove the environment and caches, but not the data
+	rm -rf build service/store/outputs/one_pass.c service/store/outputs/one_pass.*.so
 	rm -rf $(VENV) $(E2E) $(PEERS) .venv-harambe *.egg-info clients/python/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage*

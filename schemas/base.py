@@ -18,6 +18,8 @@ from marshmallow import RAISE, Schema, ValidationError, fields
 F = TypeVar("F", bound=fields.Field[Any])
 
 INT64_MAX = 2**63 - 1
+# Characters of a key of a JSON object: dotted names repeat a key for every value below it.
+MAX_KEY = 1024
 
 _DATE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)"

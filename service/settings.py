@@ -59,6 +59,11 @@ class Settings:
     max_depth: int = _setting(64, "Maximum nesting of a field's value; at most 150.")
     max_values: int = _setting(1_500_000, "Maximum number of values in one body, nested ones included.")
     max_files: int = _setting(10_000, "Maximum number of files of all output items in one body.")
+    one_pass: bool = _setting(
+        True,
+        "Encode the items of a body in one pass, with the compiled extension, where it is installed; false: in Python. "
+        "Only the CPU time differs.",
+    )
     max_bytes_in_flight: int = _setting(
         256 * 1024 * 1024,
         "Bytes that requests may hold, per process: a quarter for bodies being received, half for work, a quarter for "

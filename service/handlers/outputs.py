@@ -166,8 +166,7 @@ async def post(request: web.Request) -> Json:
     """
     group = path_group(request)
     outputs = request.app[STORE].outputs
-    encode = await outputs.encoder(group)
-    items = await INPUT.read(request, (JSON, NDJSON), encode)
+    items = await INPUT.read(request, (JSON, NDJSON), await outputs.encoder(group))
     results = await outputs.write(group, items)
     # Several items with one key count once: by what they changed in the group.
     results_by_key = list({r["key_hash"]: r["result"] for r in results}.values())

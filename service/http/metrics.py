@@ -73,6 +73,7 @@ FAMILIES = {
     "sds_database_failures_total": Family("counter", "Commands that the database did not do.", ("command",)),
     "sds_event_loop_lag_seconds": Family("histogram", "Delay of the event loop."),
     "sds_items_in_total": Family("counter", "Output items written.", ("organization", "result")),
+    "sds_items_handed_back_total": Family("counter", "Output items that the one-pass encoder left to Python."),
     "sds_items_out_total": Family("counter", "Output items read.", ("organization",)),
     "sds_sessions": Family("gauge", "Sessions of all organizations, by state: leased, ready, …", ("state",)),
     "sds_no_session_total": Family("counter", "Requests for a lease when no session was ready.", ("organization",)),
@@ -81,7 +82,7 @@ FAMILIES = {
     "sds_worker_restarts_total": Family("counter", "Workers that died and were started again."),
     "sds_resource_used": Family("gauge", "How much of a bounded resource is in use, of all workers.", ("resource",)),
     "sds_resource_limit": Family("gauge", "How much of a bounded resource there is, of all workers.", ("resource",)),
-    "sds_build_info": Family("gauge", "The version that runs.", ("version", "python")),
+    "sds_build_info": Family("gauge", "What runs: encoder is one_pass or python.", ("version", "python", "encoder")),
     "sds_database_up": Family("gauge", "Whether the database responds."),
     "sds_batches_in_flight": Family("gauge", "Batches of ids in flight."),
     "sds_oldest_batch_seconds": Family("gauge", "Age of the oldest batch in flight."),
@@ -119,6 +120,8 @@ class Metrics:
         self.add_resource("write_queues", lambda: store.outputs.write_queues.busy)
         store.pool.on_command = self._observe_command
         self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
+        self.follow_counter("sds_items_handed_back_total", lambda: store.outputs.handed_back)
+        self._encoder = store.outputs.encoder_name
         self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)
 
     def _add_gate(self, gates: Gates, name: str) -> None:
@@ -249,7 +252,7 @@ class Metrics:
                 add("sds_workers", (), [1])
                 for family, value in process.items():
                     add(family, (worker,), [value])
-        add("sds_build_info", (__version__, platform.python_version()), [1])
+        add("sds_build_info", (__version__, platform.python_version(), self._encoder), [1])
         add("sds_database_up", (), [float(state is not None)])
         if state is not None:
             add("sds_batches_in_flight", (), [state.batches])

@@ -104,7 +104,8 @@ async def _serve_one(
     addresses = [address_of(listener) for listener in listeners]
     await runner.listen(listeners, tls)
     host, port = addresses[0]
-    log.info("listening", extra={"host": host, "port": port, "pid": os.getpid()})
+    encoder = store.outputs.encoder_name
+    log.info("listening", extra={"host": host, "port": port, "pid": os.getpid(), "encoder": encoder})
     with contextlib.suppress(TimeoutError):
         # So that the address works once it is announced; an unreachable database is not waited for.
         async with asyncio.timeout(_READY_SECONDS):

@@ -24,6 +24,11 @@ class Group(NamedTuple):
         """The filter that every command on the group carries."""
         return {"organization_id": self.organization_id, "group_id": self.group_id}
 
+    @property
+    def key_prefix(self) -> bytes:
+        """The text before a key of which its identity is made."""
+        return f"{self.organization_id}\0{self.group_id}\0".encode()
+
     def output_id(self, key_hash: str) -> str:
         """Return the lasting identity of a key: a UUID (RFC 9562, version 8) from organization, group and key."""
         return self.output_ids()(key_hash)
@@ -31,7 +36,7 @@ class Group(NamedTuple):
     @functools.lru_cache(maxsize=1024)  # noqa: B019
     def output_ids(self) -> Callable[[str], str]:
         """Return a function that makes the identities of many keys."""
-        prefix = hashlib.sha256(f"{self.organization_id}\0{self.group_id}\0".encode())
+        prefix = hashlib.sha256(self.key_prefix)
 
         def output_id(key_hash: str) -> str:
             digest = prefix.copy()

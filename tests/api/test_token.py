@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from service import __version__
 from tests.conftest import MakeApi
 from tests.support.api import Api
 
@@ -22,6 +23,7 @@ async def test_a_token_describes_itself_without_its_text(make_api: MakeApi) -> N
         "label": "nightly crawl",
         "create_date": "",
         "expires": "2100-01-31T12:00:00.000Z",
+        "server": {"version": __version__, "encoder": "one_pass"},
     }
     assert api.token not in response.body.decode()
 

@@ -406,7 +406,7 @@ async def test_a_round_whose_look_up_fails_after_its_turn_leaves_no_batch_in_fli
 
 
 def encode(item: dict[str, Any], max_item_bytes: int = 2**20) -> Put:
-    return Encoder(Group(1).key, max_item_bytes).encode(OutputInput().load(item))
+    return Encoder(Group(1).key, max_item_bytes)(OutputInput().load(item))
 
 
 def test_an_item_that_would_be_too_large_in_the_database_is_refused_before() -> None:

@@ -149,8 +149,15 @@ class DeleteFilters(TypedDict, total=False):
     all: Literal[True]
 
 
+class Server(TypedDict):
+    """The service that responds; `encoder` is `one_pass` or `python`."""
+
+    version: str
+    encoder: str
+
+
 class Token(TypedDict):
-    """The caller's own token, without its secret."""
+    """The caller's own token, without its secret, and the service that it is for."""
 
     id: str
     organization_id: int
@@ -158,6 +165,7 @@ class Token(TypedDict):
     label: str
     create_date: str
     expires: str | None
+    server: Server
 
 
 class Cookie(TypedDict):

@@ -675,7 +675,7 @@ export interface paths {
         };
         /**
          * Describe the token
-         * @description Return the organization, scopes and expiry of the caller's own token; never its text.
+         * @description Return the organization, scopes and expiry of the caller's own token, never its text; and what serves it.
          */
         get: operations["token_get"];
         put?: never;
@@ -2308,6 +2308,14 @@ export interface components {
             response: string;
             error: string | null;
         };
+        Server: {
+            version: string;
+            /**
+             * @description What encodes written items; only its speed differs
+             * @enum {string}
+             */
+            encoder: "one_pass" | "python";
+        };
         /**
          * @example {
          *       "id": "3f1c9a7be210",
@@ -2335,6 +2343,7 @@ export interface components {
              * @description Null: never
              */
             expires: string | null;
+            server: components["schemas"]["Server"];
         };
         /**
          * @example {

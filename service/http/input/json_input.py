@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 from marshmallow import Schema, ValidationError
 
-from schemas.base import INT64_MAX
+from schemas.base import INT64_MAX, MAX_KEY
 from service.capacity import cpu
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, invalid_fields, problem
 from service.http.input.body import read_body
@@ -19,8 +19,6 @@ from service.http.input.fast_decoder import PIECE, TooMany, count_values, decode
 from service.http.keys import SETTINGS
 from service.settings import Settings
 
-# Dotted names repeat a key for every value below it.
-MAX_KEY = 1024
 _MAX_SETTINGS = 256 * 1024
 # With Marshmallow, a hundred values are as much work as `SMALL_BYTES` of text.
 _BYTES_OF_A_VALUE = cpu.SMALL_BYTES // 100

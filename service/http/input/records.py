@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import io
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 import msgspec
 from aiohttp import web
@@ -44,15 +44,22 @@ _LINES = 10
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
-def _unchanged(record: dict[str, Any]) -> Any:
-    return record
+class Then(Protocol):
+    """What is done with each record; only its result is kept."""
+
+    def __call__(self, record: dict[str, Any], /) -> Any:
+        """Return the result for a record."""
+
+    def from_text(self, text: bytes, /) -> tuple[Any, int] | None:
+        """Return the result for a record's text, and how many entries its lists have; None if it may be invalid."""
 
 
 class Records:
     """Reads an array of records of one schema, or one record per line.
 
-    A record is decoded, checked and passed to `then` before the next one: only the result is kept. Small ones
-    are decoded on the event loop for a few milliseconds at a time, large ones in a thread.
+    A record is decoded, checked and passed to `then` before the next one: only the result is kept. Its text is passed
+    first: what that can make of the text alone needs no more. Small ones are decoded on the event loop for a few
+    milliseconds at a time, large ones in a thread.
     """
 
     def __init__(self, schema: type[Schema], item_sizes: int | None = None) -> None:
@@ -67,20 +74,20 @@ class Records:
         self,
         request: web.Request,
         types: tuple[str, ...] = (JSON,),
-        then: Callable[[dict[str, Any]], Any] = _unchanged,
+        then: Then | None = None,
     ) -> list[Any]:
-        """Return the results of `then` for the records of a request's body. Raises with all problems, up to a bound."""
-        raw = await read_body(request, types, as_values=self.has_trees and then is _unchanged)
+        """Return the records of a request's body, or the results of `then`. Raises with all problems, up to a bound."""
+        raw = await read_body(request, types, as_values=self.has_trees and then is None)
         records, size = await self.load(raw, request.app[SETTINGS], content_type(request)[0] == NDJSON, then)
         work = WORK.get()
-        if then is not _unchanged and work is not None:  # of the body, what was made of it is left
+        if then is not None and work is not None:  # of the body, what was made of it is left
             work.shrink(size)
         return records
 
     async def load(
-        self, raw: bytes, settings: Settings, lines: bool, then: Callable[[dict[str, Any]], Any] = _unchanged
+        self, raw: bytes, settings: Settings, lines: bool, then: Then | None = None
     ) -> tuple[list[Any], int]:
-        """Return the results of `then` for the records of a text, and the bytes of those that have a `size`."""
+        """Return the records of a text, or the results of `then`, and the bytes of those that have a `size`."""
         loading = _Loading(self, settings, then)
         await cpu.drain(self._steps(raw, settings, lines, loading))
         if loading.problems:
@@ -129,9 +136,9 @@ class Records:
 class _Loading:
     """The loaded records of one body, and the problems of the others."""
 
-    def __init__(self, schema: Records, settings: Settings, then: Callable[[dict[str, Any]], Any]) -> None:
+    def __init__(self, schema: Records, settings: Settings, then: Then | None) -> None:
         self._schema, self._settings, self._then = schema, settings, then
-        self._keeps_trees = schema.has_trees and then is _unchanged
+        self._keeps_trees = schema.has_trees and then is None
         self.records: list[Any] = []
         self.problems: list[Problem] = []
         self._nested = self._values = self.size = 0
@@ -150,13 +157,12 @@ class _Loading:
             sizes = self._schema.item_sizes
             if sizes is not None and len(raw) > sizes * self._settings.max_item_bytes:
                 raise ItemTooLarge
-            record = self._schema.one(raw, index, self._settings, name, max_bytes)
-            if self._schema.lists:
-                self._count_nested(record)
-            if self._keeps_trees:
-                self._values += count_tree(record)
-                check_tree(self._values, self._settings)
-            result = self._then(record)
+            made = None if self._then is None else self._then.from_text(raw)
+            if made is not None:
+                result, entries = made
+                self._count_nested(entries)
+            else:
+                result = self._load(index, name, raw, max_bytes)
         except ItemTooLarge:
             self.problems.append(problem("too_large", "The item is too large", "body", str(index)))
         except ApiError as error:
@@ -167,13 +173,21 @@ class _Loading:
             self.records.append(result)
             self.size += getattr(result, "size", 0)
 
-    def _count_nested(self, record: dict[str, Any]) -> None:
+    def _load(self, index: int, name: str, raw: bytes, max_bytes: float) -> Any:
+        record = self._schema.one(raw, index, self._settings, name, max_bytes)
+        if self._schema.lists:
+            self._count_nested(sum(len(record[list_name]) for list_name in self._schema.lists))
+        if self._keeps_trees:
+            self._values += count_tree(record)
+            check_tree(self._values, self._settings)
+        return record if self._then is None else self._then(record)
+
+    def _count_nested(self, entries: int) -> None:
         """Reject too many entries in the lists of all records together: each takes 600 bytes."""
-        lists = self._schema.lists
-        for list_name in lists:
-            self._nested += len(record[list_name])
+        self._nested += entries
         if self._nested > self._settings.max_files:
-            message = f"Must have at most {self._settings.max_files} {' and '.join(lists)} in all records together"
+            lists = " and ".join(self._schema.lists)
+            message = f"Must have at most {self._settings.max_files} {lists} in all records together"
             raise invalid("too_many", message, "body")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -32,6 +32,14 @@ from service.store.outputs.query import JUDGED, Query
 from service.store.outputs.recovery import Recovery
 from service.store.outputs.write_queue import WriteQueues
 from service.store.watch import Watch
+
+try:
+    from service.store.outputs import one_pass
+except ImportError:  # it was installed without a compiler
+    one_pass = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from service.store.outputs.one_pass import OnePass
 
 __all__ = ["Outputs", "Page", "Patch", "Place", "Query"]
 
@@ -58,7 +66,8 @@ class Outputs(Reading):
     ) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
         self._outputs: Collection = database.get_collection("outputs", write_concern=DURABLE)
-        self._max_item_bytes = settings.max_item_bytes
+        self._max_item_bytes, self._max_depth = settings.max_item_bytes, settings.max_depth
+        self._one_pass = one_pass if settings.one_pass else None
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.collect)
         super().__init__(database, self.ids, watch, indexes, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
@@ -79,9 +88,20 @@ class Outputs(Reading):
 
     # -- writing ------------------------------------------------------------------------------
 
-    async def encoder(self, group: Group) -> Callable[[dict[str, Any]], Put]:
-        """Return a function that encodes one validated item of a group for `write`. Raises ItemTooLarge."""
-        return Encoder(group, self._max_item_bytes, await self._comparing.of(group)).encode
+    @property
+    def encoder_name(self) -> str:
+        """Which encoder is used: `one_pass`, or `python` where that is not installed or turned off."""
+        return "python" if self._one_pass is None else "one_pass"
+
+    @property
+    def handed_back(self) -> int:
+        """How many items the one-pass encoder has left to the one in Python."""
+        return 0 if self._one_pass is None else self._one_pass.handed_back()
+
+    async def encoder(self, group: Group) -> Encoder | OnePass:
+        """Return what encodes the items of one body for `write`, validated ones or their texts. Raises ItemTooLarge."""
+        encoder = Encoder(group, self._max_item_bytes, await self._comparing.of(group))
+        return encoder if self._one_pass is None else self._one_pass.OnePass(encoder, self._max_depth)
 
     async def write(self, group: Group, items: list[Put]) -> list[Result]:
         """Create, update or leave unchanged each item by its key; return the results in order.
@@ -131,7 +151,7 @@ class Outputs(Reading):
         judged = {name: version[name] for name in JUDGED if name in version}
         # It is seen now: retention must not delete it again at once.
         item = {name: value for name, value in version.items() if name != "last_scraped_date"}
-        put = Encoder(group, self._max_item_bytes, comparing).encode(item)
+        put = Encoder(group, self._max_item_bytes, comparing)(item)
         return msgspec.structs.replace(put, restored=Restored(present_id, judged))
 
     async def delete(self, group: Group, output_id: str, if_ids: frozenset[int] | None = None) -> Result:

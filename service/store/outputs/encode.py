@@ -28,14 +28,14 @@ REJECTED = "rejected"
 # Bytes of such a reason in BSON: a round of 1000 items holds the reasons of all of them.
 MAX_REASON_BYTES = 8 * 1024
 # Characters of a tag that is a filter, in which no more can be asked for.
-_MAX_FILTER = 1024
+MAX_FILTER = 1024
 # Of the content of an item; a document may have 16 MiB, and an update of more than 14 MB may not fit the cache.
-_MAX_BSON_BYTES = 14_000_000
+MAX_BSON_BYTES = 14_000_000
 _SHORT = 1024
 # Bytes of an item in memory besides its content.
-_PUT_BYTES = 500
+PUT_BYTES = 500
 # Hex digits of each part of `content_hash`: 128 bits.
-_PART = 32
+PART = 32
 
 
 class ItemTooLarge(Exception):
@@ -69,26 +69,27 @@ class Encoder:
     """Encodes the items of one group."""
 
     def __init__(self, group: Group, max_item_bytes: int, comparing: Comparing = PLAIN) -> None:
-        self._output_id, self._max_item_bytes, self._comparing = group.output_ids(), max_item_bytes, comparing
-        self._now = datetime.now(UTC).replace(tzinfo=None)
+        self.group, self.max_item_bytes, self.comparing = group, max_item_bytes, comparing
+        self._output_id = group.output_ids()
+        self.now = datetime.now(UTC).replace(tzinfo=None)
 
-    def encode(self, item: dict[str, Any]) -> Put:
+    def __call__(self, item: dict[str, Any]) -> Put:
         """Return a validated item as it is queued for the database. Raises ItemTooLarge."""
         source_url, data, tags, files = item["source_url"].encode(), item["data"], item["tags"], item["files"]
         data_text, tags_text = documents.canonical(data), documents.canonical(tags)
         file_texts = [documents.canonical(file) for file in files]
         files_text = b"[%b]" % b",".join(file_texts)
-        if len(source_url) + len(data_text) + len(tags_text) + len(files_text) > self._max_item_bytes:
+        if len(source_url) + len(data_text) + len(tags_text) + len(files_text) > self.max_item_bytes:
             raise ItemTooLarge
         digest = documents.sha256(data_text)
         value_hash = item.get("value_hash", digest)
         stated_hash = b"" if value_hash == digest else value_hash.encode()
-        if self._comparing.tree:  # ignored paths make neither a new item nor a new version
-            data_text = self._comparing.data_text(data)
+        if self.comparing.tree:  # ignored paths make neither a new item nor a new version
+            data_text = self.comparing.data_text(data)
             digest = documents.sha256(data_text)
         key_hash = item["key_hash"] if "key_hash" in item else documents.sha256(b"\n".join((source_url, data_text)))
-        digest_of_rest = documents.sha256(b"\n".join((source_url, stated_hash, files_text)))[:_PART]
-        hashed = digest[:_PART] + _tags_hash(tags_text) + digest_of_rest + self._comparing.mark
+        digest_of_rest = documents.sha256(b"\n".join((source_url, stated_hash, files_text)))[:PART]
+        hashed = digest[:PART] + _tags_hash(tags_text) + digest_of_rest + self.comparing.mark
         output_id = self._output_id(key_hash)
         content = {
             "output_id": output_id,
@@ -103,7 +104,7 @@ class Encoder:
             "files": self._files(key_hash, files, file_texts) if files else files,
         }
         document = bson.encode(content)
-        if len(document) > _MAX_BSON_BYTES:
+        if len(document) > MAX_BSON_BYTES:
             raise ItemTooLarge
         scraped = item.get("last_scraped_date")
         return Put(
@@ -116,8 +117,12 @@ class Encoder:
             hashed,
             document[4:-1],
             tuple([place for place, file in enumerate(files) if "create_date" not in file]) if files else (),
-            len(document) + _PUT_BYTES,
+            len(document) + PUT_BYTES,
         )
+
+    def from_text(self, text: bytes) -> tuple[Put, int] | None:
+        """Return None: a text is decoded and checked before it is encoded here. `OnePass` does all at once."""
+        return None
 
     def _files(self, key_hash: str, files: list[dict[str, Any]], texts: list[bytes]) -> list[dict[str, Any]]:
         """Return files with fields in the documented order. Ids come from the content: a file keeps its id."""
@@ -130,7 +135,7 @@ class Encoder:
                 earlier = number_by_url.get(text, 0)
                 again = (b"%d" % earlier,) if earlier else ()
                 number_by_url[text] = earlier + 1
-                id = documents.sha256(b"\n".join((key_hash.encode(), text, *again)))[:_PART]
+                id = documents.sha256(b"\n".join((key_hash.encode(), text, *again)))[:PART]
             numbered.append(
                 {
                     "id": id,
@@ -139,7 +144,7 @@ class Encoder:
                     "blob_key": file["blob_key"],
                     "blob_url": file["blob_url"],
                     "source_url": file["source_url"],
-                    "create_date": file["create_date"].replace(tzinfo=None) if "create_date" in file else self._now,
+                    "create_date": file["create_date"].replace(tzinfo=None) if "create_date" in file else self.now,
                     "file_url": file["file_url"],
                     "file_type": file["file_type"],
                     "file_checksum": file["file_checksum"],
@@ -151,12 +156,12 @@ class Encoder:
 
 def _tags_hash(text: bytes) -> str:
     """Return the part of a content hash for the tags, cached: most items of a crawl have the same."""
-    return _short_hash(text) if len(text) <= _SHORT else documents.sha256(text)[:_PART]
+    return _short_hash(text) if len(text) <= _SHORT else documents.sha256(text)[:PART]
 
 
 @functools.lru_cache(maxsize=1024)
 def _short_hash(text: bytes) -> str:
-    return documents.sha256(text)[:_PART]
+    return documents.sha256(text)[:PART]
 
 
 def rehashed(put: Put, comparing: Comparing) -> Put:
@@ -168,28 +173,28 @@ def rehashed(put: Put, comparing: Comparing) -> Put:
 
 def rehash(hashed: str, data: dict[str, Any], comparing: Comparing) -> str:
     """Return a content hash with the part for the data made with the present settings."""
-    return documents.sha256(comparing.data_text(data))[:_PART] + hashed[_PART : 3 * _PART] + comparing.mark
+    return documents.sha256(comparing.data_text(data))[:PART] + hashed[PART : 3 * PART] + comparing.mark
 
 
 def mark_of(hashed: str) -> str:
     """Return the mark of the settings that a content hash was made with."""
-    return hashed[3 * _PART :]
+    return hashed[3 * PART :]
 
 
 def same_data(one: str, other: str) -> bool:
     """Return whether two content hashes are of the same data."""
-    return one[:_PART] == other[:_PART]
+    return one[:PART] == other[:PART]
 
 
 def with_tags(hashed: str, tags: dict[str, Any]) -> str:
     """Return a content hash with the part for the tags replaced; a rejection is not content."""
     tags = {name: value for name, value in tags.items() if name != REJECTED}
-    return hashed[:_PART] + documents.sha256(documents.canonical(tags))[:_PART] + hashed[2 * _PART :]
+    return hashed[:PART] + documents.sha256(documents.canonical(tags))[:PART] + hashed[2 * PART :]
 
 
 def filter_tags(tags: dict[str, Any]) -> dict[str, str]:
     """Return the copies of the tags that can be filtered by."""
-    return {name: value for name in FILTER_TAGS if type(value := tags.get(name)) is str and len(value) <= _MAX_FILTER}
+    return {name: value for name in FILTER_TAGS if type(value := tags.get(name)) is str and len(value) <= MAX_FILTER}
 
 
 def file_dates(files: list[Any]) -> dict[tuple[str, int], datetime]:

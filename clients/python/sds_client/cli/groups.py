@@ -330,4 +330,7 @@ def token_show(client: Client) -> Result:
     expires = f", expires {token['expires']}" if token["expires"] else ""
     label = f" ({token['label']})" if token["label"] else ""
     scopes = ", ".join(token["scopes"])
-    return Result(token, f"token {token['id']}{label} of organization {token['organization_id']}: {scopes}{expires}")
+    line = f"token {token['id']}{label} of organization {token['organization_id']}: {scopes}{expires}"
+    if server := token.get("server"):  # not of an earlier version
+        line += f"\nserver {server['version']}, encoder {server['encoder']}"
+    return Result(token, line)
