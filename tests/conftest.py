@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import AsyncMock
 
 import pytest
-from aiohttp import web
+from aiohttp import web, web_app
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
@@ -31,14 +31,14 @@ from service.settings import Settings
 from service.store import Store
 from service.webhooks import COURIER
 from tests.support.api import Api
-from tests.support.connections import begin_later, make_indexes_once, shared_client
+from tests.support.connections import Background, begin_if_wanted, make_indexes_once, shared_client
 from tests.support.fault_proxy import FaultProxy
 from tests.support.limits import machine_clock, small  # noqa: F401  fixtures
 
 # The same examples in every run, so that a failure is the change's and not the dice's; and no time limits, because
 # machines are shared. `make test-all` takes `thorough`; `--hypothesis-profile=explore` looks further.
 _calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
-hypothesis_settings.register_profile("suite", max_examples=40, derandomize=True, **_calm)  # type: ignore[arg-type]
+hypothesis_settings.register_profile("suite", max_examples=15, derandomize=True, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.register_profile("thorough", max_examples=100, derandomize=True, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.register_profile("explore", max_examples=5000, **_calm)  # type: ignore[arg-type]
 hypothesis_settings.load_profile("suite")
@@ -79,6 +79,18 @@ def mongo_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def settings() -> Settings:
     """The settings of the service under test, patient with a busy machine; a module may override this fixture."""
     return Settings(mongo_database="test", mongo_timeout=20.0, lease_seconds=60.0)
+
+
+@pytest.fixture
+def upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the upkeep run, as it does in a service: for tests that wait for what it does."""
+    monkeypatch.setattr(Background, "wanted", {"upkeep", *Background.wanted})
+
+
+@pytest.fixture
+def courier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let messages to webhooks be sent, as a service does."""
+    monkeypatch.setattr(Background, "wanted", {"courier", *Background.wanted})
 
 
 @pytest.fixture
@@ -132,10 +144,12 @@ def organization() -> int:
 
 
 @pytest.fixture
-def app(settings: Settings, store: Store) -> web.Application:
+def app(settings: Settings, store: Store) -> Iterator[web.Application]:
     app = create_app(settings, store)
-    begin_later(app[COURIER], "run")
-    return app
+    begin_if_wanted(app[COURIER], "run", "courier")
+    yield app
+    # aiohttp keeps the last 1,024 handlers with their applications: half a gigabyte, which each collection walks.
+    web_app._cached_build_middleware.cache_clear()
 
 
 class Server(TestServer):
@@ -162,7 +176,7 @@ async def make_api(app: web.Application, store: Store, aiohttp_client: AiohttpCl
 async def wired_api(settings: Settings, wired: Store, aiohttp_client: AiohttpClient, organization: int) -> Api:
     """A caller of an application whose store is `wired`."""
     app = create_app(settings, wired)
-    begin_later(app[COURIER], "run")
+    begin_if_wanted(app[COURIER], "run", "courier")
     client: TestClient[Any, Any] = await aiohttp_client(Server(app))
     return Api(client, await wired.tokens.create(organization, ["read", "write", "delete", "state"]), organization)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,6 +27,12 @@ def anyone(api: Api) -> Api:
 
 
 READ = "/v1/reviews/g"
+CACHE_SECONDS = 0.5
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    return replace(settings, token_cache_seconds=CACHE_SECONDS)
 
 
 async def test_a_request_without_a_token_is_refused(api: Api) -> None:
@@ -35,27 +42,27 @@ async def test_a_request_without_a_token_is_refused(api: Api) -> None:
         assert (await response.json())["detail"][0]["type"] == "auth_missing"
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        "Bearer",
-        "Bearer ",
-        "Bearer    ",
-        "Bearer two words",
-        "Bearer nöt-ascii",
-        "Basic dXNlcjpwYXNz",
-        "Token abc",
-        "Bearer " + "x" * 5000,
-        "Bearer {unknown}",
-        "Bearer {token}x",
-    ],
-)
-async def test_a_token_that_is_not_one_is_refused(api: Api, header: str) -> None:
-    header = header.replace("{token}", api.token).replace("{unknown}", new_secret())
-    response = await api.get(READ, headers={"Authorization": header})
-    assert response.status == 401
-    assert response.headers["WWW-Authenticate"] == "Bearer"
-    assert response.problems() == [(["header", "Authorization"], "auth_invalid")]
+NOT_TOKENS = [
+    "Bearer",
+    "Bearer ",
+    "Bearer    ",
+    "Bearer two words",
+    "Bearer nöt-ascii",
+    "Basic dXNlcjpwYXNz",
+    "Token abc",
+    "Bearer " + "x" * 5000,
+    "Bearer {unknown}",
+    "Bearer {token}x",
+]
+
+
+async def test_a_token_that_is_not_one_is_refused(api: Api) -> None:
+    for header in NOT_TOKENS:
+        header = header.replace("{token}", api.token).replace("{unknown}", new_secret())
+        response = await api.get(READ, headers={"Authorization": header})
+        assert response.status == 401, header
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+        assert response.problems() == [(["header", "Authorization"], "auth_invalid")], header
 
 
 async def test_two_authorization_headers_are_refused(api: Api) -> None:
@@ -96,12 +103,12 @@ async def test_a_token_works_until_it_expires(make_api: MakeApi) -> None:
     assert (await early.get(READ)).status == 200
 
 
-async def test_a_revoked_token_stops_working_within_five_seconds(api: Api, store: Store) -> None:
+async def test_a_revoked_token_stops_working_when_it_is_looked_up_again(api: Api, store: Store) -> None:
     assert (await api.get(READ)).status != 401
     assert await store.tokens.revoke(api.token)
-    async with asyncio.timeout(5 + 5):  # the rest is for the machine
+    async with asyncio.timeout(CACHE_SECONDS + 10):  # the rest is for the machine
         while (await api.get(READ)).status != 401:
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.05)
 
 
 async def test_a_token_can_be_revoked_by_its_id(api: Api, store: Store) -> None:
@@ -122,7 +129,7 @@ async def test_tokens_are_asked_of_the_database_only_now_and_then(wired_api: Api
     started = time.monotonic()
     for _ in range(20):
         await wired_api.get(READ)
-    assert 1 <= len(asked.bodies) <= 1 + (time.monotonic() - started) / Settings().token_cache_seconds
+    assert 1 <= len(asked.bodies) <= 1 + (time.monotonic() - started) / CACHE_SECONDS
 
 
 async def test_only_the_hash_of_a_token_is_stored(api: Api, store: Store) -> None:

@@ -47,17 +47,17 @@ async def test_cursors_up_to_63_bits_are_fine(api: Api, cursor: str) -> None:
     assert (await get_raw(api, f"/v1/outputs/g?cursor={cursor}")).json["items"] == []
 
 
-@pytest.mark.parametrize("name", ["job_id", "created_after", "url", "country", "region"])
-async def test_an_empty_nullable_parameter_counts_as_left_out(api: Api, name: str) -> None:
-    await api.ok("/v1/outputs/g", [make_output()])
-    assert len((await get_raw(api, f"/v1/outputs/g?{name}=")).json["items"]) == 1
-    assert len((await get_raw(api, f"/v1/outputs/g?{name}")).json["items"]) == 1
+async def test_an_empty_nullable_parameter_counts_as_left_out(api: Api) -> None:
+    for name in ["job_id", "created_after", "url", "country", "region"]:
+        await api.ok("/v1/outputs/g", [make_output()])
+        assert len((await get_raw(api, f"/v1/outputs/g?{name}=")).json["items"]) == 1, name
+        assert len((await get_raw(api, f"/v1/outputs/g?{name}")).json["items"]) == 1, name
 
 
-@pytest.mark.parametrize("name", ["job_id", "created_after", "url", "limit", "cursor", "country", "region"])
-async def test_a_parameter_given_twice_is_refused(api: Api, name: str) -> None:
-    response = await get_raw(api, f"/v1/outputs/g?{name}=1&{name}=1")
-    assert (response.status, response.problems()) == (422, [(["query", name], "value_error")])
+async def test_a_parameter_given_twice_is_refused(api: Api) -> None:
+    for name in ["job_id", "created_after", "url", "limit", "cursor", "country", "region"]:
+        response = await get_raw(api, f"/v1/outputs/g?{name}=1&{name}=1")
+        assert (response.status, response.problems()) == (422, [(["query", name], "value_error")]), name
 
 
 NOT_TEXT = [
@@ -201,19 +201,26 @@ async def test_a_path_that_is_none_of_the_routes_is_not_found(api: Api) -> None:
 # -- headers -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "accept", ["", "nonsense", "*/*;q=0", "application/xml", "x" * 8000, ",,,;;;", "text/html, */*;q=0.1", "a/b;q=nan"]
-)
-async def test_any_accept_header_gets_json(api: Api, accept: str) -> None:
-    response = await api.get("/v1/outputs/g", headers={"Accept": accept})
-    assert (response.status, response.headers["Content-Type"]) == (200, "application/json")
+async def test_any_accept_header_gets_json(api: Api) -> None:
+    for accept in [
+        "",
+        "nonsense",
+        "*/*;q=0",
+        "application/xml",
+        "x" * 8000,
+        ",,,;;;",
+        "text/html, */*;q=0.1",
+        "a/b;q=nan",
+    ]:
+        response = await api.get("/v1/outputs/g", headers={"Accept": accept})
+        assert (response.status, response.headers["Content-Type"]) == (200, "application/json"), accept
 
 
-@pytest.mark.parametrize("given", ["a b", "x" * 129, "ö", "<script>", "a;b", '"', "a\tb", "{}"])
-async def test_a_request_id_that_is_not_plain_is_replaced(api: Api, given: str) -> None:
-    response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
-    assert response.headers.getall("X-Request-ID") != [given]
-    assert len(response.headers["X-Request-ID"]) == 32
+async def test_a_request_id_that_is_not_plain_is_replaced(api: Api) -> None:
+    for given in ["a b", "x" * 129, "ö", "<script>", "a;b", '"', "a\tb", "{}"]:
+        response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+        assert response.headers.getall("X-Request-ID") != [given], given
+        assert len(response.headers["X-Request-ID"]) == 32, given
 
 
 async def test_a_plain_request_id_comes_back(api: Api) -> None:
@@ -221,9 +228,7 @@ async def test_a_plain_request_id_comes_back(api: Api) -> None:
     assert response.headers["X-Request-ID"] == "job-1:run/2"
 
 
-@pytest.mark.parametrize(
-    "etag", ["*", '"1"', "W/", 'W/"1", W/"2"', "x" * 8000, 'W/"99999999999999999999"', 'W/"-1"', "é"]
-)
-async def test_no_if_none_match_breaks_the_service(api: Api, etag: str) -> None:
-    await api.ok("/v1/outputs/g", [make_output()])
-    assert (await api.get("/v1/outputs/g", headers={"If-None-Match": etag})).status in (200, 304)
+async def test_no_if_none_match_breaks_the_service(api: Api) -> None:
+    for etag in ["*", '"1"', "W/", 'W/"1", W/"2"', "x" * 8000, 'W/"99999999999999999999"', 'W/"-1"', "é"]:
+        await api.ok("/v1/outputs/g", [make_output()])
+        assert (await api.get("/v1/outputs/g", headers={"If-None-Match": etag})).status in (200, 304), etag

@@ -67,11 +67,11 @@ async def test_what_matches_all_filters_is_deleted(api: Api, path: str, query: d
     assert await delete(api, path, **query) == {"deleted": 0}
 
 
-@pytest.mark.parametrize("query", ["", "expired=false", "all=false"])
-async def test_without_a_filter_nothing_is_deleted(api: Api, path: str, query: str) -> None:
-    response = await api.request("DELETE", f"{path}?{query}")
-    assert (response.status, response.problems()) == (422, [(["query"], "missing")])
-    assert len(await names(api, path)) == 4
+async def test_without_a_filter_nothing_is_deleted(api: Api, path: str) -> None:
+    for query in ["", "expired=false", "all=false"]:
+        response = await api.request("DELETE", f"{path}?{query}")
+        assert (response.status, response.problems()) == (422, [(["query"], "missing")]), query
+        assert len(await names(api, path)) == 4, query
 
 
 async def test_a_filter_of_the_other_kind_is_unknown(api: Api, path: str) -> None:
@@ -101,11 +101,9 @@ async def test_many_are_deleted_in_bounded_commands(wired_api: Api, wire: FaultP
     assert await names(wired_api, path) == []
 
 
-@pytest.mark.parametrize(
-    "query", ["domain=", "domain=a.example&path=", "all=true&domain=", "expired=&domain=a.example"]
-)
-async def test_an_empty_filter_deletes_nothing(api: Api, path: str, query: str) -> None:
-    empty = next(part.rstrip("=") for part in query.split("&") if part.endswith("="))
-    response = await api.request("DELETE", f"{path}?{query}")
-    assert response.status == 422 and response.problems()[0][0] == ["query", empty]
-    assert len(await names(api, path)) == 4
+async def test_an_empty_filter_deletes_nothing(api: Api, path: str) -> None:
+    for query in ["domain=", "domain=a.example&path=", "all=true&domain=", "expired=&domain=a.example"]:
+        empty = next(part.rstrip("=") for part in query.split("&") if part.endswith("="))
+        response = await api.request("DELETE", f"{path}?{query}")
+        assert response.status == 422 and response.problems()[0][0] == ["query", empty], query
+        assert len(await names(api, path)) == 4, query

@@ -268,7 +268,7 @@ async def test_a_follower_that_came_too_late_learns_of_it(
 
 @pytest.mark.parametrize(
     ("count", "limit"),
-    [(300, 1), (300, 100), *(pytest.param(3000, limit, marks=pytest.mark.slow) for limit in (7, 100, 999, 1000))],
+    [(110, 1), (110, 50), *(pytest.param(3000, limit, marks=pytest.mark.slow) for limit in (7, 100, 999, 1000))],
 )
 async def test_a_walk_from_the_beginning_passes_what_has_aged_out_and_goes_on_from_its_end(
     admin: Api, store: Store, count: int, limit: int

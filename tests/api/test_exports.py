@@ -142,10 +142,10 @@ async def test_a_path_below_another_is_no_error(fifty: Api) -> None:
     assert page["items"][0]["data"]["price"]["amount"] == 19.99
 
 
-@pytest.mark.parametrize("fields", ["nothing", "data.", "data.$x", ",", "data..title", "content_hash"])
-async def test_paths_that_cannot_be_are_refused(fifty: Api, fields: str) -> None:
-    response = await fifty.get("/v1/outputs/shop", params={"fields": fields})
-    assert (response.status, response.problems()) == (422, [(["query", "fields"], "value_error")])
+async def test_paths_that_cannot_be_are_refused(fifty: Api) -> None:
+    for fields in ["nothing", "data.", "data.$x", ",", "data..title", "content_hash"]:
+        response = await fifty.get("/v1/outputs/shop", params={"fields": fields})
+        assert (response.status, response.problems()) == (422, [(["query", "fields"], "value_error")]), fields
 
 
 async def test_a_stream_is_compressed_when_asked(fifty: Api) -> None:

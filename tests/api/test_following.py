@@ -250,10 +250,10 @@ async def test_a_client_that_reconnects_continues_after_its_last_event(shop: Api
             assert await stream.event() == (items[2]["id"], items[2])
 
 
-@pytest.mark.parametrize("last", ["", "nonsense", "-1", "1.5", "99999999999999999999", "²"])
-async def test_an_invalid_last_event_id_is_ignored(shop: Api, last: str) -> None:
-    async with opened(shop, EVENTS, **{"Last-Event-ID": last}) as stream:
-        assert (await stream.event())[1]["key_hash"] == "key-0"
+async def test_an_invalid_last_event_id_is_ignored(shop: Api) -> None:
+    for last in ["", "nonsense", "-1", "1.5", "99999999999999999999", "²"]:
+        async with opened(shop, EVENTS, **{"Last-Event-ID": last}) as stream:
+            assert (await stream.event())[1]["key_hash"] == "key-0", last
 
 
 async def test_a_heartbeat_is_a_comment_with_the_id_up_to_which_the_filter_was_applied(

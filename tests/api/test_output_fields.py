@@ -117,9 +117,9 @@ async def test_faulty_fields_are_named(api: Api) -> None:
         assert await items(api) == [], field
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
+async def test_fields_come_out_as_they_went_in(api: Api) -> None:
+    for field, value in [
+        ("last_scraped_date", "2026-01-31T12:00:00.000Z"),  # first: it only moves forward
         ("source_url", "https://shop.example/" + "u" * 8171),
         ("source_url", ""),
         ("data", {}),
@@ -130,12 +130,8 @@ async def test_faulty_fields_are_named(api: Api) -> None:
         ("value_hash", "v" * 256),
         ("is_approved", True),
         ("tags", {"country": 1, "other": {"nested": [1]}}),
-        ("last_scraped_date", "2026-01-31T12:00:00.000Z"),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-async def test_fields_come_out_as_they_went_in(api: Api, field: str, value: Any) -> None:
-    assert (await stored(api, **{field: value}))[field] == value
+    ]:
+        assert (await stored(api, **{field: value}))[field] == value, (field, value)
 
 
 @pytest.mark.parametrize(

@@ -116,13 +116,11 @@ async def test_an_asset_is_compressed_only_when_asked(nobody: Api) -> None:
     assert "Content-Encoding" not in plain.headers
 
 
-@pytest.mark.parametrize(
-    "name", ["nothing.js", "..%2F__init__.py", "base/..%2F..%2F__init__.py", "base", "index.html%00", ""]
-)
-async def test_what_is_not_an_asset_is_not_served(nobody: Api, name: str) -> None:
-    response = await nobody.get(f"/page/{name}")
-    assert response.status in (404, 422)
-    response.problems()
+async def test_what_is_not_an_asset_is_not_served(nobody: Api) -> None:
+    for name in ["nothing.js", "..%2F__init__.py", "base/..%2F..%2F__init__.py", "base", "index.html%00", ""]:
+        response = await nobody.get(f"/page/{name}")
+        assert response.status in (404, 422), name
+        response.problems()
 
 
 async def test_head_works_and_writing_does_not(nobody: Api) -> None:

@@ -54,7 +54,7 @@ async def path(request: pytest.FixtureRequest, api: Api) -> str:
 
 async def test_the_pages_together_are_the_whole_list(api: Api, path: str) -> None:
     whole = await api.ok(path)
-    for limit in (1, 5, 22, 23, 24, 10_000):
+    for limit in (2, 22, 23, 24):
         pages = await walk(api, f"{path}?limit={limit}")
         assert [record for page in pages for record in page] == whole, limit
         assert [len(page) for page in pages[:-1]] == [limit] * (len(pages) - 1), limit

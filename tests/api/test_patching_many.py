@@ -132,9 +132,8 @@ async def test_no_patches_are_no_changes(admin: Api, items: list[dict[str, Any]]
     assert (counts_of(body), body["items"]) == ((0, 0, 0, 0), [])
 
 
-@pytest.mark.parametrize(
-    ("entry", "loc", "kind"),
-    [
+async def test_one_wrong_entry_stops_all(admin: Api, items: list[dict[str, Any]]) -> None:
+    for entry, loc, kind in [
         ({"is_approved": True}, ["body", "1"], "missing"),
         ({"output_id": "a", "key_hash": "b"}, ["body", "1"], "value_error"),
         ({"output_id": ""}, ["body", "1", "output_id"], "string_too_short"),
@@ -146,14 +145,10 @@ async def test_no_patches_are_no_changes(admin: Api, items: list[dict[str, Any]]
         ({"key_hash": "a", "if_id": -1}, ["body", "1", "if_id"], "greater_than_equal"),
         ({"key_hash": "a", "id": 1}, ["body", "1", "id"], "unknown_field"),
         ("key-0", ["body", "1"], "dict_type"),
-    ],
-)
-async def test_one_wrong_entry_stops_all(
-    admin: Api, items: list[dict[str, Any]], entry: Any, loc: list[str], kind: str
-) -> None:
-    response = await patch(admin, {"key_hash": "key-0", "is_approved": True}, entry)
-    assert (response.status, response.problems()) == (422, [(loc, kind)])
-    assert await listed(admin) == items
+    ]:
+        response = await patch(admin, {"key_hash": "key-0", "is_approved": True}, entry)
+        assert (response.status, response.problems()) == (422, [(loc, kind)]), entry
+        assert await listed(admin) == items, entry
 
 
 async def test_every_entry_without_a_name_is_reported(admin: Api) -> None:

@@ -22,7 +22,7 @@ from tests.support.api import Api
 from tests.support.capacity import at_work, bytes_held
 from tests.support.sessions import lapse, lease, put, release
 
-SOON = 10.0  # seconds: on a busy machine
+SOON = 30.0  # seconds: on a busy machine
 
 
 def waiting(api: Api, pool: str = "shop", **body: Any) -> asyncio.Task[Any]:
@@ -257,15 +257,6 @@ async def test_workers_that_wait_for_one_pool_keep_no_other_organization_out(
     assert len(done) == 1 and (await done.pop()).status == 200
     for task in pending:
         task.cancel()
-
-
-async def test_a_revoked_token_ends_its_waiting(make_api: MakeApi, store: Store) -> None:
-    worker = await make_api()
-    await put(worker, "/v1/sessions/shop", {})
-    (waiter,) = await in_order(worker, {})
-    await store.tokens.revoke(worker.token)
-    async with asyncio.timeout(SOON):
-        assert (await waiter).status == 401
 
 
 # -- shared leases ---------------------------------------------------------------------------

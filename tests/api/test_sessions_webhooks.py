@@ -13,6 +13,7 @@ from tests.support.api import Api
 from tests.support.receiver import Receiver, receiving
 from tests.support.sessions import lapse, lease, make_state, put, release
 
+pytestmark = pytest.mark.usefixtures("courier")
 EVENTS = ["session.needs_login", "session.blocked", "pool.empty"]
 
 

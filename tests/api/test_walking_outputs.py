@@ -15,6 +15,7 @@ from service.store import Group, Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
 from tests.support.contract import HeldApi
+from tests.support.limits import Small
 from tests.support.outputs import PATH, items
 
 
@@ -114,12 +115,11 @@ async def test_short_and_long_pages_show_the_same_items(api: Api) -> None:
 class TestVeryLargePages:
     @pytest.fixture
     def settings(self) -> Settings:
-        return Settings(mongo_database="test", max_page_bytes=1_000_000)
+        return Settings(mongo_database="test", max_page_bytes=100_000)
 
-    async def test_a_page_of_too_many_bytes_ends_early_and_goes_on_at_its_cursor(self, api: Api) -> None:
-        large = [make_output(n, data={"n": n, "text": "x" * 900_000}) for n in range(40)]
-        for start in range(0, 40, 10):
-            await api.ok(PATH, large[start : start + 10])
+    async def test_a_page_of_too_many_bytes_ends_early_and_goes_on_at_its_cursor(self, api: Api, small: Small) -> None:
+        small(first_streamed=10, streamed=10)
+        await api.ok(PATH, [make_output(n, data={"n": n, "text": "x" * 20_000}) for n in range(40)])
         first = await api.ok(f"{PATH}?limit=1000")
         assert 0 < len(first["items"]) < 40
         assert first["metadata"]["next_cursor"] == first["items"][-1]["id"]

@@ -15,6 +15,7 @@ from tests.support.chats import CHECKS, STATUS
 from tests.support.contract import HeldApi
 from tests.support.receiver import Receiver, receiving
 
+pytestmark = pytest.mark.usefixtures("courier")
 PATH = "/v1/webhooks"
 
 

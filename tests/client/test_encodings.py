@@ -39,6 +39,7 @@ def test_results_in_any_script_are_written_in_utf_8(client: Client) -> None:
     assert json.loads(run("state", "export"))["cookies"][0]["value"] == "灯り"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_file", [True, False], ids=["file", "standard input"])
 def test_rules_are_read_in_utf_8(client: Client, tmp_path: Path, is_file: bool) -> None:
     rules = [{"path": "größe", "min_fill": 0.5}]

@@ -24,7 +24,7 @@ from tests.support.processes import ServiceProcess, make_token
 pytestmark = pytest.mark.usefixtures("environment")
 
 
-@pytest.mark.parametrize("name", ["x.ndjson", "x.ndjson.gz"])
+@pytest.mark.parametrize("name", ["x.ndjson.gz", pytest.param("x.ndjson", marks=pytest.mark.slow)])
 def test_an_export_can_be_imported_into_another_group(client: Client, tmp_path: Path, name: str, capsys: Any) -> None:
     client.push("group", [make_output(n) for n in range(1100)])
     file = tmp_path / name

@@ -74,7 +74,7 @@ TYPES = {
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="test", receive_timeout=2.0, rate_limit=20)
+    return Settings(mongo_database="test", receive_timeout=0.5, rate_limit=20)
 
 
 Failing = Callable[[Api, Store, pytest.MonkeyPatch], Awaitable[Response | RawResponse]]

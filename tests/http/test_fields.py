@@ -33,7 +33,7 @@ def test_a_path_below_another_says_nothing_more() -> None:
     assert isinstance(FIELD, Paths)
 
 
-@pytest.mark.parametrize("path", ["id.a", "source_url.x", "create_date.y", "is_approved.z", "data,id.a"])
-async def test_a_path_below_a_field_without_members_is_refused(api: Api, path: str) -> None:
-    response = await api.get("/v1/outputs/g", params={"fields": path})
-    assert (response.status, response.problems()) == (422, [(["query", "fields"], "value_error")])
+async def test_a_path_below_a_field_without_members_is_refused(api: Api) -> None:
+    for path in ["id.a", "source_url.x", "create_date.y", "is_approved.z", "data,id.a"]:
+        response = await api.get("/v1/outputs/g", params={"fields": path})
+        assert (response.status, response.problems()) == (422, [(["query", "fields"], "value_error")]), path

@@ -87,10 +87,10 @@ async def test_a_request_id_is_taken_and_returned(api: Api, given: str) -> None:
     assert response.headers["X-Request-ID"] == given
 
 
-@pytest.mark.parametrize("given", ["", "two words", "x" * 129, "ü", '"quoted"', "a,b"])
-async def test_an_invalid_request_id_is_replaced(api: Api, given: str) -> None:
-    response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
-    assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-ID"])
+async def test_an_invalid_request_id_is_replaced(api: Api) -> None:
+    for given in ["", "two words", "x" * 129, "ü", '"quoted"', "a,b"]:
+        response = await api.get("/v1/cookies", headers={"X-Request-ID": given})
+        assert re.fullmatch("[0-9a-f]{32}", response.headers["X-Request-ID"]), given
 
 
 async def test_every_response_has_a_request_id_of_its_own(api: Api) -> None:
@@ -182,20 +182,20 @@ async def test_no_secret_is_in_the_log(api: Api, lines: list[str]) -> None:
         assert secret not in text
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "GZIP", "deflate, gzip;q=0.5", "*", "br, gzip"])
-async def test_large_responses_are_compressed_when_asked(api: Api, encoding: str) -> None:
+async def test_large_responses_are_compressed_when_asked(api: Api) -> None:
     await api.ok("/v1/outputs/group-1", [make_output(n) for n in range(10)])
-    plain = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "identity"})
-    assert "Content-Encoding" not in plain.headers
-    async with api.client.get(
-        "/v1/outputs/group-1",
-        headers={"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding},
-        auto_decompress=False,
-    ) as response:
-        assert response.headers["Content-Encoding"] == "gzip"
-        assert "Accept-Encoding" in response.headers["Vary"]
-        assert gzip.decompress(await response.read()) == plain.body
-        assert int(response.headers["Content-Length"]) < len(plain.body)
+    for encoding in ["gzip", "GZIP", "deflate, gzip;q=0.5", "*", "br, gzip"]:
+        plain = await api.get("/v1/outputs/group-1", headers={"Accept-Encoding": "identity"})
+        assert "Content-Encoding" not in plain.headers, encoding
+        async with api.client.get(
+            "/v1/outputs/group-1",
+            headers={"Authorization": f"Bearer {api.token}", "Accept-Encoding": encoding},
+            auto_decompress=False,
+        ) as response:
+            assert response.headers["Content-Encoding"] == "gzip", encoding
+            assert "Accept-Encoding" in response.headers["Vary"], encoding
+            assert gzip.decompress(await response.read()) == plain.body, encoding
+            assert int(response.headers["Content-Length"]) < len(plain.body), encoding
 
 
 @pytest.mark.parametrize("encoding", ["", "identity", "gzip;q=0", "br"])

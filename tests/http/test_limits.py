@@ -172,9 +172,8 @@ class TestCors:
             assert {"ETag", "Link", "X-Cursor", "X-Request-ID", "Retry-After"} <= set(exposed)
             assert "Origin" in response.headers["Vary"]
 
-    @pytest.mark.parametrize(
-        "origin",
-        [
+    async def test_other_origins_may_not(self, api: Api) -> None:
+        for origin in [
             "https://evil.example",
             "https://app.example.evil.example",
             "https://app.example:444",
@@ -183,15 +182,13 @@ class TestCors:
             "https://APP.example",
             "*",
             "",
-        ],
-    )
-    async def test_other_origins_may_not(self, api: Api, origin: str) -> None:
-        response = await api.get(READ, headers={"Origin": origin})
-        assert cors_headers(response.headers) == {}
-        assert "Origin" in response.headers["Vary"]  # no cache may mix the two
-        async with api.client.options(READ, headers={**PREFLIGHT, "Origin": origin}) as preflight:
-            assert preflight.status == 405
-            assert cors_headers(preflight.headers) == {}
+        ]:
+            response = await api.get(READ, headers={"Origin": origin})
+            assert cors_headers(response.headers) == {}, origin
+            assert "Origin" in response.headers["Vary"]  # no cache may mix the two
+            async with api.client.options(READ, headers={**PREFLIGHT, "Origin": origin}) as preflight:
+                assert preflight.status == 405, origin
+                assert cors_headers(preflight.headers) == {}, origin
 
     async def test_a_call_without_an_origin_is_served_as_before(self, api: Api) -> None:
         assert (await api.get(READ)).status == 200

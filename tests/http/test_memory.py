@@ -48,7 +48,9 @@ async def test_an_error_response_leaves_no_exception_with_its_frames(api: Api) -
     assert not [error for error in found if isinstance(error, ApiError)]
 
 
-@pytest.mark.parametrize("path", ["export", "export?format=csv", "?limit=1000"])
+@pytest.mark.parametrize(
+    "path", ["export", *(pytest.param(path, marks=pytest.mark.slow) for path in ("export?format=csv", "?limit=1000"))]
+)
 async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, path: str) -> None:
     for n in range(20):
         items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]

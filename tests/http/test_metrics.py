@@ -216,6 +216,7 @@ class TestWebhooks:
         """A database without the webhooks of other tests, whose messages would be counted too."""
         return Settings(mongo_database=f"webhooks{organization}", webhook_private=True)
 
+    @pytest.mark.usefixtures("courier")
     async def test_attempts_to_deliver_a_webhook_are_counted_by_result(self, api: Api, store: Store) -> None:
         delivered, failed = (f'sds_webhook_deliveries_total{{result="{name}"}}' for name in ("delivered", "failed"))
         async with receiving() as receiver:

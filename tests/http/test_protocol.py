@@ -112,9 +112,8 @@ async def test_a_malformed_chunk_after_a_good_one_gets_400_and_not_408(api: Api)
         assert await connection.closed()
 
 
-@pytest.mark.parametrize(
-    ("path", "allowed"),
-    [
+async def test_other_methods_are_405_with_allow(api: Api) -> None:
+    for path, allowed in [
         ("/v1/cookies", {"GET", "HEAD", "POST", "DELETE"}),
         ("/v1/outputs/g", {"GET", "HEAD", "POST", "PATCH", "DELETE"}),
         ("/v1/groups", {"GET", "HEAD"}),
@@ -124,14 +123,15 @@ async def test_a_malformed_chunk_after_a_good_one_gets_400_and_not_408(api: Api)
         ("/docs", {"GET", "HEAD"}),
         ("/docs/static/swagger-ui.css", {"GET", "HEAD"}),
         ("/", {"GET", "HEAD"}),
-    ],
-)
-async def test_other_methods_are_405_with_allow(api: Api, path: str, allowed: set[str]) -> None:
-    for method in {"PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"} - allowed:
-        response = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
-        assert (response.status, response.problems()) == (405, [(["method"], "method_not_allowed")])
-        assert set(response.headers["allow"].split(",")) == allowed
-        check_headers(response)
+    ]:
+        for method in {"PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "PROPFIND", "QUERY", "M-SEARCH"} - allowed:
+            response = await exchange(api, f"{method} {path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n")
+            assert (response.status, response.problems()) == (405, [(["method"], "method_not_allowed")]), (
+                path,
+                allowed,
+            )
+            assert set(response.headers["allow"].split(",")) == allowed, path
+            check_headers(response)
 
 
 @pytest.mark.parametrize("start", [b"GET *", b"OPTIONS *", b"CONNECT nowhere", b"CONNECT evil.example:443"])
@@ -156,18 +156,18 @@ GETS = [
 ]
 
 
-@pytest.mark.parametrize("path", GETS)
-async def test_head_is_get_without_the_body(api: Api, path: str) -> None:
-    request = f"{path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n"
-    async with connect(api) as connection:
-        await connection.send(b"HEAD " + request.replace(b"{token}", api.token.encode()))
-        head = await connection.read_response(head_only=True)
-        # The connection is still in step: the next response follows at once.
-        await connection.send(b"GET " + request.replace(b"{token}", api.token.encode()))
-        get = await connection.read_response()
-    check_headers(head)
-    check_headers(get)
-    assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"])
+async def test_head_is_get_without_the_body(api: Api) -> None:
+    for path in GETS:
+        request = f"{path} HTTP/1.1\r\n".encode() + AUTH + b"\r\n"
+        async with connect(api) as connection:
+            await connection.send(b"HEAD " + request.replace(b"{token}", api.token.encode()))
+            head = await connection.read_response(head_only=True)
+            # The connection is still in step: the next response follows at once.
+            await connection.send(b"GET " + request.replace(b"{token}", api.token.encode()))
+            get = await connection.read_response()
+        check_headers(head)
+        check_headers(get)
+        assert (head.status, head.headers["content-type"]) == (get.status, get.headers["content-type"]), path
 
 
 # -- sizes --------------------------------------------------------------------------------------------
@@ -185,21 +185,17 @@ async def test_a_url_of_8192_characters_can_be_asked_for(api: Api) -> None:
     assert (response.status, response.json["items"]) == (200, [])
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
+async def test_headers_that_are_too_large_get_431(api: Api) -> None:
+    for headers in [
         b"X-Large: " + b"x" * 20_000 + b"\r\n",
         b"x" * 20_000 + b": 1\r\n",
         b"".join(b"X-%d: 1\r\n" % n for n in range(500)),
         b"Authorization: Bearer " + b"x" * 100_000 + b"\r\n",
         b"Cookie: " + b"a=b;" * 10_000 + b"\r\n",
-    ],
-    ids=["one value", "one name", "too many", "a token", "cookies"],
-)
-async def test_headers_that_are_too_large_get_431(api: Api, headers: bytes) -> None:
-    response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers + b"\r\n")
-    assert (response.status, response.problems()) == (431, [(["header"], "too_large")])
-    check_headers(response)
+    ]:
+        response = await exchange(api, b"GET /healthz HTTP/1.1\r\n" + HOST + headers + b"\r\n")
+        assert (response.status, response.problems()) == (431, [(["header"], "too_large")]), headers
+        check_headers(response)
 
 
 async def test_a_body_over_the_limit_is_refused_before_it_is_sent(api: Api) -> None:
@@ -225,22 +221,17 @@ async def test_a_client_of_http_1_0_is_not_told_to_continue(api: Api) -> None:
     assert (response.status, response.json) == (200, {"created": 1, "updated": 0})
 
 
-@pytest.mark.parametrize(
-    ("head", "status"),
-    [
+async def test_a_client_that_waits_is_not_told_to_send_a_body_that_is_refused(api: Api) -> None:
+    for head, status in [
         (COOKIES.replace(b"{token}", b"wrong"), 401),
         (COOKIES.replace(b"/json", b"/xml"), 415),
         (COOKIES + b"Content-Encoding: br\r\n", 415),
         (COOKIES.replace(b"cookies", b"nothing"), 404),
         (COOKIES.replace(b"POST", b"PUT"), 405),
-    ],
-)
-async def test_a_client_that_waits_is_not_told_to_send_a_body_that_is_refused(
-    api: Api, head: bytes, status: int
-) -> None:
-    response = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
-    assert response.status == status
-    assert response.problems()
+    ]:
+        response = await exchange(api, head + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n")
+        assert response.status == status, head
+        assert response.problems(), head
 
 
 @pytest.mark.parametrize("path", [b"/v1/cookies", b"/nothing"])
@@ -476,6 +467,7 @@ async def test_a_client_that_reads_slowly_gets_it_all(api: Api, store: Store) ->
     assert time.monotonic() - started > RECEIVE_TIMEOUT
 
 
+@pytest.mark.slow
 async def test_2000_idle_connections_do_not_keep_others_out(api: Api) -> None:
     idle = []
     try:

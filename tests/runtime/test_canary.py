@@ -183,6 +183,7 @@ async def send_everything_wrong(canaries: Canaries) -> None:
     await send(VALUE, "/v1/cookies")
 
 
+@pytest.mark.slow  # thousands of requests
 async def test_bad_requests_show_nothing_of_what_was_sent(api: Api, log: io.StringIO) -> None:
     canaries = Canaries(api)
     await send_everything_wrong(canaries)

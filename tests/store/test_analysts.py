@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from service.store.analysts import READABLE, Analysts
 from tests.support.mongod import standalone
 
 DATABASE = "analysts"
+HIDDEN = ["cookies", "local_storage", "origins", "session_secrets", "sessions", "pools", "tokens", "sequences", "other"]
 UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
 
 
@@ -61,10 +63,10 @@ def analyst(address: str) -> Iterator[Any]:
         yield client
 
 
-def code(client: Any, work: Any) -> int | None:
+def code(work: Callable[..., Any], *arguments: Any) -> int | None:
     """Return the code of the server's refusal."""
     try:
-        work(client)
+        work(*arguments)
     except OperationFailure as error:
         return error.code
     return None
@@ -81,44 +83,43 @@ def test_the_address_opens_the_database_with_its_replica_set_and_user(address: s
         ]
 
 
-@pytest.mark.parametrize("name", ["outputs", "versions", "reviews", "groups", "jobs", "days"])
-def test_an_analyst_reads_and_aggregates(analyst: Any, database: Any, name: str) -> None:
-    database[name].insert_one({"organization_id": 1})
-
-    def read(client: Any) -> None:
-        found = client.get_default_database()[name]
+def test_an_analyst_reads_and_aggregates(analyst: Any, database: Any) -> None:
+    for name in READABLE:
+        database[name].insert_one({"organization_id": 1})
+        found = analyst.get_default_database()[name]
         assert found.find_one({"organization_id": 1})
         assert list(found.aggregate([{"$group": {"_id": "$organization_id", "n": {"$sum": 1}}}]))
         assert found.find({"organization_id": 1}).explain()
         assert found.index_information()
-        assert name in client.get_default_database().list_collection_names()
-
-    assert code(analyst, read) is None
+        assert name in analyst.get_default_database().list_collection_names()
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["cookies", "local_storage", "origins", "session_secrets", "sessions", "pools", "tokens", "sequences", "anything"],
-)
-def test_an_analyst_reads_nothing_else(analyst: Any, name: str) -> None:
-    assert code(analyst, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
-    look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
-    assert code(analyst, lambda client: list(client[DATABASE].outputs.aggregate([look_up]))) == UNAUTHORIZED
+def look_up(collection: Any, name: str) -> Any:
+    """Try to read a collection through another one."""
+    return list(collection.aggregate([{"$lookup": {"from": name, "pipeline": [], "as": "found"}}]))
 
 
-@pytest.mark.parametrize("name", READABLE)
-def test_an_analyst_writes_nothing(analyst: Any, name: str) -> None:
-    writes = (
-        lambda client: client[DATABASE][name].insert_one({}),
-        lambda client: client[DATABASE][name].update_one({}, {"$set": {"a": 1}}),
-        lambda client: client[DATABASE][name].delete_many({}),
-        lambda client: client[DATABASE][name].drop(),
-        lambda client: client[DATABASE][name].create_index("a"),
-        lambda client: list(client[DATABASE].outputs.aggregate([{"$out": name}])),
-        lambda client: client[DATABASE].command("createUser", "eve", pwd="x", roles=[]),
-        lambda client: client.other[name].find_one(),
-    )
-    assert [code(analyst, write) for write in writes] == [UNAUTHORIZED] * len(writes)
+def test_an_analyst_reads_nothing_else(analyst: Any) -> None:
+    for name in HIDDEN:
+        assert code(analyst[DATABASE][name].find_one) == UNAUTHORIZED, name
+        assert code(look_up, analyst[DATABASE].outputs, name) == UNAUTHORIZED, name
+
+
+def test_an_analyst_writes_nothing(analyst: Any) -> None:
+    database = analyst[DATABASE]
+    for name in READABLE:
+        collection = database[name]
+        writes: list[Callable[[], Any]] = [
+            partial(collection.insert_one, {}),
+            partial(collection.update_one, {}, {"$set": {"a": 1}}),
+            partial(collection.delete_many, {}),
+            collection.drop,
+            partial(collection.create_index, "a"),
+            partial(database.outputs.aggregate, [{"$out": name}]),
+            partial(database.command, "createUser", "eve", pwd="x", roles=[]),
+            analyst.other[name].find_one,
+        ]
+        assert [code(write) for write in writes] == [UNAUTHORIZED] * len(writes), name
 
 
 @pytest.fixture
@@ -134,33 +135,27 @@ def analyst_of_7(address_of_7: str) -> Iterator[Any]:
         yield client
 
 
-@pytest.mark.parametrize("name", READABLE)
-def test_an_analyst_of_one_organization_reads_its_data_and_no_other(
-    analyst_of_7: Any, database: Any, name: str
-) -> None:
-    database[name].insert_many([{"organization_id": 7}, {"organization_id": 8}])
-
-    def read(client: Any) -> None:
-        view = client.get_default_database()[f"{name}_7"]
+def test_an_analyst_of_one_organization_reads_its_data_and_no_other(analyst_of_7: Any, database: Any) -> None:
+    own = analyst_of_7[DATABASE]
+    for name in READABLE:
+        database[name].insert_many([{"organization_id": 7}, {"organization_id": 8}])
+        view = own[f"{name}_7"]
         assert {document["organization_id"] for document in view.find()} == {7}
         assert {found["_id"] for found in view.aggregate([{"$group": {"_id": "$organization_id"}}])} == {7}
-
-    assert code(analyst_of_7, read) is None
-    assert code(analyst_of_7, lambda client: client[DATABASE][name].find_one()) == UNAUTHORIZED
-    look_up = {"$lookup": {"from": name, "pipeline": [], "as": "found"}}
-    assert code(analyst_of_7, lambda client: list(client[DATABASE].outputs_7.aggregate([look_up]))) == UNAUTHORIZED
-    assert code(analyst_of_7, lambda client: client[DATABASE].cookies.find_one()) == UNAUTHORIZED
+        assert code(own[name].find_one) == UNAUTHORIZED, name
+        assert code(look_up, own.outputs_7, name) == UNAUTHORIZED, name
+    assert code(own.cookies.find_one) == UNAUTHORIZED
 
 
-@pytest.mark.parametrize("name", READABLE)
-@pytest.mark.parametrize("hint", [[("$natural", 1)], "_id_"])
 def test_an_error_in_the_query_of_an_analyst_shows_nothing_of_other_organizations(
-    analyst_of_7: Any, database: Any, name: str, hint: Any
+    analyst_of_7: Any, database: Any
 ) -> None:
-    database[name].insert_one({"organization_id": 8, "group_id": "secret of 8"})
     number = {"$eq": [{"$toInt": "$group_id"}, 0]}  # fails with the text that is not a number
     query = {"$or": [{"$expr": number}, {"none": 1}]}
-    assert code(analyst_of_7, lambda client: list(client[DATABASE][f"{name}_7"].find(query).hint(hint))) is None
+    for name in READABLE:
+        database[name].insert_one({"organization_id": 8, "group_id": "secret of 8"})
+        for hint in ([("$natural", 1)], "_id_"):
+            assert list(analyst_of_7[DATABASE][f"{name}_7"].find(query).hint(hint)) == [], (name, hint)
 
 
 def test_a_view_of_an_earlier_version_is_replaced(
@@ -203,7 +198,7 @@ def test_analysts_are_listed_and_removed_by_name(
     assert main(["analyst", "list"]) == 0
     assert capsys.readouterr().out == "analyst\n"
     with MongoClient[dict[str, Any]](address) as client:
-        assert code(client, lambda client: client.admin.command("ping")) == AUTHENTICATION_FAILED
+        assert code(client.admin.command, "ping") == AUTHENTICATION_FAILED
 
 
 @pytest.mark.usefixtures("environment")
@@ -218,33 +213,24 @@ def test_a_user_that_is_no_analyst_is_neither_listed_nor_removed(
 
 
 @pytest.mark.usefixtures("environment")
-@pytest.mark.parametrize("name", ["", "a b", "a@b", "a/b", "x" * 65])
-def test_a_name_that_cannot_be_one_is_one_clear_line(
-    database: Any, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    assert main(["analyst", "create", "--name", name]) == 1
-    assert capsys.readouterr().err.startswith("error: The name of an analyst is 1 to 64 letters")
+def test_a_name_that_cannot_be_one_is_one_clear_line(database: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("", "a b", "a@b", "a/b", "x" * 65):
+        assert main(["analyst", "create", "--name", name]) == 1
+        assert capsys.readouterr().err.startswith("error: The name of an analyst is 1 to 64 letters")
 
 
-@pytest.mark.parametrize("arguments", [["create"], ["list"], ["remove", "ada"]], ids=lambda words: words[0])
 def test_a_user_who_may_not_manage_users_is_told_what_to_do(
-    url: str,
-    database: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
+    url: str, database: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     database.command("createUser", "weak", pwd="x", roles=["readWrite"])
     hosts = url.partition("@")[2].partition("/")[0]
-    monkeypatch.setenv("MONGO_URL", f"mongodb://weak:x@{hosts}/?authSource={DATABASE}&replicaSet=local")
     monkeypatch.setenv("MONGO_DATABASE", DATABASE)
-    assert main(["analyst", *arguments]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"role userAdmin on the database {DATABASE}" in said.err
-    monkeypatch.setenv("MONGO_URL", f"mongodb://weak:wrong@{hosts}/?authSource={DATABASE}&replicaSet=local")
-    assert main(["analyst", *arguments]) == 1
-    assert "correct them" in capsys.readouterr().err
+    for password, said in (("x", f"role userAdmin on the database {DATABASE}"), ("wrong", "correct them")):
+        monkeypatch.setenv("MONGO_URL", f"mongodb://weak:{password}@{hosts}/?authSource={DATABASE}&replicaSet=local")
+        for arguments in (["create"], ["list"], ["remove", "ada"]):
+            assert main(["analyst", *arguments]) == 1
+            written = capsys.readouterr()
+            assert written.out == "" and said in written.err, arguments
 
 
 @pytest.mark.slow

@@ -410,6 +410,7 @@ async def test_thousands_of_new_jobs_do_not_make_the_document_of_the_group_grow(
     assert {job["items"] for job in (await group.jobs(store)).values()} == {1}
 
 
+@pytest.mark.slow
 async def test_a_batch_ends_even_when_the_counts_of_jobs_cannot_be_moved(
     wired: Store, wire: FaultProxy, group: Group
 ) -> None:

@@ -97,7 +97,7 @@ async def test_a_job_that_was_reopened_while_it_was_judged_is_not_finished_with_
     assert job is not None and job["state"] == "running"
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 async def test_counts_and_missing_items_are_those_of_a_model(
     store: Store, other: Store, group: Group, seed: int
 ) -> None:

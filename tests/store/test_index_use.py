@@ -18,6 +18,7 @@ from tests.support.commands import Commands, Cost, explained
 from tests.support.groups import DATABASE
 from tests.support.limits import Small
 
+pytestmark = pytest.mark.xdist_group("index_use")  # one process fills the group
 ITEMS, BATCH = 3000, 500
 GROUP = "large"
 ORGANIZATION = 71

@@ -119,7 +119,7 @@ def test_an_index_build_longer_than_the_time_limit_is_done_once_and_for_all_proc
 async def test_services_that_start_at_the_same_moment_on_an_empty_database_are_all_ready(
     mongo_url: str, organization: int
 ) -> None:
-    for attempt in range(5):
+    for attempt in range(2):
         settings = Settings(mongo_database=f"{DATABASE}_start_{organization}_{attempt}")
         stores = [Store.connect(settings, mongo_url) for _ in range(4)]
         await asyncio.gather(*(store.ping() for store in stores))  # connected: the race is for the database

@@ -284,6 +284,7 @@ async def test_no_batch_is_ended_without_the_unique_index(store: Store, group: G
     assert not await group.stored(store)
 
 
+@pytest.mark.usefixtures("upkeep")
 async def test_upkeep_that_takes_long_does_not_hold_up_the_reaper(
     wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:

@@ -24,6 +24,7 @@ from service.store.vault import Sealed, Vault, VaultError
 from tests.support.api import Api, make_cookie, make_entry
 from tests.support.fault_proxy import FaultProxy
 from tests.support.groups import opened
+from tests.support.limits import Small
 from tests.support.processes import ServiceProcess
 
 OLD, NEW = Vault.new_key("old"), Vault.new_key("new")
@@ -306,32 +307,34 @@ async def values(store: Store, part: BrowserState | None = None) -> list[str]:
     return [record["value"] async for batch in batches for record in batch.open()]
 
 
-async def test_rotation_seals_everything_with_the_first_key(apart: Settings) -> None:
+async def test_rotation_seals_everything_with_the_first_key(apart: Settings, small: Small) -> None:
+    small(sealed_at_once=10)
     plain, old, both, new = [await opened(apart, keys) for keys in ("", OLD, f"{NEW},{OLD}", NEW)]
-    await set_cookies(old, 1200)
+    await set_cookies(old, 12)
     entry = make_entry(value=VALUE) | {"expires": None}
     await plain.local_storage.set(1, [entry])  # from before there were keys
     await both.origins.set(1, [{"origin": "https://a.example", "domain": "a.example", "value": VALUE}])
-    assert await values(both) == [VALUE] * 1200
+    assert await values(both) == [VALUE] * 12
     assert await values(both, both.local_storage) == [VALUE]
     done = [[rotation async for rotation in part.rotate()][-1] for part in both.browser_state]
-    assert done == [(1200, 1200, 0), (1, 1, 0), (1, 0, 0)]
+    assert done == [(12, 12, 0), (1, 1, 0), (1, 0, 0)]
     assert [[rotation async for rotation in part.rotate()][-1].resealed for part in both.browser_state] == [0, 0, 0]
     assert all(document["value"].startswith(b"\x03new") for document in await raw(new, 1))
-    assert await values(new) == [VALUE] * 1200
+    assert await values(new) == [VALUE] * 12
     assert await values(new, new.local_storage) == await values(new, new.origins) == [VALUE]
     for store in (plain, old, both, new):
         await store.close()
 
 
-async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings) -> None:
+async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings, small: Small) -> None:
+    small(sealed_at_once=10)
     old, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
-    await set_cookies(old, 1200)
+    await set_cookies(old, 12)
     async for rotation in both.cookies.rotate():
-        assert rotation == (1000, 1000, 0)
+        assert rotation == (10, 10, 0)
         break
-    assert await values(both) == [VALUE] * 1200
-    assert [rotation async for rotation in both.cookies.rotate()][-1] == (1200, 200, 0)
+    assert await values(both) == [VALUE] * 12
+    assert [rotation async for rotation in both.cookies.rotate()][-1] == (12, 2, 0)
     await old.close()
     await both.close()
 

@@ -17,7 +17,7 @@ from tests.support.commands import Command, Commands
 from tests.support.groups import Group, at, fail, groups_of, look_after, open_batch, reap, version
 from tests.support.live_pages import SOON, reading, until_waiting
 
-DELAY = 0.6  # seconds: many times what lies between two commands that are sent together
+DELAY = 0.3  # seconds: many times what lies between two commands that are sent together
 GROUP_KEY = ("organization_id", "group_id")
 SHARD_KEYS = {
     **dict.fromkeys(("outputs", "versions", "groups", "jobs", "days", "reviews"), GROUP_KEY),

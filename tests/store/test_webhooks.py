@@ -155,18 +155,19 @@ async def is_active(store: Store, organization: int) -> bool:
     return bool((await store.webhooks.list(organization))[0]["active"])
 
 
-async def test_a_webhook_that_accepts_nothing_for_24_hours_and_20_messages_is_switched_off(
-    store: Store, organization: int, clock: Clock
+async def test_a_webhook_that_accepts_nothing_for_24_hours_and_many_messages_is_switched_off(
+    store: Store, organization: int, clock: Clock, small: Small
 ) -> None:
+    small(refused_messages=4)
     webhook_id = await make(store, organization)
-    jobs = [f"crawl-{number}" for number in range(REFUSED)]
+    jobs = [f"crawl-{number}" for number in range(4)]
     await refuse_to_the_end(store, organization, webhook_id, clock, *jobs)
-    assert await is_active(store, organization), "20 messages, but not yet 24 hours"
+    assert await is_active(store, organization), "enough messages, but not yet 24 hours"
     await store.webhooks.job_finished(Group(organization).key, job("accepted"))
     assert await attempt(store, organization, webhook_id, DONE)
     clock.advance(timedelta(hours=24))
     await refuse_to_the_end(store, organization, webhook_id, clock, *(f"{name}-again" for name in jobs[:-1]))
-    assert await is_active(store, organization), "24 hours, but not yet 20 messages"
+    assert await is_active(store, organization), "24 hours, but not yet enough messages"
     await store.webhooks.job_finished(Group(organization).key, job("waiting"))
     assert await attempt(store, organization, webhook_id, FAILED)
     await refuse_to_the_end(store, organization, webhook_id, clock, "last")
@@ -329,15 +330,16 @@ async def test_one_message_that_always_fails_does_not_hold_up_the_others(
     assert states == {"pending", "delivered"}
 
 
-async def test_the_last_50_messages_are_kept(store: Store, organization: int, clock: Clock) -> None:
+async def test_the_last_messages_are_kept(store: Store, organization: int, clock: Clock, small: Small) -> None:
+    small(kept_messages=5)
     webhook_id = await make(store, organization)
-    for number in range(60):
+    for number in range(8):
         clock.advance(timedelta(seconds=1))
         await store.webhooks.job_finished(Group(organization).key, job(f"crawl-{number}"))
         assert await attempt(store, organization, webhook_id, DONE)
-    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 50
+    assert len(await store.webhooks.deliveries.recent(organization, webhook_id)) == 5
     where = {"organization_id": organization, "webhook_id": webhook_id}
-    assert await store.database["deliveries"].count_documents(where) == 50
+    assert await store.database["deliveries"].count_documents(where) == 5
 
 
 async def test_the_last_50_tests_are_kept_too(store: Store, organization: int, clock: Clock) -> None:

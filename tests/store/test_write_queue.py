@@ -188,6 +188,7 @@ async def test_large_tags_are_patched_in_rounds_of_few_bytes(
     assert item["tags"] == {**tags, "checked": True}
 
 
+@pytest.mark.slow  # a hundred megabytes
 async def test_the_data_of_patched_items_are_not_held_together(store: Store, group: Group) -> None:
     for n in range(16):
         await group.write(store, make_output(n, data={"a": [0] * 500_000}))  # 6 MB of BSON
@@ -271,7 +272,7 @@ async def test_nothing_is_kept_of_a_write_that_failed(store: Store, group: Group
     mode = "alwaysOn" if code == 112 else {"times": 1}  # a refused one is not tried again
     await admin.command("configureFailPoint", "failCommand", mode=mode, data=data)
     try:
-        with pytest.raises(StoreError), time_budget(1.0):
+        with pytest.raises(StoreError), time_budget(0.4):
             await group.write(store, make_output(1))
     finally:
         await admin.command("configureFailPoint", "failCommand", mode="off")

@@ -26,6 +26,9 @@ def use_pymongo() -> bool:
     return True
 
 
+_CLIENTS = 4
+
+
 @contextmanager
 def shared_client(url: str) -> Iterator[None]:
     """Let `Store.connect` to this server lend a client that stays open between tests."""
@@ -40,9 +43,14 @@ def shared_client(url: str) -> Iterator[None]:
             return connect(settings, address)
         options = settings.mongo_timeout, settings.mongo_pool  # the settings that a client depends on
         if options not in owners:
+            if len(owners) == _CLIENTS:  # each has threads that ask the server how it is
+                owners.pop(next(iter(owners))).client.close()
             owners[options] = connect(settings, url)
         owner = owners[options]
-        return Store(settings, _lent(owner.client), owner.pool, url)
+        store = Store(settings, _lent(owner.client), owner.pool, url)
+        if (url, store.database.name) in _indexed:
+            _have_indexes(store)
+        return store
 
     with patch.object(Store, "connect", lend), patch("service.store.close", _close):
         yield
@@ -65,7 +73,6 @@ async def _close(client: Any) -> None:
 
 
 _indexed: set[tuple[str, str]] = set()
-_BEGIN_SECONDS = 0.2
 
 
 async def make_indexes_once(store: Store, url: str) -> None:
@@ -74,6 +81,10 @@ async def make_indexes_once(store: Store, url: str) -> None:
     if database not in _indexed:
         await store.ensure_indexes()
         _indexed.add(database)
+    _have_indexes(store)
+
+
+def _have_indexes(store: Store) -> None:
     store.indexes._ready.update(INDEXES)
     store.indexes._all_ready.set()
     store.layout._found = VERSION
@@ -85,16 +96,24 @@ async def make_indexes_once(store: Store, url: str) -> None:
         store.ensure_indexes = nothing  # type: ignore[method-assign]
         start()
 
+    store.ensure_indexes = nothing  # type: ignore[method-assign]
     store.start_upkeep = start_upkeep  # type: ignore[method-assign]
-    begin_later(store, "_keep_up")
+    begin_if_wanted(store, "_keep_up", "upkeep")
 
 
-def begin_later(owner: object, name: str) -> None:
-    """Let a background task wait before it begins: most tests are over by then, and need none of its commands."""
-    work = getattr(owner, name)
+class Background:
+    """Which work beside requests begins. The upkeep would look after the groups of all the tests before."""
 
-    async def later() -> None:
-        await asyncio.sleep(_BEGIN_SECONDS)
+    wanted: set[str] = set()
+
+
+def begin_if_wanted(owner: object, method: str, name: str) -> None:
+    """Let a background task begin only in tests that use the fixture of its name."""
+    work = getattr(owner, method)
+
+    async def begin() -> None:
+        if name not in Background.wanted:
+            await asyncio.Event().wait()
         await work()
 
-    setattr(owner, name, later)
+    setattr(owner, method, begin)

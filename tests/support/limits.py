@@ -30,6 +30,14 @@ LIMITS = {
     "deletion_seconds": "service.store.outputs.deletion.SECONDS",
     "missing_deletion_seconds": "service.store.missing_items._DELETE_SECONDS",
     "expiring_seconds": "service.store.upkeep._EXPIRING_SECONDS",
+    # A text of more than half a megabyte is decoded in pieces, up to 150,000 keys and 525,000 entries.
+    "piece": "service.http.input.fast_decoder.PIECE",
+    "keys": "service.http.input.fast_decoder.MAX_KEYS",
+    "entries": "service.http.input.fast_decoder.MAX_ENTRIES",
+    # A list is read in chunks of a megabyte, and secrets are sealed anew in batches of 1,000.
+    "first_records": "service.store.listing._FIRST_RECORDS",
+    "chunk_bytes": "service.store.listing.CHUNK_BYTES",
+    "sealed_at_once": "service.store.sealing.CHUNK",
     "state_chunk": "service.store.browser_state.CHUNK",
     # Thousands of jobs, messages, groups, pools or sessions, a hundred thousand items.
     "holders": "service.store.missing_items.MAX_HOLDERS",
@@ -39,6 +47,9 @@ LIMITS = {
     "sessions_in_pool": "service.store.sessions.records.MAX_IN_POOL",
     "sessions_in_organization": "service.store.sessions.records.MAX_IN_ORGANIZATION",
     "pools": "service.store.sessions.pools.MAX_POOLS",
+    "kept_messages": "service.store.deliveries.KEPT",
+    "refused_messages": "service.store.deliveries.REFUSED",
+    "webhooks": "service.store.webhooks.MAX_WEBHOOKS",
     "groups_per_look": "service.store.deliveries._GROUPS_AT_ONCE",
     "sent_at_once": "service.webhooks._AT_ONCE",
     # Pauses and patience of half a second to half a minute.

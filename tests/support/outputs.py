@@ -22,8 +22,8 @@ async def items(api: Api, query: str = "limit=1000") -> list[dict[str, Any]]:
 async def stored(api: Api, **changes: Any) -> dict[str, Any]:
     """Write one output and return it as it is read."""
     await api.ok(PATH, [make_output(**changes)])
-    (item,) = await items(api)
-    return item
+    *_, newest = await items(api)
+    return newest
 
 
 def canonical(value: Any) -> bytes:
