@@ -97,7 +97,7 @@ def test_the_commands_of_a_page_print_what_it_shows(page: Path, tmp_path: Path) 
             **os.environ,
             **found,
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'client'}",
+            "PYTHONPATH": str(ROOT),
             "SDS_URL": f"http://{found['ADDRESS']}",
             "SDS_TOKEN": found["TOKEN"],
             "MONGO_URL": "",

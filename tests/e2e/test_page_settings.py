@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,9 @@ from playwright.async_api import expect
 
 from tests.e2e.conftest import Caller
 from tests.e2e.page import GROUP
+from tests.support.chats import CHECKS, STATUS
+from tests.support.processes import ServiceProcess
+from tests.support.receiver import receiving
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -60,20 +64,43 @@ async def test_the_address_of_a_chat_sets_the_format_and_the_events_for_people(n
     page = await (await new_tab(shop)).open(SETTINGS)
     await page.get_by_role("button", name="Add a webhook").click()
     dialog = page.get_by_role("dialog", name="Add a webhook")
+    kind = dialog.get_by_label("For", exact=True)
     await dialog.get_by_label("Address").fill("https://hooks.slack.invalid/services/T/B/x")
-    await expect(dialog.get_by_label("For", exact=True)).to_have_value("standard")
-    await dialog.get_by_label("Address").fill("https://hooks.slack.com/services/T/B/x")
-    await expect(dialog.get_by_label("For", exact=True)).to_have_value("slack")
-    await expect(dialog.get_by_label("A crawl has failed")).to_be_checked()
-    await expect(dialog.get_by_label("A crawl is finished")).not_to_be_checked()
-    await dialog.get_by_label("Address").fill("https://hooks.slack.invalid/services/T/B/x")  # so that nobody is called
-    await dialog.get_by_label("For", exact=True).select_option("Slack")
-    await dialog.get_by_role("button", name="Add").click()
-    await expect(page.get_by_role("row", name="slack.invalid")).to_contain_text("Slack")
-    [stored] = shop.get("webhooks")
-    assert (stored["format"], stored["events"]) == ("slack", ["job.failed", "group.silent"])
-    await page.get_by_role("button", name="Send a test").click()
-    await expect(page.locator("#notice")).to_contain_text("The address did not respond")
+    await expect(kind).to_have_value("standard")
+    for host, format in (
+        ("hooks.slack.com", "slack"),
+        ("discord.com", "discord"),
+        ("prod-1.westeurope.logic.azure.com:443", "teams"),
+    ):
+        await dialog.get_by_label("Address").fill(f"https://{host}/x")
+        await expect(kind).to_have_value(format)
+        await expect(dialog.get_by_label("A crawl has failed")).to_be_checked()
+        await expect(dialog.get_by_label("A crawl is finished")).not_to_be_checked()
+
+
+async def test_a_chat_is_told_of_failed_crawls_after_a_minute_on_the_page(
+    new_tab: Any, shop: Caller, mongo_url: str
+) -> None:
+    with ServiceProcess(mongo_url, webhook_private=True) as private:
+        await asyncio.to_thread(private.wait_until_ready)
+        tab = await new_tab(shop)
+        tab.address = private.url
+        page = await tab.open(SETTINGS)
+        for format, title in (("slack", "Slack"), ("discord", "Discord"), ("teams", "Microsoft Teams")):
+            async with receiving() as receiver:
+                receiver.status = STATUS[format]
+                await page.get_by_role("button", name="Add a webhook").click()
+                dialog = page.get_by_role("dialog", name="Add a webhook")
+                await dialog.get_by_label("Address").fill(receiver.url)
+                await dialog.get_by_label("For", exact=True).select_option(title)
+                await dialog.get_by_role("button", name="Add").click()
+                await page.get_by_role("button", name="Send a test").click()
+                await expect(page.locator("#notice")).to_contain_text(f"The address responded with {STATUS[format]}.")
+                [test] = receiver.received
+                assert "Test of a webhook" in CHECKS[format](test.message)
+                await expect(page.get_by_role("row", name=receiver.url)).to_contain_text(title)
+    stored = {webhook["format"]: webhook["events"] for webhook in shop.get("webhooks")}
+    assert stored == {format: ["job.failed", "group.silent"] for format in STATUS}
 
 
 async def test_a_test_call_says_what_the_address_responded(new_tab: Any, shop: Caller) -> None:

@@ -99,14 +99,25 @@ def test_crawlee_stores_what_it_scrapes_and_deletes_what_is_gone(crawler: str, c
         assert items["sku-3"]["key_hash"] == key_hash({"sku": "sku-3"}, ["sku"])
 
 
-def test_crawlee_takes_another_account_when_one_is_blocked(caller: Caller, project: Path) -> None:
+@pytest.mark.parametrize(
+    ("refusals", "given_back"),
+    [
+        ({"a-blocked": 403, "b-logged-out": 401}, [("blocked", 1, 0), ("needs_login", 1, 0)]),
+        ({"a-broken": 500}, [("ready", 1, 1)]),  # three times markBad, after which Crawlee retires the session
+    ],
+    ids=["retire", "markBad"],
+)
+def test_crawlee_gives_an_account_back_with_what_became_of_it_and_takes_another(
+    refusals: dict[str, int], given_back: list[tuple[str, int, float]], caller: Caller, project: Path
+) -> None:
     def respond_to(site: Site, request: Any) -> tuple[int, dict[str, str], bytes]:
-        if "account=blocked" in request.headers.get("Cookie", ""):
-            return 403, {}, b""
+        if refusal := refusals.get(request.headers.get("Cookie", "").removeprefix("account=")):
+            return refusal, {}, b""
         status, headers, body = respond(site, request)
         return status, {**headers, "Set-Cookie": "visited=yes; Path=/"}, body
 
-    for name in ("blocked", "good"):
+    names = [*refusals, "good"]
+    for name in names:
         cookie = {"name": "account", "value": name, "domain": "127.0.0.1", "path": "/", "expires": -1}
         state = {"cookies": [{**cookie, "httpOnly": False, "secure": False, "sameSite": "Lax"}], "origins": []}
         caller.call("PUT", f"sessions/lamps/{name}", {"storage_state": state})
@@ -114,8 +125,7 @@ def test_crawlee_takes_another_account_when_one_is_blocked(caller: Caller, proje
         environ = {"SDS_URL": caller.address, "SDS_TOKEN": caller.token}
         printed = run("node", "cheerio.mjs", f"{site.url}/", "lamps", "lamps", cwd=project, env=environ)
         assert json.loads(printed.splitlines()[-1])["items"] == 4
-        assert any("account=blocked" in cookies for _, _, cookies in site.requests)
-    blocked, good = (caller.get(f"sessions/lamps/{name}") for name in ("blocked", "good"))
-    assert (blocked["state"], good["state"], good["uses"], good["errors"]) == ("blocked", "ready", 1, 0)
-    saved = {cookie["name"]: cookie["value"] for cookie in good["storage_state"]["cookies"]}
+    found = [caller.get(f"sessions/lamps/{name}") for name in names]
+    assert [(one["state"], one["uses"], one["errors"]) for one in found] == [*given_back, ("ready", 1, 0)]
+    saved = {cookie["name"]: cookie["value"] for cookie in found[-1]["storage_state"]["cookies"]}
     assert saved == {"account": "good", "visited": "yes"}

@@ -2,7 +2,7 @@
 
 A block `sh`, `python` or `js` is run; a block `json`, `csv` or `text` directly after it is what it prints.
 `console`, `py` and all other blocks are only shown. In what is shown, "…" stands for anything, and
-identifiers, dates and hashes for any other ones.
+identifiers, dates and hashes for any other ones, except the output_id, which follows from the key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RUN = {"sh", "python", "js"}
 _SHOWN = {"json", "csv", "text"}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _VARYING = [
-    (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"), "<uuid>"),
+    (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-(?!8)[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "<uuid>"),
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z"), "<date>"),
     (re.compile(r"\b[0-9a-f]{64}\b"), "<hash>"),
 ]

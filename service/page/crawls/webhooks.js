@@ -96,7 +96,8 @@ function add(group, again) {
     field("Address", url),
     field("For", format, el("p", { class: "hint" }, "The address of an incoming webhook of Slack, Discord or Teams (Workflows) is recognized.")),
     field("Label", el("input", { id: "hook-label", name: "label", maxlength: 200 })),
-    el("fieldset", null, el("legend", null, "Events"), Object.entries(EVENTS).map(check)),
+    el("fieldset", null, el("legend", null, "Events"), Object.entries(EVENTS).map(check),
+      el("p", { class: "hint" }, "Silence needs the hours after which it is told, among the settings of the group.")),
     checkbox("For all groups of the organization", el("input", { type: "checkbox", id: "hook-all", name: "all" })),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Add")], async (data) => {
     const made = await post(["webhooks"], {
