@@ -195,6 +195,14 @@ MUTANTS = [
         '"$unset": unset',
         ("tests/api/test_job_changes.py", "tests/store/test_sights.py"),
     ),
+    Mutant(
+        "what a process saw after its batch was ended is not seen again",
+        f"{_O}/write_queue.py",
+        "WriteQueue._write_again",
+        "write.results.clear()",
+        "pass",
+        _SIGHTS,
+    ),
     # Missing items
     Mutant(
         "an item seen at the beginning is missing",
@@ -251,6 +259,22 @@ MUTANTS = [
         "MissingItems._held_back",
         "if missing > judged:",
         "if False:",
+        _SIGHTS,
+    ),
+    Mutant(
+        "a deletion goes on after its job was judged again",
+        f"{_S}/missing_items.py",
+        "_same_end",
+        ', "finish_date": deletable.finish_date',
+        "",
+        _SIGHTS,
+    ),
+    Mutant(
+        "what one request has deleted makes room for what was not judged",
+        f"{_S}/missing_items.py",
+        "MissingItems.report",
+        '{"$inc": {"deleted": count}}',
+        '{"$inc": {"deleted": 0}}',
         _SIGHTS,
     ),
     Mutant(
@@ -350,6 +374,14 @@ MUTANTS = [
         '"verdict": {"$ne": "failed"}, ',
         "",
         ("tests/api/test_crawls.py", "tests/store/test_crawls.py"),
+    ),
+    Mutant(
+        "every k-th id is judged",
+        f"{_S}/judging.py",
+        "Judging._places",
+        '{"$multiply": [rest, rest, _FACTOR]}',
+        '"$id"',
+        _JUDGED,
     ),
     # Browser state
     Mutant(

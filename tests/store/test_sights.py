@@ -131,6 +131,24 @@ async def test_a_batch_of_touches_whose_writer_died_counts_once_it_is_recounted(
     await group.assert_counts_are_exact(other)
 
 
+async def test_what_a_held_up_process_sees_after_its_batch_was_ended_is_not_missing(
+    store: Store, other: Store, group: Group
+) -> None:
+    """Its position is from before job b began, and what it saw landed after."""
+    await group.write(store, *crawl("z", 0, 1, 2))
+    async with stopped_at(store, "before write", group.write(store, *crawl("a", 0, 1))) as late:
+        await reap(other, group)
+        await look_after(other, group)
+        await begin(other, group, "b")
+    assert [result["result"] for result in late.result()] == ["unchanged"] * 2
+    await group.write(other, *crawl("b", 2))
+    await look_after(other, group)
+    assert (await group.jobs(other))["a"]["unchanged"] == 2
+    await group.assert_counts_are_exact(other)
+    assert (await finish_and_delete(other, group, "b"))["missing"] == 0
+    assert await left(other, group) == {0, 1, 2}
+
+
 async def test_approving_everything_while_a_broken_crawl_runs_is_no_sight(
     store: Store, other: Store, group: Group
 ) -> None:

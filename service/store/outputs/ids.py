@@ -21,10 +21,10 @@ from service.command import command
 from service.store.clock import now
 from service.store.connection import Database, durably, read_committed
 from service.store.contract import stored
-from service.store.errors import Misconfigured
+from service.store.errors import Misconfigured, StoreUnavailable
 from service.store.group import Group
 from service.store.outputs.comparing import FIELDS
-from service.store.outputs.counts import MAX_REPLY, MAX_WAITING_BYTES, WAITING_BYTES, Change, plus
+from service.store.outputs.counts import MAX_REPLY, MAX_WAITING_BYTES, RECOUNT, WAITING_BYTES, Change, plus
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -48,6 +48,10 @@ class Batch(NamedTuple):
 
 
 Finished = tuple[Batch, Change]  # a batch that is written, and what it changed
+
+
+class BatchEnded(StoreUnavailable):
+    """A batch is no longer in flight: another process has ended it, or a turn whose reply was lost."""
 
 
 class Watermark(NamedTuple):
@@ -100,18 +104,20 @@ class Ids:
     ) -> tuple[Batch | None, dict[str, Any]]:
         """Finish a batch, count what it changed, and take `size` ids for the next one, in one atomic step.
 
-        Return the next batch, and the fields of the group's document that its write queue needs. A batch no longer in
-        flight was finished before, and is not counted again.
+        Return the next batch, and the fields of the group's document that its write queue needs. Raises BatchEnded, and
+        has the group recounted, if the batch to finish is no longer in flight.
         """
         if finished is not None:
             await self.step("before finish")
         while True:
             document = await self._update(group, finished, size, token)
-            if not size:
-                return None, document or {}
-            finished = None  # by this turn, or before it
             if document is None:
-                continue
+                recount = {"q": group.owner, "u": [{"$set": RECOUNT}]}
+                await durably(self._database, {"update": "groups", "updates": [recount]})
+                raise BatchEnded("the batch was ended before it was finished")
+            if not size:
+                return None, document
+            finished = None
             if document.get("open"):
                 break
             if document["waiting_bytes"] > MAX_WAITING_BYTES:

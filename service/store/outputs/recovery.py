@@ -16,7 +16,7 @@ from service.store.errors import StoreError, duplicates
 from service.store.group import Group
 from service.store.indexes import Indexes
 from service.store.outputs.counts import Change
-from service.store.outputs.ids import Batch, Ids
+from service.store.outputs.ids import Batch, BatchEnded, Ids
 from service.store.time_budget import time_budget
 
 log = logging.getLogger("service.store")
@@ -93,7 +93,8 @@ class Recovery:
         tombstones = await self.fence(batch)
         change = await self._written(batch)
         change.tombstones = tombstones
-        await self._ids.turn(group, (batch, change), 0)
+        with contextlib.suppress(BatchEnded):
+            await self._ids.turn(group, (batch, change), 0)
 
     async def fence(self, batch: Batch) -> int:
         """Put a tombstone on every id of a batch that no document holds; return how many."""

@@ -21,7 +21,7 @@ from service.store.group import Group
 from service.store.jobs import Jobs
 from service.store.outputs.commit import MAX_BYTES, Committer, Write
 from service.store.outputs.comparing import ComparingCache
-from service.store.outputs.ids import Finished, Ids
+from service.store.outputs.ids import BatchEnded, Finished, Ids
 from service.store.outputs.plan import Pending, Plan, Result
 from service.store.outputs.recovery import Recovery
 from service.store.time_budget import in_time, time_budget
@@ -140,8 +140,20 @@ class WriteQueue:
                 with time_budget(self._queues.seconds):
                     plan, change = await self._committer.write(batch, writes, stored, comparing)
                 self._written, self._settled = (batch, change), self._settle(writes, plan)
+        except BatchEnded:
+            self._write_again(writes)
         except Exception as error:
             await self._fail(writes, error, token, batch is not None)
+
+    def _write_again(self, writes: list[Write]) -> None:
+        """Queue the writes of the last batch again, before others: it was ended while this process was held up.
+
+        What it saw may have landed after its end. So it may be taken for seen before a job that has begun since.
+        """
+        for write in self._settled:
+            write.results.clear()
+        self.waiting.extendleft(reversed([*self._settled, *writes]))
+        self._written, self._settled = None, []
 
     async def _finish(self, document: dict[str, Any]) -> None:
         """Give the clients of the finished batch their results."""
