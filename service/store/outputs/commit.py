@@ -143,7 +143,7 @@ class Committer:
         await _together([*(self._send(plan, part) for part in _commands(plan.rows)), self._touch(plan)])
         await self._ids.step("written")
         written = [row for row in plan.rows if row.output_id not in plan.lost]
-        plan.results |= {row.output_id: plan.intended[row.output_id] for row in written}
+        plan.results |= {row.output_id: row.result for row in written}
         return plan, plan.count(written)
 
     async def _compare(self, writes: list[Write], known: dict[str, Known], comparing: Comparing) -> list[Write]:
@@ -209,9 +209,7 @@ class Committer:
                 if time.perf_counter() > began + _SLICE_SECONDS:
                     await asyncio.sleep(0)
                     began = time.perf_counter()
-            intended = {row.output_id: row.result for row in plan.rows[planned:]}
-            write.tried |= intended
-            plan.intended |= intended
+            write.tried |= {row.output_id: row.result for row in plan.rows[planned:]}
         return plan
 
     async def _send(self, plan: Plan, part: list[Row]) -> None:

@@ -168,7 +168,7 @@ def rehashed(put: Put, comparing: Comparing) -> Put:
     """Return an item, encoded before the settings of its group changed, with its hash for the new ones."""
     content = dict(RawBSONDocument(_document(put.content), RAW))
     content["content_hash"] = rehash(put.content_hash, decode(encoded(content["data"])), comparing)
-    return msgspec.structs.replace(put, content_hash=content["content_hash"], content=_elements(content))
+    return msgspec.structs.replace(put, content_hash=content["content_hash"], content=elements(content))
 
 
 def rehash(hashed: str, data: dict[str, Any], comparing: Comparing) -> str:
@@ -216,19 +216,14 @@ def keep_file_dates(put: Put, dates: dict[tuple[str, int], datetime]) -> bytes:
         {**file, "create_date": dates.get(names[place], file["create_date"])} if place in undated else file
         for place, file in enumerate(content["files"])
     ]
-    return _elements(content)
+    return elements(content)
 
 
 def keep_rejection(content: bytes, reason: Any) -> bytes:
     """Return an item's content with the stored reason for its rejection, unless another one was sent."""
     fields = dict(RawBSONDocument(_document(content), RAW))
     fields["tags"] = {REJECTED: reason, **fields["tags"]}
-    return _elements(fields)
-
-
-def with_fields(content: bytes, fields: dict[str, Any]) -> bytes:
-    """Return an item's content with further fields."""
-    return content + _elements(fields) if fields else content
+    return elements(fields)
 
 
 def _document(elements: bytes) -> bytes:
@@ -246,11 +241,13 @@ class Heads:
     _IDS, _LARGE_IDS = struct.Struct("<4si10si"), struct.Struct("<4sq10sq")
 
     def __init__(self, group: Group, date: datetime) -> None:
-        self._owner, self._date = _elements(group.owner), date
+        self._owner, self._date = elements(group.owner), date
         self._rest: dict[tuple[Any, ...], bytes] = {}
 
-    def document(self, output_id: str, content: bytes, id: int, first_id: int, *rest: Any) -> RawBSONDocument:
-        """Return the document of an item.
+    def document(
+        self, output_id: str, content: bytes, id: int, first_id: int, rest: tuple[Any, ...], judged: bytes
+    ) -> RawBSONDocument:
+        """Return the document of an item; `judged` are the elements that tell who approved or rejected it, and when.
 
         `rest` is create_date, last_scraped_date, is_approved, change, seen, changed_by and, if the item exists, its
         previous id.
@@ -259,16 +256,16 @@ class Heads:
         if alike is None:
             names = ("create_date", "last_scraped_date", "is_approved", "change", "seen", "changed_by", "prev_id")
             fields = {"update_date": self._date, **dict(zip(names, rest, strict=False))}
-            alike = self._rest[rest] = _elements(fields)
+            alike = self._rest[rest] = elements(fields)
         if id < 2**31:
             ids = self._IDS.pack(b"\x10id\0", id, b"\x10first_id\0", first_id)
         else:
             ids = self._LARGE_IDS.pack(b"\x12id\0", id, b"\x12first_id\0", first_id)
-        size = self._ID.size + len(self._owner) + len(ids) + len(alike) + len(content) + 1
+        size = self._ID.size + len(self._owner) + len(ids) + len(alike) + len(content) + len(judged) + 1
         head = self._ID.pack(size, b"\x02_id\0", 37, output_id.encode())
-        return RawBSONDocument(b"".join((head, self._owner, ids, alike, content, b"\0")))
+        return RawBSONDocument(b"".join((head, self._owner, ids, alike, content, judged, b"\0")))
 
 
-def _elements(fields: dict[str, Any]) -> bytes:
+def elements(fields: dict[str, Any]) -> bytes:
     """Return the fields of a document encoded, without its length and its end."""
-    return bson.encode(fields)[4:-1]
+    return bson.encode(fields)[4:-1] if fields else b""

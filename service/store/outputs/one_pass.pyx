@@ -10,7 +10,7 @@ from datetime import datetime
 from hashlib import sha256
 from sys import byteorder
 
-import orjson
+from orjson import dumps
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize

@@ -14,6 +14,8 @@ cdef enum:
     _EXACT_DIGITS = 15
     _MAX_INTEGER_DIGITS = 19
 
+# Numbers of many digits, which are faster in Python if there are a lot of them.
+cdef Py_ssize_t _MAX_RARE_NUMBERS = 200
 cdef double[16] _POWERS = [1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15]
 # Characters of the name of a member.
 cdef Py_ssize_t _MAX_NAME = MAX_KEY
@@ -30,6 +32,7 @@ cdef class Reader:
     cdef Scanner text
     cdef Buffer bson, canonical, _sorted
     cdef Members members
+    cdef Py_ssize_t _rare_numbers
 
     def __cinit__(self):
         self.bson, self.canonical, self._sorted = Buffer(4096), Buffer(4096), Buffer(1024)
@@ -37,7 +40,7 @@ cdef class Reader:
 
     cdef int begin(self, bytes text) except -1:
         """Forget the text before, and begin with this one."""
-        self.text = Scanner(text)
+        self.text, self._rare_numbers = Scanner(text), 0
         self.bson.truncate(0)
         self.canonical.truncate(0)
         return self.members.truncate(0)
@@ -233,10 +236,11 @@ cdef class Reader:
 
     cdef int _rare_number(self, Py_ssize_t type_at, Py_ssize_t start, Py_ssize_t end) except -1:
         """Pass a number of many digits or with an exponent: Python reads it, and orjson writes it."""
-        cdef double value = float(self.text.text[start:end])
-        if not 1e-300 < abs(value) < 1e300:
+        cdef double value = self.text.double_of(start, end)
+        self._rare_numbers += 1
+        if self._rare_numbers > _MAX_RARE_NUMBERS or not 1e-300 < abs(value) < 1e300:
             raise Unsure
         self.bson.set_byte(type_at, BSON_DOUBLE)
         self.bson.double(value)
         self.text.at = end
-        return self.canonical.text(orjson.dumps(value))
+        return self.canonical.text(dumps(value))

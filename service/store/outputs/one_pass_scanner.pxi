@@ -9,6 +9,9 @@ cdef extern from *:
     const uint64_t EACH_BYTE, HIGH_BITS
     int lowest_bit(uint64_t word)
 
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char *text, char **stop, void *overflow) except? -1
+
 # Python reads a number of more digits ten times as slowly.
 cdef Py_ssize_t _MAX_DIGITS = 40
 
@@ -88,6 +91,15 @@ cdef class Scanner:
         if not 0 < at - start <= _MAX_DIGITS:
             raise Unsure
         return at
+
+    cdef double double_of(self, Py_ssize_t start, Py_ssize_t end) except? -1:
+        """Return the number that Python reads between two places, which are those of a number."""
+        cdef char *stop = NULL
+        self.byte(start)
+        cdef double value = PyOS_string_to_double(<const char *> self._start + start, &stop, NULL)
+        if <const unsigned char *> stop != self._start + end:  # it stops at NUL, which ends the text, if not before
+            raise Unsure
+        return value
 
     cdef bint string(self, Buffer into) except -1:
         """Pass a string, and append its decoded text; return whether it has escapes."""

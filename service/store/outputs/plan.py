@@ -20,14 +20,13 @@ from service.store.outputs.encode import (
     REJECTED,
     Heads,
     Put,
-    Restored,
+    elements,
     file_dates,
     filter_tags,
     keep_file_dates,
     keep_rejection,
     mark_of,
     same_data,
-    with_fields,
     with_tags,
 )
 from service.store.outputs.ids import Batch
@@ -113,7 +112,7 @@ class Row(msgspec.Struct, gc=False):
     """One change of a batch: the item before, the item after, and the document or update statement that stores it."""
 
     output_id: str
-    key_hash: str
+    result: Result
     id: int
     known: Known | None
     kind: str  # created, changed, patched, deleted
@@ -122,11 +121,6 @@ class Row(msgspec.Struct, gc=False):
     stored: RawBSONDocument | dict[str, Any]  # of a new item its document, else an update statement
     size: int
     actor: str | None
-
-    @property
-    def result(self) -> Result:
-        result = "created" if self.kind == "created" else "updated"
-        return result_of(result, self.id, self.output_id, self.key_hash)
 
     @property
     def counted_as(self) -> tuple[str, str, bool, str | None, bool, bool, str]:
@@ -157,7 +151,6 @@ class Plan:
     rows: list[Row] = field(default_factory=list)
     touches: dict[str, Touch] = field(default_factory=dict)
     results: dict[str, Result] = field(default_factory=dict)
-    intended: dict[str, Result] = field(default_factory=dict)  # the results of the rows, once they are written
     recount: bool = False  # whether a race made the counts uncertain
     largest: int = 0  # bytes of the largest item
     lost: set[str] = field(default_factory=set)  # rows of items that another process changed meanwhile
@@ -166,6 +159,7 @@ class Plan:
     def __post_init__(self) -> None:
         self._heads = Heads(self.batch.group, self.batch.date)
         self._pairs: set[tuple[str | None, str | None]] = set()
+        self._approvals: dict[str | None, bytes] = {}
 
     def has_room(self, change: Pending, known: Known | None) -> bool:
         """Return whether a change can be part of this batch; if not, it waits for the next one.
@@ -185,11 +179,14 @@ class Plan:
     def add(self, output_id: str, change: Pending, known: Known | None) -> None:
         """Decide what becomes of one change."""
         match change:
-            case Put(restored=Restored(if_id=if_id)) if if_id != (None if known is None else known["id"]):
-                self.results[output_id] = {"result": "conflict"}
             case Put():
-                if known is None or is_changed(change, known):
-                    self._put(change, known)
+                restored = change.restored
+                if restored is not None and restored.if_id != (None if known is None else known["id"]):
+                    self.results[output_id] = {"result": "conflict"}
+                elif known is None:
+                    self._create(change)
+                elif is_changed(change, known):
+                    self._replace(change, known)
                 else:
                     self._touch(change, known)
             case _ if known is None or "deleted" in known:
@@ -209,47 +206,57 @@ class Plan:
         """Enter the result of a change that gives its item no new id."""
         self.results[known["_id"]] = result_of(result, known["id"], known["_id"], known["key_hash"])
 
-    def _put(self, put: Put, known: Known | None) -> None:
+    def _create(self, put: Put) -> None:
+        batch, id, job, approved = self.batch, self._id, put.root_job_id, bool(put.is_approved)
+        judged, changed_by = self._approval_elements() if approved else b"", None if put.restored else job
+        if put.restored is not None:
+            judged = elements(put.restored.judged)
+        rest = (batch.date, put.scraped or batch.date, approved, "created", batch.first, changed_by)
+        document = self._heads.document(put.output_id, put.content, id, id, rest, judged)
+        if put.size + _HEAD_BYTES > self.largest:
+            self.largest = put.size + _HEAD_BYTES
+        result = result_of("created", id, put.output_id, put.key_hash)
+        row = Row(put.output_id, result, id, None, "created", job, approved, document, put.size, self.actor)
+        self.rows.append(row)
+
+    def _replace(self, put: Put, known: Known) -> None:
         output_id, id, date, content = put.output_id, self._id, self.batch.date, put.content
         self.largest = max(self.largest, put.size + _HEAD_BYTES)
         scraped = put.scraped or date
         changed_by = put.root_job_id if put.restored is None else None
-        if known is None:
-            approved = bool(put.is_approved)
-            content = with_fields(content, self._judged(put, None, approved))
-            head: tuple[Any, ...] = (date, scraped, approved, "created", self.batch.first, changed_by)
-            document = self._heads.document(output_id, content, id, id, *head)
-            row = Row(
-                output_id, put.key_hash, id, None, "created", put.root_job_id, approved, document, put.size, self.actor
-            )
-            self.rows.append(row)
-            return
         if put.undated and "files" in known:
             content = keep_file_dates(put, file_dates(known["files"]))
         reason = known.get("tags", {}).get(REJECTED)
         if reason is not None and same_data(known["content_hash"], put.content_hash):
             content = keep_rejection(content, reason)
         approved = _approval(put, known)
-        content = with_fields(content, self._judged(put, known, approved))
+        judged = elements(self._judged(put, known, approved))
         kind, first_id = ("created", id) if "deleted" in known else ("changed", known["first_id"])
         newest = max(scraped, known["last_scraped_date"])
         job_before = None if "deleted" in known else known["root_job_id"]
         change = change_of(put.root_job_id, job_before, known["change"])
         head = (known["create_date"], newest, approved, change, self.batch.first, changed_by, known["id"])
-        document = self._heads.document(output_id, content, id, first_id, *head)
+        document = self._heads.document(output_id, content, id, first_id, head, judged)
         self._update(known, kind, put.root_job_id, approved, document, put.size)
 
-    def _judged(self, put: Put, known: Known | None, approved: bool) -> dict[str, Any]:
+    def _judged(self, put: Put, known: Known, approved: bool) -> dict[str, Any]:
         """Return who approved or rejected an item, as a write leaves it, and when."""
         if put.restored is not None:
             return put.restored.judged
-        same = known is not None and "deleted" not in known and same_data(known["content_hash"], put.content_hash)
-        if known is not None and same and (not approved or known["is_approved"]):
+        same = "deleted" not in known and same_data(known["content_hash"], put.content_hash)
+        if same and (not approved or known["is_approved"]):
             return {name: known[name] for name in JUDGED if name in known} if approved or _is_rejected(known) else {}
         return self._by_actor() if approved else {}
 
     def _by_actor(self) -> dict[str, Any]:
         return dict(zip(JUDGED, (self.actor, self.batch.date), strict=True))
+
+    def _approval_elements(self) -> bytes:
+        """Return `_by_actor` encoded, once for all items of an actor."""
+        approval = self._approvals.get(self.actor)
+        if approval is None:
+            approval = self._approvals[self.actor] = elements(self._by_actor())
+        return approval
 
     def _patch(self, patch: Patch, known: Known) -> None:
         if patch.if_ids is not None and known["id"] not in patch.if_ids:
@@ -298,7 +305,9 @@ class Plan:
         """Add an update that does nothing if the item was changed or seen meanwhile."""
         state = {"id": known["id"], "root_job_id": known["root_job_id"], "seen": known.get("seen")}
         statement = {"q": {**self.batch.group.owner, "_id": known["_id"], **state}, "u": update, "hint": "_id_"}
-        row = Row(known["_id"], known["key_hash"], self._id, known, kind, job, approved, statement, size, self.actor)
+        output_id, id = known["_id"], self._id
+        result = result_of("created" if kind == "created" else "updated", id, output_id, known["key_hash"])
+        row = Row(output_id, result, id, known, kind, job, approved, statement, size, self.actor)
         self.rows.append(row)
 
     def _touch(self, put: Put, known: Known) -> None:
