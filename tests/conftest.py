@@ -82,7 +82,15 @@ def settings() -> Settings:
 
 
 @pytest.fixture
-def upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+async def nothing_due(settings: Settings, mongo_url: str) -> None:
+    """Leave no work for the upkeep from the tests before."""
+    store = Store.connect(settings, mongo_url)
+    await store.database["groups"].update_many({"due": {"$exists": True}}, {"$unset": {"due": ""}})
+    await store.close()
+
+
+@pytest.fixture
+def upkeep(nothing_due: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the upkeep run, as it does in a service: for tests that wait for what it does."""
     monkeypatch.setattr(Background, "wanted", {"upkeep", *Background.wanted})
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,6 @@ EVERYTHING = {page: page.read_text() for page in PAGES}
 LINK = re.compile(r"\]\(([^)\s]+)\)|(?:src|href)=\"([^\"]+)\"")
 # What a route is documented by is its path; these are listed together.
 PAGE_FILES = {"/page/{name}", "/page/{folder}/{name}", "/docs/static/{name}"}
-names = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
 def anchors(page: Path) -> set[str]:
@@ -35,17 +35,17 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_link_leads_somewhere(page: Path) -> None:
+def test_every_link_leads_somewhere() -> None:
     broken = []
-    for found in LINK.findall(re.sub(r"^```.*?^```$", "", EVERYTHING[page], flags=re.M | re.S)):
-        target = found[0] or found[1]
-        if re.match(r"[a-z]+:", target):
-            continue
-        path, _, anchor = target.partition("#")
-        file = (page.parent / path).resolve() if path else page
-        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
-            broken.append(target)
+    for page in PAGES:
+        for found in LINK.findall(re.sub(r"^```.*?^```$", "", EVERYTHING[page], flags=re.M | re.S)):
+            target = found[0] or found[1]
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+                broken.append((page.name, target))
     assert broken == []
 
 
@@ -79,27 +79,29 @@ def test_every_setting_that_a_page_names_exists() -> None:
     assert (set(named) | set(re.findall(r"`([A-Z]+_[A-Z_]+)`", limits))) - known == set()
 
 
+@cache
+def calls_in_the_code() -> list[ast.Call]:
+    """Return every call of a function in the service."""
+    paths = [path for folder in ("schemas", "service") for path in (ROOT / folder).rglob("*.py")]
+    nodes = [node for path in paths for node in ast.walk(ast.parse(path.read_text()))]
+    return [node for node in nodes if isinstance(node, ast.Call)]
+
+
 def error_types_in_the_code() -> set[str]:
     """Return the `type` of every problem that the service can name."""
     found = {kind for kind, _, _ in [*_HTTP.values(), _INTERNAL]}
-    for folder in ("schemas", "service"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if not isinstance(node, ast.Call) or not node.args:
-                    continue
-                name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-                if name in ("problem", "messages", "invalid", "_refused") and isinstance(node.args[0], ast.Constant):
-                    found.add(str(node.args[0].value))
+    for call in calls_in_the_code():
+        name = getattr(call.func, "id", getattr(call.func, "attr", ""))
+        if name in ("problem", "messages", "invalid", "_refused") and call.args:
+            first = call.args[0]
+            found |= {str(first.value)} if isinstance(first, ast.Constant) else set()
     return found
 
 
-def test_the_types_of_errors_are_found_in_the_code() -> None:
+def test_every_type_of_error_is_documented() -> None:
     decided = {"missing", "unknown_field", "string_type", "datetime_invalid", "value_error", "json_invalid"}
     decided |= {"auth_missing", "auth_invalid", "scope_missing", "not_found", "too_large", "unavailable"}
     assert decided <= error_types_in_the_code()
-
-
-def test_every_type_of_error_is_documented() -> None:
     section = EVERYTHING[API].partition("\n## Errors\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE)) == error_types_in_the_code()
 
@@ -131,12 +133,7 @@ def test_every_public_name_of_the_python_client_is_documented() -> None:
 
 def events_in_the_code() -> set[str]:
     """Return every event that the service logs under a fixed name, and what it says about the database's refusals."""
-    calls = [
-        node
-        for path in (ROOT / "service").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    ]
+    calls = [call for call in calls_in_the_code() if isinstance(call.func, ast.Attribute)]
     logged = [call for call in calls if ast.unparse(call.func).startswith(("log.", "logging.getLogger('service')."))]
     said = [one.value for call in logged for one in call.args if isinstance(one, ast.Constant)]
     return {one for one in said if isinstance(one, str)} | {*_FIXES.values()}
@@ -158,11 +155,11 @@ def commands_in(page: Path, program: str) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("program", "parser"), [("python -m service|scraping-data-service", server_parser), (r"\bsds", client_parser)]
 )
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_command_that_a_page_names_exists(page: Path, program: str, parser: Callable[[], object]) -> None:
+def test_every_command_that_a_page_names_exists(program: str, parser: Callable[[], object]) -> None:
     known = _commands(parser())
     unknown = [
-        one
+        (str(page), one)
+        for page in PAGES
         for one in commands_in(page, program)
         if one[0] not in known or (known[one[0]] and one[1:] and one[1] not in known[one[0]])
     ]
@@ -181,21 +178,20 @@ def _choices(parser: object) -> dict[str, object]:
     return {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_make_target_that_a_page_names_exists(page: Path) -> None:
+def test_every_make_target_that_a_page_names_exists() -> None:
     targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    named = {a or b for a, b in re.findall(r"`make ([a-z][a-z0-9-]*)|^make ([a-z][a-z0-9-]*)", EVERYTHING[page], re.M)}
+    text = "\n".join(EVERYTHING.values())
+    named = {a or b for a, b in re.findall(r"`make ([a-z][a-z0-9-]*)|^make ([a-z][a-z0-9-]*)", text, re.M)}
     assert named - targets == set()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=names)
-def test_every_file_and_test_that_a_page_names_exists(page: Path) -> None:
-    missing = []
+def test_every_file_and_test_that_a_page_names_exists() -> None:
+    missing, text = [], "\n".join(EVERYTHING.values())
     folders = r"(?:service|schemas|client|scripts|tests|docs|docker)"
-    for name in re.findall(rf"`({folders}/[\w/.*-]+)(?:::[\w…:]*)?`", EVERYTHING[page]):
+    for name in re.findall(rf"`({folders}/[\w/.*-]+)(?:::[\w…:]*)?`", text):
         if not list(ROOT.glob(name.rstrip("/"))):
             missing.append(name)
-    for name in re.findall(r"`(?:python -m )?(scripts(?:\.\w+)+)", EVERYTHING[page]):
+    for name in re.findall(r"`(?:python -m )?(scripts(?:\.\w+)+)", text):
         path = ROOT / name.replace(".", "/")
         if not path.with_suffix(".py").exists() and not (path / "__main__.py").exists():
             missing.append(name)

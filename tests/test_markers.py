@@ -14,7 +14,10 @@ MARKS = ("mark.slow", "mark.alone")
 
 def unmarked_starters(path: Path) -> Iterator[str]:
     """Yield the names of tests in a file that start a process and are not marked, nor is the file."""
-    tree = ast.parse(path.read_text())
+    text = path.read_text()
+    if not any(f"{name}(" in text for name in STARTERS):
+        return
+    tree = ast.parse(text)
     assigned = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)]
     if any(line.startswith("pytestmark") and mark in line for line in assigned for mark in MARKS):
         return

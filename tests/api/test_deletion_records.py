@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 
 from service.store import Store
 from tests.support.api import Api, make_output, walk
+from tests.support.groups import Group, look_after
 
 
 @pytest.fixture
@@ -155,12 +155,8 @@ async def age_out(store: Store, organization: int) -> None:
     owner = {"organization_id": organization, "group_id": "shop"}
     old = datetime.now(UTC) - timedelta(days=40)
     await store.database["outputs"].update_many({**owner, "deleted": True}, {"$set": {"update_date": old}})
-    for _ in range(100):
-        await store.database["groups"].update_one(owner, {"$set": {"due": old}})
-        await store.upkeep.run()
-        if await store.database["outputs"].count_documents({**owner, "deleted": True}) <= 1:
-            return
-    raise AssertionError("the upkeep has not removed the deletion records")
+    await look_after(store, Group(organization, "shop"))
+    assert await store.database["outputs"].count_documents({**owner, "deleted": True}) <= 1
 
 
 async def test_a_date_from_before_removed_records_is_refused(
@@ -300,12 +296,7 @@ async def test_a_walk_from_the_beginning_passes_what_has_aged_out_and_goes_on_fr
 async def test_records_younger_than_that_are_kept(admin: Api, store: Store, three: list[dict[str, Any]]) -> None:
     for item in three[:2]:
         await delete(admin, item)
-    owner, groups = {"organization_id": admin.organization_id, "group_id": "shop"}, store.database["groups"]
-    await groups.update_one(owner, {"$set": {"due": datetime(2020, 1, 1, tzinfo=UTC)}})
-    soon = {"due": {"$lt": datetime.now(UTC) + timedelta(hours=1)}}
-    async with asyncio.timeout(30):  # until a look has come to its end: the next one is tomorrow
-        while await groups.count_documents({**owner, **soon}):
-            await store.upkeep.run()
+    await look_after(store, Group(admin.organization_id, "shop"))
     assert [item.get("deleted", False) for item in await changes(admin, "cursor=1")] == [False, True, True]
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from service.store import Store
 from tests.support.api import Api, make_output, make_review, walk
+from tests.support.groups import Group, look_after
 
 
 @pytest.fixture
@@ -115,14 +115,6 @@ async def test_a_group_is_set_up_before_its_first_item_and_again_after_it_was_de
         assert (await shop.ok(f"/v1/groups/{group}"))["retention_days"] == 7
 
 
-async def run_upkeep(store: Store, organization: int) -> None:
-    """Look at the group `shop` now."""
-    where = {"organization_id": organization, "group_id": "shop"}
-    changes = {"$set": {"due": datetime(2020, 1, 1, tzinfo=UTC)}, "$unset": {"retention_at": ""}}
-    await store.database["groups"].update_one(where, changes)
-    await store.upkeep.run()
-
-
 async def test_items_not_scraped_for_so_long_are_deleted(admin: Api, store: Store) -> None:
     now = datetime.now(UTC)
     ages = (0, 6, 8, 100)
@@ -132,9 +124,8 @@ async def test_items_not_scraped_for_so_long_are_deleted(admin: Api, store: Stor
     )
     last = (await walk(admin, "/v1/outputs/shop"))[-1]["id"]
     await admin.put("/v1/groups/shop", {"retention_days": 7})
-    await run_upkeep(store, admin.organization_id)
-    # By this run, or by one of the application's own that was under way.
-    page = await admin.ok(f"/v1/outputs/shop?deleted=true&cursor={last}&wait=30")
+    await look_after(store, Group(admin.organization_id, "shop"))
+    page = await admin.ok(f"/v1/outputs/shop?deleted=true&cursor={last}")
     assert {item["key_hash"] for item in page["items"]} == {"key-8", "key-100"}
     assert all(item["deleted"] for item in page["items"])
     assert {item["key_hash"] for item in await walk(admin, "/v1/outputs/shop")} == {"key-0", "key-6"}
@@ -143,21 +134,15 @@ async def test_items_not_scraped_for_so_long_are_deleted(admin: Api, store: Stor
 async def test_an_unchanged_item_that_is_scraped_again_is_kept(admin: Api, store: Store) -> None:
     await admin.ok("/v1/outputs/shop", [make_output(n, last_scraped_date="2020-01-01") for n in range(2)])
     assert (await admin.ok("/v1/outputs/shop", [make_output(0)]))["unchanged"] == 1
-    last = (await walk(admin, "/v1/outputs/shop"))[-1]["id"]
     await admin.put("/v1/groups/shop", {"retention_days": 1})
-    await run_upkeep(store, admin.organization_id)
-    await admin.ok(f"/v1/outputs/shop?deleted=true&cursor={last}&wait=30")
+    await look_after(store, Group(admin.organization_id, "shop"))
     assert [item["key_hash"] for item in await walk(admin, "/v1/outputs/shop")] == ["key-0"]
 
 
 async def test_without_a_retention_nothing_is_deleted(admin: Api, store: Store) -> None:
     await admin.ok("/v1/outputs/shop", [make_output(last_scraped_date="2020-01-01")])
     await admin.put("/v1/groups/shop", {"retention_days": None})
-    await run_upkeep(store, admin.organization_id)
-    due = {"organization_id": admin.organization_id, "group_id": "shop", "due": {"$exists": True}}
-    async with asyncio.timeout(30):  # until a look has come to its end: there is nothing more to do
-        while await store.database["groups"].count_documents(due):
-            await store.upkeep.run()
+    await look_after(store, Group(admin.organization_id, "shop"))
     assert len(await walk(admin, "/v1/outputs/shop")) == 1
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
 from service.settings import Settings
-from service.store import Group, Store
+from service.store import Store
 from tests.support.api import Api, make_output
 from tests.support.capacity import held_at
 from tests.support.fault_proxy import FaultProxy
+from tests.support.groups import Group, look_after
 
 GROUP, OUTPUTS = "/v1/groups/shop", "/v1/outputs/shop"
 
@@ -71,7 +71,7 @@ async def test_an_item_that_came_through_the_door_of_another_process_is_compared
     assert await write(admin, scraped(1, "monday")) == ["created"]
     other = Store.connect(settings, mongo_url)
     await other.ensure_indexes()
-    await other.groups.set(Group(admin.organization_id, "shop"), {"ignore": ["scraped_at", "offers.seen"]})
+    await other.groups.set(Group(admin.organization_id, "shop").key, {"ignore": ["scraped_at", "offers.seen"]})
     await other.close()
     assert await write(admin, scraped(1, "tuesday")) == ["unchanged"]
 
@@ -86,7 +86,7 @@ async def test_items_without_a_key_are_refused_once_when_another_process_has_cha
     assert await write(admin, item) == ["created"]
     other = Store.connect(settings, mongo_url)
     await other.ensure_indexes()
-    await other.groups.set(Group(admin.organization_id, "shop"), {"ignore": ["scraped_at", "seen"]})
+    await other.groups.set(Group(admin.organization_id, "shop").key, {"ignore": ["scraped_at", "seen"]})
     await other.close()
     item["data"]["seen"] = 2
     refused = await admin.post(OUTPUTS, [item])
@@ -195,9 +195,7 @@ async def test_versions_age_out(admin: Api, store: Store, days: int, left: int) 
     old = {"$set": {"replaced_date": datetime.now(UTC) - timedelta(days=31)}}
     await store.database["versions"].update_one({**owner, "data.version": 0}, old)
     await put(admin, history_days=days)
-    async with asyncio.timeout(30):  # a pass may end at another group, whose writers have to go on first
-        while await store.database["versions"].count_documents(owner) > left:
-            await store.upkeep.run()
+    await look_after(store, Group(admin.organization_id, "shop"))
     assert await store.database["versions"].count_documents(owner) == left
 
 

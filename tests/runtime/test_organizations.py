@@ -6,15 +6,29 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
+from service.settings import Settings
 from service.store import Store
+from tests.support import processes
 from tests.support.api import Api, make_cookie, make_entry, make_output, make_review
-from tests.support.processes import run_command
 from tests.support.sessions import lease, make_state, put, release
+
+DATABASE = "organizations"
+
+
+@pytest.fixture
+def settings(settings: Settings) -> Settings:
+    """A database without the organizations of the other tests, which are listed too; commands find it."""
+    return replace(settings, mongo_database=DATABASE)
+
+
+def run_command(mongo_url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return processes.run_command(mongo_url, *arguments, MONGO_DATABASE=DATABASE)
 
 
 @pytest.fixture
@@ -34,7 +48,7 @@ async def filled(api: Api) -> Api:
 def documents(mongo_url: str, organization: int) -> dict[str, int]:
     """Return how many documents each collection of the database has of an organization."""
     with MongoClient[dict[str, Any]](mongo_url) as client:
-        database = client["test"]
+        database = client[DATABASE]
         names = [name for name in database.list_collection_names() if not name.startswith("system.")]
         counts = {name: database[name].count_documents({"organization_id": organization}) for name in names}
         counts["sequences"] = database["sequences"].count_documents({"_id": organization})
@@ -97,7 +111,7 @@ async def test_what_is_written_meanwhile_is_deleted_by_a_later_pass(filled: Api,
     def progress(name: str, number: int) -> None:
         if name == "groups":
             with MongoClient[dict[str, Any]](mongo_url) as client:
-                client["test"]["jobs"].insert_one(late)
+                client[DATABASE]["jobs"].insert_one(late)
 
     assert await store.organizations.delete(filled.organization_id, progress, settle=0)
     assert "_id" in late and documents(mongo_url, filled.organization_id) == {}
@@ -108,7 +122,7 @@ async def test_what_is_written_meanwhile_is_deleted_by_a_later_pass(filled: Api,
 async def test_a_deletion_is_confirmed_by_typing_the_number(filled: Api, mongo_url: str, typed: str, code: int) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "service", "organization", "delete", str(filled.organization_id)]
-    environ = {**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": "test"}
+    environ = {**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE}
     process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environ)
     os.write(ours, typed.format(filled.organization_id).encode())
     out, error = process.communicate(timeout=60)
@@ -122,7 +136,7 @@ async def test_a_deletion_is_confirmed_by_typing_the_number(filled: Api, mongo_u
 @pytest.mark.slow
 async def test_without_a_terminal_the_number_is_given_as_an_option(filled: Api, mongo_url: str) -> None:
     command = [sys.executable, "-m", "service", "organization", "delete", str(filled.organization_id)]
-    environ = {**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": "test"}
+    environ = {**os.environ, "MONGO_URL": mongo_url, "MONGO_DATABASE": DATABASE}
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environ, timeout=60)
     assert (done.returncode, f"give --confirm {filled.organization_id}" in done.stderr) == (1, True)
     assert documents(mongo_url, filled.organization_id)

@@ -552,6 +552,7 @@ def claims(wire: FaultProxy, action: Callable[[], Awaitable[Any]]) -> Act:
     return wire.after("findAndModify", "groups", action, times=math.inf, where=lambda body: "due" in body["query"])
 
 
+@pytest.mark.usefixtures("nothing_due")
 async def test_a_group_that_becomes_urgent_while_another_is_looked_at_is_the_next(
     store: Store, wired: Store, wire: FaultProxy, organization: int
 ) -> None:
@@ -574,6 +575,7 @@ async def test_a_group_that_becomes_urgent_while_another_is_looked_at_is_the_nex
     assert [body["query"]["group_id"] for body in looked.bodies[:3]] == ["first", "urgent", "second"]
 
 
+@pytest.mark.usefixtures("nothing_due")
 async def test_a_group_that_is_due_again_at_once_waits_for_the_next_pass(
     store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:

@@ -216,6 +216,7 @@ async def test_a_finished_job_whose_process_died_before_it_told_anybody_is_told_
     assert "untold" not in again
 
 
+@pytest.mark.usefixtures("nothing_due")
 async def test_a_finished_job_whose_process_died_is_told_by_the_upkeep_although_nobody_asks_again(
     store: Store, other: Store, group: Group
 ) -> None:

@@ -231,6 +231,7 @@ async def lease_sessions(store: Store, organization_id: int) -> None:
     assert await sessions.pools.delete(organization_id, "shop") == 1
 
 
+@pytest.mark.usefixtures("nothing_due")
 async def test_every_command_carries_the_whole_shard_key(
     store: Store, other: Store, group: Group, commands: Commands
 ) -> None:
