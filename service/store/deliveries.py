@@ -111,8 +111,10 @@ class Deliveries:
 
     async def add_change(self, group: Group, webhooks: Sequence[str], last_id: int) -> None:
         """Store a message about a changed group that the next look would no longer find."""
-        event, due = group_changed(group.group_id, last_id), await self.now() + CHANGED_EVERY
-        await self._insert([event.record(group.organization_id, id, due) for id in webhooks])
+        for webhook_id in webhooks:
+            owner = {"organization_id": group.organization_id, "webhook_id": webhook_id}
+            await self._add_changed(owner, {group.group_id: last_id})
+            await self._drop_oldest(owner)
 
     async def _remove_waiting(self, owner: Record, some: Record) -> None:
         """Remove messages that wait; those that were refused at least once count as refused."""
@@ -209,7 +211,9 @@ class Deliveries:
         while True:
             cursor = self._groups.find(page, _GROUP).sort([("last_change", 1), ("group_id", 1)])
             groups = await cursor.limit(_GROUPS_AT_ONCE).to_list(None)
-            await self._add_changed(lease, {group["group_id"]: last for group in groups if (last := readable(group))})
+            await self._add_changed(
+                lease.owner, {group["group_id"]: last for group in groups if (last := readable(group))}
+            )
             if len(groups) < _GROUPS_AT_ONCE:
                 break
             place = (groups[-1]["last_change"], groups[-1]["group_id"])
@@ -226,18 +230,18 @@ class Deliveries:
         cursor = self._groups.find(where, {"_id": 0, "open.date": 1}, hint="deadline")
         return [batch["date"] for group in await cursor.to_list(None) for batch in group["open"]]
 
-    async def _add_changed(self, lease: Lease, groups: dict[str, int]) -> None:
+    async def _add_changed(self, owner: Record, groups: dict[str, int]) -> None:
         """Add messages about changed groups; each replaces the unsent message about the same group."""
         moment = await self.now()
         events = [group_changed(group_id, last_id) for group_id, last_id in groups.items()]
-        records = [event.record(lease.organization_id, lease.webhook_id, moment) for event in events]
-        where = {**lease.owner, "_id": {"$in": [record["_id"] for record in records]}}
+        records = [event.record(owner["organization_id"], owner["webhook_id"], moment) for event in events]
+        where = {**owner, "_id": {"$in": [record["_id"] for record in records]}}
         added = {record["_id"] for record in await self._deliveries.find(where, ["_id"]).to_list(None)}
         new = {record["group_id"]: record for record in records if record["_id"] not in added}
         if not new:
             return
         older = []
-        before = {**lease.owner, "group_id": {"$in": list(new)}, "type": GROUP_CHANGED}
+        before = {**owner, "group_id": {"$in": list(new)}, "type": GROUP_CHANGED}
         async for record in self._deliveries.find(before, ["group_id", "due", "last_attempt", "version"]):
             changed = new[record["group_id"]]
             if "due" not in record:  # at most every five seconds
@@ -248,7 +252,7 @@ class Deliveries:
             ):  # a process without its lease must not remove a newer one
                 older.append(record["_id"])
         await self._insert(list(new.values()))
-        await self._remove_waiting(lease.owner, {"_id": {"$in": older}})
+        await self._remove_waiting(owner, {"_id": {"$in": older}})
 
     @stored
     async def next(self, lease: Lease) -> Message | None:
@@ -292,7 +296,8 @@ class Deliveries:
         still: Record = {**lease.owner, "_id": message.id, "state": {"$ne": "delivered"}}
         if not outcome.is_success:
             still |= {"attempts": message.attempts, "due": {"$exists": True}}
-        if not (await self._deliveries.update_one(still, change)).matched_count:
+        is_current = (await self._deliveries.update_one(still, change)).matched_count
+        if not is_current and not outcome.is_success:  # what was accepted counts, also if it was replaced meanwhile
             return
         result = {"last_result": result_of(message, outcome, moment)}
         if outcome.is_success:

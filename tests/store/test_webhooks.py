@@ -177,6 +177,26 @@ async def test_a_webhook_that_accepts_nothing_for_24_hours_and_many_messages_is_
     assert states == {"failed", "delivered"}, "what waited has failed"
 
 
+async def test_a_message_that_is_accepted_and_was_replaced_meanwhile_keeps_its_webhook_on(
+    store: Store, organization: int, clock: Clock
+) -> None:
+    webhook_id, key = await make(store, organization), Group(organization).key
+    clock.advance(timedelta(hours=25))
+    jobs = [f"crawl-{number}" for number in range(REFUSED)]
+    await refuse_to_the_end(store, organization, webhook_id, clock, *jobs[:-1])
+    await store.webhooks.job_finished(key, ended("a", 1))
+    lease = await store.webhooks.deliveries.lease(organization, webhook_id)
+    assert lease is not None
+    message = await store.webhooks.deliveries.next(lease)
+    assert message is not None
+    await store.webhooks.job_finished(key, ended("a", 2))
+    await store.webhooks.deliveries.record(lease, message, DONE)
+    await store.webhooks.deliveries.release(lease)
+    await store.database["deliveries"].delete_many({"organization_id": organization})
+    await refuse_to_the_end(store, organization, webhook_id, clock, jobs[-1])
+    assert await is_active(store, organization)
+
+
 async def test_a_webhook_that_is_switched_off_gets_nothing_until_a_test_succeeds(
     store: Store, organization: int, clock: Clock
 ) -> None:
@@ -527,6 +547,21 @@ async def test_a_change_that_waits_is_replaced_by_the_next_one_which_is_due_at_o
     (delivery,) = await store.webhooks.deliveries.recent(organization, webhook_id)
     assert (delivery["attempts"], delivery["state"]) == (1, "pending")
     assert await told(store, organization, webhook_id) == [("lamps", 2)]
+
+
+async def test_the_deletion_of_a_group_replaces_the_change_that_waits(
+    store: Store, organization: int, group: Group, clock: Clock, small: Small
+) -> None:
+    small(waiting_messages=2)
+    webhook_id = await make(store, organization, "https://hooks.example/", "group.changed")
+    await group.write(store, make_output(1))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    await store.webhooks.group_removed(group.key, 7)
+    assert await told(store, organization, webhook_id) == [("lamps", 7)]
+    for name in ("chairs", "tables"):
+        await store.webhooks.group_removed(Group(organization, name).key, 1)
+    assert len(await told(store, organization, webhook_id)) == 2
+    assert (await store.webhooks.list(organization))[0]["dropped"] == 1
 
 
 async def test_more_changed_groups_than_one_look_reads_are_all_reported(
