@@ -73,5 +73,13 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"there is no command {value}; {hint}")
         super()._check_value(action, value)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse an unknown option with the nearest known one."""
+        found, unknown = super().parse_known_args(args, namespace)
+        option = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), "")
+        if similar := difflib.get_close_matches(option, self._option_string_actions, 1):
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; did you mean {similar[0]}?")
+        return found, unknown
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (--help explains)\n")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from service.cli.arguments import Commands, add_settings
 from service.cli.database import database
+from service.command import command
 from service.settings import Settings
 
 
@@ -39,8 +40,9 @@ def serve(settings: Settings, demo: bool) -> int:
 
     with database(settings, create=True) as (settings, url):
         # For people at a terminal; the log has the address too.
+        token = f"`{command('token create --organization 1')}` makes an access token"
         welcome: Callable[[str], None] = lambda address: (
-            print(f"listening on {address}", flush=True) if sys.stdout.isatty() else None
+            print(f"listening on {address}; {token}", flush=True) if sys.stdout.isatty() else None
         )
         if demo and settings.mongo_url:
             print("--demo is for a database on this machine: MONGO_URL gets no demo data.")

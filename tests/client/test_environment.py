@@ -54,5 +54,5 @@ def test_a_client_without_a_token_says_how_to_get_one(given: str | None, monkeyp
     for name in ("SDS_TOKEN", "SDS_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     for kind in (Client, AsyncClient):
-        with pytest.raises(AccessError, match=r"set SDS_TOKEN, .*`python -m service token create --organization 1`"):
+        with pytest.raises(AccessError, match=r"set SDS_TOKEN, .*`scraping-data-service token create"):
             kind("http://127.0.0.1:1", given)

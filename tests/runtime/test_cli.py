@@ -142,6 +142,7 @@ def test_tokens_made_and_revoked_here_work_and_end_in_a_running_process(
         (["token", "create", "--organization", "1", "--scope", "read", "--expires", "2020-01-01"], "in the future"),
         (["token", "revoke"], "token"),
         (["serve", "--no-such-flag"], "--no-such-flag"),
+        (["serve", "--prot", "9000"], "did you mean --port?"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )

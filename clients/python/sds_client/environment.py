@@ -11,7 +11,7 @@ from sds_client.errors import AccessError
 DEFAULT_URL = "http://127.0.0.1:8080"
 _HOW_TO_GET_ONE = (
     "no access token: set SDS_TOKEN, or give a token; `make run` prints one, and where the service runs, "
-    "`python -m service token create --organization 1` makes one"
+    "`scraping-data-service token create --organization 1` makes one"
 )
 
 

@@ -40,7 +40,7 @@ const NOT_STORED = new Set([408, 429]);
 const NOT_CONNECTED = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT", "ConnectionRefused"]);
 const NO_TOKEN =
   "no access token: set SDS_TOKEN, or give a token; `make run` prints one, and where the service runs, " +
-  "`python -m service token create --organization 1` makes one";
+  "`scraping-data-service token create --organization 1` makes one";
 const [MIN_PAUSE, MAX_PAUSE] = [0.2, 15];
 // A slower upload counts as a lost connection.
 const MIN_BYTES_PER_SECOND = 20_000;

@@ -108,6 +108,6 @@ test("an address or a token that is missing is said at once", () => {
   assert.throws(() => new Client({ url: "data.example", token: "t" }), /must start with http/);
   const token = process.env["SDS_TOKEN"];
   delete process.env["SDS_TOKEN"];
-  assert.throws(() => new Client(), /no access token: set SDS_TOKEN, .*`python -m service token create --organization 1` makes one/);
+  assert.throws(() => new Client(), /no access token: set SDS_TOKEN, .*`scraping-data-service token create --organization 1` makes one/);
   process.env["SDS_TOKEN"] = token;
 });

@@ -66,7 +66,7 @@ export function askForToken(main, problemText, signedIn) {
     el("form", { onsubmit }, fields, problem, submit),
     el("p", { id: "token-help", class: "hint" },
       "Unless remembered, the token stays in this browser session and is gone when its tabs are closed. Whoever runs the service makes one with ",
-      el("code", null, "python -m service token create --organization 1 --scope read"), ".")));
+      el("code", null, "scraping-data-service token create --organization 1 --scope read"), ".")));
   input.focus();
 }
 

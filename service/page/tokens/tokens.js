@@ -14,7 +14,7 @@ export async function show(main, place, signal, stay) {
   if (!stay) return;
   put(main, el("h1", { tabindex: -1 }, "Tokens"), loading());
   if (!may("admin")) {
-    return put(main, el("section", { class: "panel empty" }, el("h1", { tabindex: -1 }, "Tokens"), el("p", null, "To manage tokens needs the scope admin. Whoever runs the service makes such a token with ", el("code", null, "token create --scope admin --scope read"), ".")));
+    return put(main, el("section", { class: "panel empty" }, el("h1", { tabindex: -1 }, "Tokens"), el("p", null, "To manage tokens needs the scope admin. Whoever runs the service makes such a token with ", el("code", null, "scraping-data-service token create --organization 1 --scope admin --scope read"), ".")));
   }
   const list = el("div");
   const load = async (given) => {
