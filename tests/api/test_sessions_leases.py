@@ -12,6 +12,7 @@ import pytest
 from service.store import Store, wanted
 from tests.conftest import MakeApi
 from tests.support.api import Api
+from tests.support.fault_proxy import FaultProxy, Refused
 from tests.support.sessions import OWN_ID, lapse, lease, lost, make_state, moment, put, refused, release, session_of
 
 
@@ -145,6 +146,29 @@ async def test_the_old_holder_never_touches_the_next_ones_session(admin: Api, st
     found = await admin.ok("/v1/sessions/shop/anna")
     assert (found["user_data"], found["state"]) == ({"of": "first"}, "leased")
     await release(admin, new["lease_id"], user_data={"of": "second"})
+
+
+async def test_a_lease_that_a_former_primary_takes_for_over_goes_on(
+    wired_api: Api, wired: Store, wire: FaultProxy
+) -> None:
+    """Cut off from the others, it has not heard of the renewal, and responds to who has not heard of its successor."""
+    await put(wired_api, "/v1/sessions/shop/anna", {})
+    taken = await lease(wired_api, "shop", seconds=10)
+    (session,) = await wired.database["sessions"].find({"organization_id": wired_api.organization_id}).to_list(None)
+    over = datetime.now(UTC) - timedelta(seconds=1)
+    stale = {"_id": session["_id"], "due": over, "leases": [{"id": taken["lease_id"], "until": over}], "now": over}
+
+    async def respond() -> None:
+        raise Refused(ok=1.0, cursor={"id": 0, "ns": "test.sessions", "firstBatch": [stale]})
+
+    def is_about_ended(body: dict[str, Any]) -> bool:
+        return "$expr" in body["filter"] and body.get("readConcern", {}).get("level") != "linearizable"
+
+    act = wire.before("find", "sessions", respond, times=math.inf, where=is_about_ended)
+    await wired_api.ok("/v1/sessions/shop")
+    assert act.reached.is_set()
+    wire.clear()
+    assert (await put(wired_api, f"/v1/leases/{taken['lease_id']}", {}))["seconds"] > 200
 
 
 async def test_renewing_never_shortens_and_ends_at_the_limit(admin: Api, store: Store) -> None:

@@ -294,14 +294,20 @@ async def test_readers_that_wait_for_an_exclusive_lease_all_get_in_after_it(api:
 
 @pytest.mark.slow
 async def test_who_has_waited_five_seconds_longer_elsewhere_is_not_passed_over(api: Api, other: Api) -> None:
-    await put(api, "/v1/sessions/shop/anna", {})
-    held = await lease(api, "shop")
-    (first,) = await in_order(other, {"owner": "first"})
+    anna: dict[str, Any] = {"name": "anna"}
+    wishes = {"anybody": ({}, {}), "one": (anna, anna), "any": (anna, {}), "named": ({}, anna)}
+    held, first = {}, {}
+    for number, (pool, (wish, _)) in enumerate(wishes.items(), 1):
+        await put(api, f"/v1/sessions/{pool}/anna", {})
+        held[pool] = await lease(api, pool)
+        first[pool] = waiting(other, pool, owner="first", **wish)
+        await until_waiting(other, number)
     await asyncio.sleep(7)
-    assert (await release(api, held["lease_id"]))["uses"] == 1
-    newcomer = await api.post("/v1/sessions/shop/lease", {"owner": "newcomer"})
-    assert newcomer.status == 409
-    assert (await soon(first))["session"]["owner"] == "first"
+    for pool, (_, wish) in wishes.items():
+        await release(api, held[pool]["lease_id"])
+        newcomer = await api.post(f"/v1/sessions/{pool}/lease", wish)
+        assert newcomer.status == 409, pool
+        assert (await soon(first[pool]))["session"]["owner"] == "first"
 
 
 @pytest.mark.slow
@@ -309,6 +315,6 @@ async def test_a_dead_process_holds_nobody_up_for_long(api: Api, store: Store) -
     await put(api, "/v1/sessions/shop/anna", {})
     pool = await store.sessions.pools.find(api.organization_id, "shop")
     assert pool
-    await store.sessions.pools.publish(pool, "dead", [Waiting("dead", None, 30.0, True)])
+    await store.sessions.pools.publish(api.organization_id, "dead", {pool.id: [Waiting("dead", None, 30.0, True)]})
     assert (await api.post("/v1/sessions/shop/lease", {})).status == 409
     await soon(waiting(api))

@@ -5,6 +5,8 @@ harambe pins old versions of what the other tests need new, so it has an environ
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -127,6 +129,7 @@ def chromium(tmp_path: Path) -> Iterator[str]:
         [chromium_path(), *flags, "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     url = f"http://127.0.0.1:{port}"
     for _ in range(300):
@@ -136,7 +139,7 @@ def chromium(tmp_path: Path) -> Iterator[str]:
         except OSError:
             time.sleep(0.1)
     yield url
-    process.terminate()
+    os.killpg(process.pid, signal.SIGTERM)  # Debian's command is a script that starts the browser
     process.wait(20)
 
 

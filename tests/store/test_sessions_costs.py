@@ -101,15 +101,19 @@ async def test_taking_renewing_and_releasing_are_looks_into_an_index(
 async def test_workers_that_wait_cost_no_more_commands_than_one_worker(
     listening: Store, commands: Commands, organization: int
 ) -> None:
-    """A look now and then for each pool, none for each worker: those who wait for a name included."""
-    await listening.sessions.records.put(organization, "shop", "anna", {}, None)
-    pool = await listening.sessions.pools.find(organization, "shop")
-    assert pool is not None and await listening.sessions.queue.take(pool, wanted()) is not None
+    """A look now and then for all pools, none for each pool or worker: those who wait for a name included."""
+    pools = []
+    for number in range(30):
+        await listening.sessions.records.put(organization, f"shop-{number}", "anna", {}, None)
+        pool = await listening.sessions.pools.find(organization, f"shop-{number}")
+        assert pool is not None and await listening.sessions.queue.take(pool, wanted()) is not None
+        pools.append(pool)
 
     async def counted(workers: int) -> int:
-        requests = [wanted(name="anna" if number % 2 else None) for number in range(workers)]
-        waiting = [asyncio.create_task(listening.sessions.queue.wait(pool, each, 60)) for each in requests]
-        await asyncio.sleep(1)  # they have come, and the stream of changes begins
+        requests = [(number, wanted(name="anna" if number % 2 else None)) for number in range(workers)]
+        queue = listening.sessions.queue
+        waiting = [asyncio.create_task(queue.wait(pools[number // 4], each, 60)) for number, each in requests]
+        await asyncio.sleep(2)  # they have come, and the stream of changes begins
         commands.clear()
         await asyncio.sleep(6)
         count = len([command for command in commands.sent if command.collection in OURS])

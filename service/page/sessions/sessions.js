@@ -137,7 +137,7 @@ function edit(pool, name) {
     !name && input("pool", "Pool: the site, or site and country", pool, { required: true, maxlength: 128, autofocus: !pool }),
     !name && input("name", "Name: the account", "", { required: true, maxlength: 128, autofocus: Boolean(pool) }),
     !name && input("note", "Note", "", { maxlength: 1000 }),
-    el("p", { class: "hint" }, "Playwright's storageState, cookies.txt, or cookies as JSON from EditThisCookie, Cookie-Editor, Puppeteer or the DevTools protocol. Drop a file on the text, choose one, or paste it. It is stored encrypted and never shown."),
+    el("p", { class: "hint" }, "Playwright's storageState, cookies.txt, or cookies as JSON from EditThisCookie, Cookie-Editor, Puppeteer or the DevTools protocol. Drop a file on the text, choose one, or paste it. It is never shown again."),
     field("File", file),
     field(name ? "State" : "State; without one, the account waits for a login", text),
   ], [closeButton("Cancel"), el("button", { class: "primary" }, "Save")], (data) => {

@@ -6,7 +6,7 @@ import { announce, button, cell, chip, copyButton, el, faint, loading, put, row,
 import { many, shorten, since } from "../base/format.js";
 import { may, who } from "../base/session.js";
 
-const SCOPES = { read: "read: look and sync", write: "write: scrape, approve, change", delete: "delete", state: "state: cookies and local storage" };
+const SCOPES = { read: "read: look and sync", write: "write: scrape, approve, change", delete: "delete", state: "state: cookies, local storage and sessions" };
 const HEAD = ["Label", "Scopes", "Made", "Last used", "Expires", "Actions"];
 
 export async function show(main, place, signal, stay) {

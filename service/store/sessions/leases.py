@@ -108,10 +108,10 @@ class Leases:
         `besides` are names that others wait for. A shared lease may join others of its kind if `may_join`.
         Raises LeaseLost if the lease of this id has been released, LeaseInUse if another request has one.
         """
-        await self._pools.settle_now_and_then(pool)
+        is_settled = await self._pools.settle_now_and_then(pool)
         try:
             taken = await self._take(pool, wanted, besides, may_join)
-            if taken is None:  # another request may have settled the pool since
+            if taken is None and not is_settled:
                 await self._pools.settle(pool)
                 taken = await self._take(pool, wanted, besides, may_join)
         except DuplicateKeyError:

@@ -6,12 +6,13 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError
+from pymongo.read_concern import ReadConcern
 
 from service.bounded import Bounded
 from service.store.clock import now
@@ -188,8 +189,12 @@ class Pools:
     async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
         """End leases that nobody has released; their ids are noted before, so that none is ever live again."""
         leased = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
+        if await self._sessions.find_one(leased, ["_id"], hint="due") is None:
+            return False
+        # A member that is the primary no longer may not know of a renewal: only one that is it for certain may say so.
+        certain = self._sessions.with_options(read_concern=ReadConcern("linearizable"))
         fields = {"due": 1, "leases": 1, "now": changes.NOW}
-        sessions = await self._sessions.find(leased, fields, hint="due").limit(_ENDED_AT_ONCE).to_list(None)
+        sessions = await certain.find(leased, fields, hint="due").limit(_ENDED_AT_ONCE).to_list(None)
         if not sessions:
             return False
         ids = [lease["id"] for session in sessions for lease in session["leases"] if lease["until"] <= session["due"]]
@@ -209,20 +214,50 @@ class Pools:
             log.warning("nobody was told of a blocked session", extra={"error": str(error)})
 
     @stored
-    async def publish(self, pool: Pool, process: str, waiting: Sequence[Waiting]) -> None:
-        """Let other processes know who waits in this one; what a process does not repeat expires."""
-        entries = [
-            {
-                **{"process": process, "name": changes.literal(entry.name), "exclusive": entry.exclusive},
-                "since": {"$subtract": [changes.NOW, int(entry.seconds * 1000)]},
-                "until": changes.after(changes.NOW, _PUBLISHED_SECONDS),
-            }
-            for entry in waiting
-        ]
+    async def publish(self, organization_id: int, process: str, waiting: Mapping[str, Sequence[Waiting]]) -> None:
+        """Let other processes know who waits in this one, by inner ids; what a process does not repeat expires."""
         is_other = {"$and": [{"$ne": ["$$this.process", process]}, {"$gt": ["$$this.until", changes.NOW]}]}
         others = {"$filter": {"input": {"$ifNull": ["$waiting", []]}, "cond": is_other}}
-        update = [{"$set": {"waiting": {"$concatArrays": [others, entries]}}}]
-        await self._pools.update_one({"_id": pool.id, "organization_id": pool.organization_id}, update)
+        updates = []
+        for id, entries in waiting.items():
+            own = [
+                {
+                    **{"process": process, "name": changes.literal(entry.name), "exclusive": entry.exclusive},
+                    "since": {"$subtract": [changes.NOW, int(entry.seconds * 1000)]},
+                    "until": changes.after(changes.NOW, _PUBLISHED_SECONDS),
+                }
+                for entry in entries
+            ]
+            update: list[Record] = [{"$set": {"waiting": {"$concatArrays": [others, own]}}}]
+            updates.append(UpdateOne({"_id": id, "organization_id": organization_id}, update))
+        await self._pools.bulk_write(updates, ordered=False)
+
+    @stored
+    async def seconds_until_ready(self, organization_id: int, ids: Sequence[str]) -> dict[str, float | None]:
+        """Return for each pool that exists the seconds until a session may be ready: 0 if one is, None if none will be.
+
+        One key of an index is read for each pool, however many sessions it has.
+        """
+        own = {"organization_id": organization_id}
+        named = {**own, "_id": {"$in": list(ids)}, "pool": {"$exists": True}}
+        seconds: dict[str, float | None] = {pool["_id"]: None async for pool in self._pools.find(named, ["_id"])}
+        of_pools = {**own, "pool_id": {"$in": list(seconds)}}
+        first_due: list[Record] = [
+            {"$match": {**of_pools, "due": {"$gt": changes.NEVER}}},
+            {"$sort": {"pool_id": 1, "due": 1}},
+            {"$group": {"_id": "$pool_id", "due": {"$first": "$due"}}},
+            {"$project": {"millis": {"$subtract": ["$due", changes.NOW]}}},
+        ]
+        async for pool in self._sessions.aggregate(first_due, hint="due"):
+            seconds[pool["_id"]] = max(0.0, pool["millis"] / 1000)
+        ready: list[Record] = [
+            {"$match": {**of_pools, "state": "ready"}},
+            {"$sort": {"pool_id": 1, "state": 1, "turn": 1}},
+            {"$group": {"_id": "$pool_id", "turn": {"$first": "$turn"}}},
+        ]
+        async for pool in self._sessions.aggregate(ready, hint="take"):
+            seconds[pool["_id"]] = 0.0
+        return seconds
 
     @stored
     async def has_shared(self, pool: Pool) -> bool:
@@ -235,10 +270,12 @@ class Pools:
         where = {**pool.owner, "name": {"$in": list(names)}, "state": "ready"}
         return frozenset([session["name"] async for session in self._sessions.find(where, ["name"], hint="name")])
 
-    async def settle_now_and_then(self, pool: Pool) -> None:
-        """Settle a pool unless this process has done so less than a second ago."""
-        if time.monotonic() >= self._settled.get(pool.id, -_SETTLE_SECONDS) + _SETTLE_SECONDS:
-            await self.settle(pool)
+    async def settle_now_and_then(self, pool: Pool) -> bool:
+        """Settle a pool unless this process has done so less than a second ago; return whether it is settled now."""
+        if time.monotonic() < self._settled.get(pool.id, -_SETTLE_SECONDS) + _SETTLE_SECONDS:
+            return False
+        await self.settle(pool)
+        return True
 
     async def by_state(self) -> dict[str, int]:
         """Return the number of sessions of all organizations by state; nothing if that takes more than a second."""
