@@ -10,16 +10,15 @@ from aiohttp import web
 
 from service.capacity.parked import Parking
 from service.capacity.work import WORK, Gates
-from service.http.errors import errors
-from service.http.input.query import known_parameters, well_formed_target
 from service.http.keys import GATES, PARKING, READINESS, SETTINGS, STOPPING, STORE
 from service.http.memory import watch_memory
 from service.http.metrics import METRICS, Metrics
-from service.http.middleware.access_log import ACCESS_LOG, AccessLog, observe
-from service.http.middleware.auth import AUTHENTICATOR, Authenticator, authenticate
-from service.http.middleware.cors import add_cors, preflight
-from service.http.middleware.limits import RATE, Rate, govern, rate_limit, time_limit
+from service.http.middleware.access_log import ACCESS_LOG, AccessLog
+from service.http.middleware.auth import AUTHENTICATOR, Authenticator
+from service.http.middleware.cors import add_cors
+from service.http.middleware.rate import RATE, Rate
 from service.http.middleware.security_headers import add_headers
+from service.http.middleware.serve import serve
 from service.http.openapi import DOCUMENT, document
 from service.http.outgoing import Sender
 from service.http.routing import add_routes
@@ -28,23 +27,10 @@ from service.settings import Settings, SettingsError
 from service.store import Readiness, Store
 from service.webhooks import COURIER, Courier
 
-# In the order in which a request passes them.
-MIDDLEWARES = [
-    observe,
-    errors,
-    preflight,
-    well_formed_target,
-    time_limit,
-    authenticate,
-    rate_limit,
-    known_parameters,
-    govern,
-]
-
 
 def create_app(settings: Settings, store: Store) -> web.Application:
     """Return the application that uses a store."""
-    app = web.Application(client_max_size=settings.max_body_bytes, middlewares=MIDDLEWARES)
+    app = web.Application(client_max_size=settings.max_body_bytes, middlewares=[serve])
     app[SETTINGS] = settings
     app[STORE] = store
     app[STOPPING] = asyncio.Event()
@@ -52,7 +38,7 @@ def create_app(settings: Settings, store: Store) -> web.Application:
     gates = app[GATES] = Gates(settings.max_bytes_in_flight)
     app[PARKING] = Parking(gates)
     app[RATE] = Rate(settings.rate_limit)
-    store.outputs.within(WORK.get, app[PARKING])
+    store.within(WORK.get, app[PARKING])
     app[METRICS] = Metrics(settings, store, gates)
     app[ACCESS_LOG] = AccessLog(settings.access_log)
     app[COURIER] = Courier(store.webhooks, Sender(settings.webhook_private), settings.base_url)

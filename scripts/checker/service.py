@@ -9,7 +9,6 @@ false switches the watermark off, `exclusive` false lets a session be leased aga
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import random
@@ -61,12 +60,11 @@ def install(options: dict[str, Any]) -> None:
     """Put the faults into every `Ids` made from now on."""
     random.seed(os.environ.get("CHECKER_SEED"))
     if not options.pop("mark"):
-        versions = itertools.count(1)
         read = Ids._read
 
         async def read_without_mark(self: Ids, group: Group) -> Watermark:
             watermark = await read(self, group)
-            return watermark._replace(end=2**62, version=next(versions), in_flight=False)
+            return watermark._replace(position=watermark.allocated, in_flight=False)
 
         Ids._read = read_without_mark  # type: ignore[method-assign]
     if not options.pop("exclusive", True):

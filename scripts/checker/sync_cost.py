@@ -65,7 +65,7 @@ async def run(url: str, items: int) -> int:
     for start in range(0, items, 10_000):
         await write(store, [make(number) for number in range(start, min(items, start + 10_000))])
     print(f"{items} items written in {time.perf_counter() - started:.0f} s", flush=True)
-    last = (await store.outputs.watermark(GROUP)).version
+    last = (await store.outputs.watermark(GROUP)).position
     await asyncio.sleep(0.01)
     chosen = random.Random(1).sample(range(items), CHANGED)
     await write(store, [make(number, version=1) for number in chosen])

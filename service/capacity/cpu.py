@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from service.capacity.work import WORK, organization
 
@@ -32,86 +31,47 @@ _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="cpu")
 
 
 class _Turns:
-    """Who waits for the event loop or the thread, by organization."""
+    """Whose turn it is, on the event loop or in the thread.
+
+    Of each organization, one request waits for its turn, and the others wait for that one: so organizations take turns.
+    """
 
     def __init__(self) -> None:
-        self._busy = False
-        self._lines: OrderedDict[int, deque[asyncio.Future[None]]] = OrderedDict()
-        self._cooling: Counter[int] = Counter()
+        self.turn = asyncio.Lock()
+        self._organizations: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
 
-    async def enter(self, first: bool) -> None:
-        """Wait for a turn; with `first`, before the other waiters of this organization."""
-        tenant = organization()
-        if not self._busy and not self._lines and not self._cooling[tenant]:
-            self._busy = True
-            return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line = self._lines.setdefault(tenant, deque())
-        (line.appendleft if first else line.append)(turn)
-        self._next()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.release()
-            raise
-
-    def release(self) -> None:
-        """Let the next one have its turn."""
-        self._busy = False
-        self._next()
+    @property
+    def of_organization(self) -> asyncio.Lock:
+        """What a request of the current organization holds while it has turns."""
+        return self._organizations.setdefault(organization(), asyncio.Lock())
 
     async def end(self, seconds: float) -> None:
         """End a turn that took so long; others have the interpreter for as long as this organization had it."""
         if seconds < _SHORT_SECONDS:
-            return self.release()
-        loop, tenant, work = asyncio.get_running_loop(), organization(), WORK.get()
-        loop.call_soon(self.release)  # not to one that runs in the same turn of the event loop
-        if work is None or work.is_alone:
-            return None
-        self._cooling[tenant] += 1
-        try:
+            return self.turn.release()
+        asyncio.get_running_loop().call_soon(self.turn.release)  # not to one that runs in the same turn of the loop
+        work = WORK.get()
+        if work is not None and not work.is_alone:
             await asyncio.sleep(min(seconds, _MAX_COOLDOWN_SECONDS))
-        finally:
-            self._cooling[tenant] -= 1
-            if not self._cooling[tenant]:
-                del self._cooling[tenant]
-            loop.call_soon(self._next)  # after this request, whose next turn may come first
-
-    def _next(self) -> None:
-        if self._busy:
-            return
-        for tenant, line in list(self._lines.items()):
-            while line and line[0].cancelled():
-                line.popleft()
-            if line and not self._cooling[tenant]:
-                self._busy = True
-                self._lines.move_to_end(tenant)
-                line.popleft().set_result(None)
-            if not line:
-                del self._lines[tenant]
-            if self._busy:
-                return
 
 
-class _Cpu:
-    def __init__(self) -> None:
-        self.loop, self.thread = _Turns(), _Turns()
+# On each event loop: the turns on the loop, and in the thread.
+_all_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_Turns, _Turns]] = WeakKeyDictionary()
 
 
-_cpus: WeakKeyDictionary[asyncio.AbstractEventLoop, _Cpu] = WeakKeyDictionary()
-
-
-def _cpu() -> _Cpu:
+def _turns(in_thread: bool) -> _Turns:
     loop = asyncio.get_running_loop()
-    if (cpu := _cpus.get(loop)) is None:
-        cpu = _cpus[loop] = _Cpu()
-    return cpu
+    if (both := _all_turns.get(loop)) is None:
+        both = _all_turns[loop] = _Turns(), _Turns()
+    return both[in_thread]
 
 
 async def run(size: int, work: Callable[[], T]) -> T:
     """Return what `work` on so many bytes returns, from the thread if it takes more than a few milliseconds."""
-    return work() if size <= SMALL_BYTES else await _in_thread(work)
+    if size <= SMALL_BYTES:
+        return work()
+    async with _turns(in_thread=True).of_organization:
+        return await _in_thread(work)
 
 
 async def drain(steps: Iterator[bool]) -> None:
@@ -119,35 +79,34 @@ async def drain(steps: Iterator[bool]) -> None:
 
     A step yields whether the next one is heavy.
     """
-    turns, heavy = 0, next(steps, None)
+    heavy = next(steps, None)
     while heavy is not None:
-        first = turns % _TURNS_IN_A_ROW != 0
-        turns += 1
-        if heavy:
-            heavy = await _in_thread(partial(_advance, steps, _THREAD_SECONDS, False), first)
-        else:
-            heavy = await _on_loop(steps, first)
+        in_thread, turns = heavy, _turns(heavy)
+        async with turns.of_organization:
+            for _ in range(_TURNS_IN_A_ROW):
+                if heavy is in_thread:
+                    heavy = await (_in_thread(partial(_advance, steps, _THREAD_SECONDS)) if heavy else _on_loop(steps))
 
 
-async def _on_loop(steps: Iterator[bool], first: bool) -> bool | None:
-    turns = _cpu().loop
-    await turns.enter(first)
+async def _on_loop(steps: Iterator[bool]) -> bool | None:
+    turns = _turns(in_thread=False)
+    await turns.turn.acquire()
     began = time.perf_counter()
     try:
-        return _advance(steps, _LOOP_SECONDS, True)
+        return _advance(steps, _LOOP_SECONDS, light_only=True)
     finally:
         await turns.end(time.perf_counter() - began)
 
 
-async def _in_thread(work: Callable[[], T], first: bool = False) -> T:
+async def _in_thread(work: Callable[[], T]) -> T:
     """Return what `work` returns, from the thread, when it is this organization's turn."""
-    loop, turns = asyncio.get_running_loop(), _cpu().thread
-    await turns.enter(first)
+    loop, turns = asyncio.get_running_loop(), _turns(in_thread=True)
+    await turns.turn.acquire()
     began = time.perf_counter()
     running = loop.run_in_executor(_thread, _with_short_switches, work)
 
     def release(ended: asyncio.Future[T]) -> None:
-        turns.release()
+        turns.turn.release()
         if not ended.cancelled():
             ended.exception()  # the caller has gone: otherwise asyncio logs the error, with its texts
 
@@ -156,15 +115,15 @@ async def _in_thread(work: Callable[[], T], first: bool = False) -> T:
     finally:
         if running.done():
             await turns.end(time.perf_counter() - began)
-        else:  # a thread cannot be stopped: its place is free when it ends
+        else:  # a thread cannot be stopped: its turn ends with its work
             running.add_done_callback(release)
 
 
-def _advance(steps: Iterator[bool], seconds: float, stops: bool) -> bool | None:
+def _advance(steps: Iterator[bool], seconds: float, light_only: bool = False) -> bool | None:
     """Run steps for a while, or up to a heavy one; return whether the next one is heavy, None after the last one."""
     end = time.perf_counter() + seconds
     for heavy in steps:
-        if (heavy and stops) or time.perf_counter() > end:
+        if (heavy and light_only) or time.perf_counter() > end:
             return heavy
     return None
 

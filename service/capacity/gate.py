@@ -31,9 +31,13 @@ class Shares:
 
     def __init__(self, name: str, total: int) -> None:
         self.name = name  # as in the metrics
-        self.total, self.share, self._organization_share = total, total - total * 3 // 8, total - total // 4
         self.used = 0
         self._held: dict[Hashable, int] = {}
+        self.resize(total)
+
+    def resize(self, total: int) -> None:
+        """Set the amount."""
+        self.total, self.share, self._organization_share = total, total - total * 3 // 8, total - total // 4
 
     def take(self, holder: Holder, amount: int = 1, share: int | None = None) -> bool:
         """Take an amount; return False if there is not enough, or the owner's share does not allow it."""
@@ -46,6 +50,12 @@ class Shares:
         if allowed:
             self._count(holder, amount)
         return allowed
+
+    def hold(self, holder: Holder, amount: int = 1) -> Reservation:
+        """Take an amount for a block. Raises Full."""
+        if not self.take(holder, amount):
+            raise Full(self.name)
+        return Reservation(self, holder, amount)
 
     def put_back(self, holder: Holder, amount: int = 1) -> None:
         """Return an amount that was taken."""
@@ -71,7 +81,8 @@ class Gate(Shares):
     def __init__(self, name: str, total: int) -> None:
         super().__init__(name, total)
         self.largest = total - self._organization_share
-        self._lines: OrderedDict[int, OrderedDict[Holder, OrderedDict[asyncio.Future[None], int]]] = OrderedDict()
+        # The waiters of each holder, first the holder whose turn it is.
+        self._lines: OrderedDict[Holder, OrderedDict[asyncio.Future[None], int]] = OrderedDict()
         self._waiting = Shares(name, _MAX_WAITING)
 
     async def reserve(self, holder: Holder, amount: int, seconds: float | None) -> Reservation:
@@ -81,20 +92,16 @@ class Gate(Shares):
         Without a limit of time, the waiter must hold nothing but its connection: any number of them may wait.
         """
         amount = min(amount, self.largest)
-        if holder not in self._lines.get(holder.organization_id, ()) and self.take(holder, amount):
-            return Reservation(self, holder, amount)
-        if seconds is None:
-            await self._wait(holder, amount)
-            return Reservation(self, holder, amount)
-        if not self._waiting.take(holder):
-            raise Full(self.name)
-        try:
-            async with asyncio.timeout(seconds):
+        if holder in self._lines or not self.take(holder, amount):
+            if seconds is None:
                 await self._wait(holder, amount)
-        except TimeoutError:
-            raise Full(self.name) from None
-        finally:
-            self._waiting.put_back(holder)
+            else:
+                with self._waiting.hold(holder):
+                    try:
+                        async with asyncio.timeout(seconds):
+                            await self._wait(holder, amount)
+                    except TimeoutError:
+                        raise Full(self.name) from None
         return Reservation(self, holder, amount)
 
     def put_back(self, holder: Holder, amount: int = 1) -> None:
@@ -105,57 +112,52 @@ class Gate(Shares):
 
     async def _wait(self, holder: Holder, amount: int) -> None:
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._lines.setdefault(holder.organization_id, OrderedDict()).setdefault(holder, OrderedDict())[turn] = amount
+        self._lines.setdefault(holder, OrderedDict())[turn] = amount
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.put_back(holder, amount)
-            else:
-                self._leave(holder, turn)
+            if turn in self._lines.get(holder, ()):
+                self._remove(holder, turn)
                 self._let_in()  # the next one of this holder may want less
+            else:  # it was let in at the same moment
+                self.put_back(holder, amount)
             raise
 
     def _let_in(self) -> None:
         """Let in the first waiter of each holder, one after the other, for as long as one of them has room."""
-        entered = True
-        while entered:
-            entered = False
-            for organization_id, lines in list(self._lines.items()):
-                for holder, line in list(lines.items()):
-                    turn, amount = next(iter(line.items()))
-                    if turn.cancelled() or self.take(holder, amount):
-                        entered = True
-                        lines.move_to_end(holder)
-                        self._lines.move_to_end(organization_id)
-                        self._leave(holder, turn)
-                        if not turn.cancelled():
-                            turn.set_result(None)
-                        break
+        while (holder := next(filter(self._take_first, self._lines), None)) is not None:
+            turn = next(iter(self._lines[holder]))
+            self._remove(holder, turn)
+            for other in [other for other in self._lines if other.organization_id == holder.organization_id]:
+                self._lines.move_to_end(other)
+            if holder in self._lines:
+                self._lines.move_to_end(holder)
+            if not turn.done():  # else it is cancelled, and returns the amount
+                turn.set_result(None)
 
-    def _leave(self, holder: Holder, turn: asyncio.Future[None]) -> None:
-        lines = self._lines.get(holder.organization_id, OrderedDict())
-        if turn in lines.get(holder, ()):
-            del lines[holder][turn]
-            if not lines[holder]:
-                del lines[holder]
-            if not lines:
-                del self._lines[holder.organization_id]
+    def _take_first(self, holder: Holder) -> bool:
+        """Take what the first waiter of a holder wants."""
+        return self.take(holder, next(iter(self._lines[holder].values())))
+
+    def _remove(self, holder: Holder, turn: asyncio.Future[None]) -> None:
+        del self._lines[holder][turn]
+        if not self._lines[holder]:
+            del self._lines[holder]
 
 
 class Reservation:
-    """What a request holds of a gate: shrinks, and ends with the block."""
+    """What a request holds: shrinks, and ends with the block."""
 
-    __slots__ = ("_gate", "_holder", "amount")
+    __slots__ = ("_holder", "_shares", "amount")
 
-    def __init__(self, gate: Gate, holder: Holder, amount: int) -> None:
-        self._gate, self._holder, self.amount = gate, holder, amount
+    def __init__(self, shares: Shares, holder: Holder, amount: int) -> None:
+        self._shares, self._holder, self.amount = shares, holder, amount
 
     def shrink(self, amount: int) -> None:
         """Keep no more than an amount."""
         if amount < self.amount:
             freed, self.amount = self.amount - amount, amount
-            self._gate.put_back(self._holder, freed)
+            self._shares.put_back(self._holder, freed)
 
     def close(self) -> None:
         """Keep nothing."""

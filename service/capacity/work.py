@@ -27,6 +27,7 @@ _MAX_SEARCHES, _MAX_READS, _LARGE_READ = 5, 5, 2 * _MIB
 _CONNECTIONS, _RESERVED = 10_000, 16
 # Incomplete heads have no owner yet.
 HEADS = Holder(-1, "")
+_NOTHING = Reservation(Shares("", 0), HEADS, 0)
 
 
 def body_bytes(size: int) -> int:
@@ -44,40 +45,46 @@ class Gates:
         self.working = Gate("working", total // 2)
         self.sending = Gate("sending", total // 4)
         self.least, self.piece = self.working.total // _MAX_WORKING, min(_PIECE, self.working.total // 8)
+        self.connections, self.readers = Shares("connections", 0), Shares("readers", 0)  # that wait or follow
         self.set_connections(_CONNECTIONS)
+        self.all = (
+            self.connections,
+            self.readers,
+            self.receiving,
+            self.searches,
+            self.reads,
+            self.working,
+            self.sending,
+        )
 
     def set_connections(self, count: int) -> None:
         """Set the limit of connections; some are reserved for health checks and clients without a token yet."""
-        self.connections = Shares("connections", max(1, count - max(min(_RESERVED, count // 4), count // 8)))
-        self.readers = Shares("readers", max(1, self.connections.total * 3 // 4))  # that wait or follow
+        self.connections.resize(max(1, count - max(min(_RESERVED, count // 4), count // 8)))
+        self.readers.resize(max(1, self.connections.total * 3 // 4))
 
 
 class Work:
-    """The reservations of one request."""
+    """The reservations of one request, for a block in which it is the current one."""
 
-    __slots__ = ("_body", "_gates", "_place", "_working", "holder", "seconds")
+    __slots__ = ("_body", "_gates", "_place", "_previous", "_working", "holder", "seconds")
 
     def __init__(self, gates: Gates, holder: Holder, seconds: float | None) -> None:
         self._gates, self.holder = gates, holder
         self.seconds = seconds  # to wait at a gate; None for a response that has begun, or a reader that waits
-        self._body: Reservation | None = None
-        self._place: Reservation | None = None
-        self._working: Reservation | None = None
+        self._body = self._place = self._working = _NOTHING
+
+    def __enter__(self) -> Work:
+        self._previous = WORK.set(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        WORK.reset(self._previous)
 
     @property
     def is_alone(self) -> bool:
         """Whether no other organization has requests at work."""
         return not self._gates.working.held_by_others(self.holder.organization_id)
-
-    async def begin_piece(self) -> None:
-        """Begin to make a piece of a response."""
-        await self.begin(self._gates.piece)
-
-    async def resume(self) -> None:
-        """Begin to work again after a wait that held nothing, in turn, however long that takes."""
-        seconds, self.seconds = self.seconds, None
-        await self.begin_piece()
-        self.seconds = seconds
 
     async def receive(self, size: int, seconds: float) -> None:
         """Begin to receive a body of at most so many bytes."""
@@ -86,13 +93,14 @@ class Work:
     async def begin(self, size: int = 0) -> None:
         """Begin to work on at most so many bytes; the body is received."""
         size = max(size, self._gates.least)
-        if self._working is None or self._working.amount < size:
-            if self._working is not None:
-                self._working.close()
-                self._working = None
+        if self._working.amount < size:
+            self._working.close()
             self._working = await self._gates.working.reserve(self.holder, size, self.seconds)
-        if self._body is not None:
-            self._body.close()
+        self._body.close()
+
+    async def begin_piece(self) -> None:
+        """Begin to make a piece of a response."""
+        await self.begin(self._gates.piece)
 
     async def read(self, size: int, searches: bool) -> None:
         """Begin to read, and to work on what is read, which takes at most so many bytes."""
@@ -104,10 +112,8 @@ class Work:
 
     def shrink(self, size: int) -> None:
         """Keep no more than so many bytes: what was read or made is no larger."""
-        if self._place is not None:
-            self._place.close()
-        if self._working is not None:
-            self._working.shrink(max(size, self._gates.least))
+        self._place.close()
+        self._working.shrink(max(size, self._gates.least))
 
     async def keep(self, size: int) -> Reservation:
         """End the work; return what its text, of so many bytes, takes until it is sent."""
@@ -118,16 +124,12 @@ class Work:
 
     def close(self) -> None:
         """Return everything."""
-        if self._body is not None:
-            self._body.close()
+        self._body.close()
         self._end_work()
 
     def _end_work(self) -> None:
-        if self._place is not None:
-            self._place.close()
-        if self._working is not None:
-            self._working.close()
-            self._working = None
+        self._place.close()
+        self._working.close()
 
 
 # Of the current request.

@@ -36,11 +36,7 @@ async def document(request: web.Request) -> Reply:
     return Reply(request.app[DOCUMENT])
 
 
-async def index(request: web.Request) -> Reply:
-    """Return the page that shows the OpenAPI document."""
-    return serve(request, PAGE_ASSETS["docs/docs.html"], _POLICY)
-
-
-async def asset(request: web.Request) -> Reply:
-    """Return a script or a style sheet of Swagger UI."""
-    return serve(request, _assets().get(request.match_info["name"]), _POLICY)
+async def get(request: web.Request) -> Reply:
+    """Return the page that shows the OpenAPI document, or a script or a style sheet of Swagger UI."""
+    name = request.match_info.get("name")
+    return serve(request, PAGE_ASSETS["docs/docs.html"] if name is None else _assets().get(name), _POLICY)

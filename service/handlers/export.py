@@ -14,7 +14,7 @@ from service.http.errors import invalid
 from service.http.input.output_query import query_of
 from service.http.input.query import QueryLoader, path_group
 from service.http.keys import STOPPING, STORE
-from service.http.metrics import METRICS
+from service.http.metrics import ITEMS_OUT, METRICS
 from service.http.output import exports, parquet
 from service.http.reply import Reply, Texts
 from service.store import Behind, Group, Page, Query
@@ -52,7 +52,7 @@ async def get(request: web.Request) -> Reply:
         return Reply(_follow(request, group, query, limit, live), content_type=live.content_type, follows=True)
     outputs, headers = request.app[STORE].outputs, {}
     if limit is None and not query.newest_first:  # the export contains all up to this id
-        headers["X-Cursor"] = str(max(query.cursor, (await outputs.watermark(group)).version))
+        headers["X-Cursor"] = str(max(query.cursor, (await outputs.watermark(group)).position))
     pages = _counted(request, outputs.pages(group, query, limit))
     match format:
         case "ndjson":
@@ -93,7 +93,7 @@ async def _follow(
                         yield live.beat(reader.position)
                     continue
                 yield part.text
-                metrics.count_read(part.items)
+                metrics.count_own(ITEMS_OUT, amount=part.items)
                 left = None if left is None else left - part.items
                 if left == 0:
                     break
@@ -103,15 +103,15 @@ async def _follow(
         while not is_over:
             query = query._replace(cursor=reader.position)
             async for page in outputs.pages(group, query, left):
-                reached, count = page.checkpoint, len(page.documents)
+                position, count = page.position, len(page.documents)
                 text = await live.form.render(page)
                 if begun and not text and time.monotonic() >= sent + _HEARTBEAT_SECONDS:
-                    text = live.beat(reached)
+                    text = live.beat(position)
                 if text or not begun:
                     yield text
                     begun, sent = True, time.monotonic()
-                metrics.count_read(count)
-                reader.position = max(reader.position, reached)
+                metrics.count_own(ITEMS_OUT, amount=count)
+                reader.position = max(reader.position, position)
                 left = None if left is None else left - count
                 if left == 0 or stopping.is_set():
                     return
@@ -120,5 +120,5 @@ async def _follow(
 
 async def _counted(request: web.Request, pages: AsyncIterator[Page]) -> AsyncIterator[Page]:
     async for page in pages:
-        request.app[METRICS].count_read(len(page.documents))
+        request.app[METRICS].count_own(ITEMS_OUT, amount=len(page.documents))
         yield page

@@ -22,7 +22,7 @@ from service.http.middleware.auth import require_scope
 from service.http.output.field_statistics import describe_fields
 from service.http.output.paging import decode_cursor, json_array, list_reply
 from service.http.reply import Json, Reply
-from service.store import Group, Groups, Query, Store, StoreUnavailable, now, time_budget
+from service.store import Group, Query, Store, StoreUnavailable, now, time_budget
 
 _LISTED_DAYS = timedelta(days=30)
 _GROUPS = QueryLoader(PageQuery())
@@ -36,10 +36,6 @@ _WARNING_SECONDS = 2.0
 _FIELDS_SECONDS = 10.0
 
 
-def _since() -> str:
-    return (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
-
-
 @endpoint("List groups", GroupCounts(many=True), query=PageQuery)
 async def get(request: web.Request) -> Reply:
     """Return the organization's groups, newest change first, each with its last 30 days.
@@ -48,7 +44,8 @@ async def get(request: web.Request) -> Reply:
     """
     query, groups = _GROUPS.load(request), request.app[STORE].groups
     cursor = decode_cursor(query["cursor"])
-    return list_reply(request, await groups.listing(request[ORGANIZATION], _since(), query["limit"], cursor))
+    since = (now() - _LISTED_DAYS).strftime("%Y-%m-%d")
+    return list_reply(request, await groups.listing(request[ORGANIZATION], since, query["limit"], cursor))
 
 
 @endpoint("Get the counts of a group", GroupCounts())
@@ -75,8 +72,10 @@ async def put(request: web.Request) -> Json:
     group = path_group(request)
     settings = await read_object(request, _SETTINGS)
     groups = request.app[STORE].groups
-    # Both remove data.
-    if "retention_days" in settings or await _lowers_history(groups, group, settings):
+    lowers_history = (
+        "history_days" in settings and (await groups.settings(group))["history_days"] > settings["history_days"]
+    )
+    if "retention_days" in settings or lowers_history:  # both remove data
         require_scope(request, "delete")
     await groups.set(group, settings)
     warnings = await _warnings(request.app[STORE], group, settings)
@@ -93,24 +92,9 @@ async def _warnings(store: Store, group: Group, settings: dict[str, Any]) -> lis
             ruled = await store.paths.unknown(group, rules.values())
     except StoreUnavailable:
         return []
-    return [
-        *(
-            unknown_path(path, ignored[path], "body", "ignore", str(at))
-            for at, path in enumerate(ignore)
-            if path in ignored
-        ),
-        *(
-            unknown_path(path, ruled[path], "body", "rules", str(at), "path")
-            for at, path in rules.items()
-            if path in ruled
-        ),
-    ]
-
-
-async def _lowers_history(groups: Groups, group: Group, settings: dict[str, Any]) -> bool:
-    if "history_days" not in settings:
-        return False
-    return bool(settings["history_days"] < (await groups.settings(group))["history_days"])
+    paths = [(path, ignored, ["ignore", str(at)]) for at, path in enumerate(ignore)]
+    paths += [(path, ruled, ["rules", str(at), "path"]) for at, path in rules.items()]
+    return [unknown_path(path, nearest[path], "body", *loc) for path, nearest, loc in paths if path in nearest]
 
 
 async def _group(request: web.Request, group: Group) -> dict[str, Any]:

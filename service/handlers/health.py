@@ -19,16 +19,14 @@ async def healthz(request: web.Request) -> Json:
 @endpoint("Is the service ready?", Health())
 async def readyz(request: web.Request) -> Json | Reply:
     """Respond with 200 if the database takes writes; with 503 while it does not, and once the process stops."""
-    if request.app[STOPPING].is_set() or not await _is_ready(request.app):
+    app = request.app
+    try:
+        is_ready = not app[STOPPING].is_set() and await app[STORE].ping() and await app[READINESS].check()
+    except StoreError:
+        is_ready = False
+    if not is_ready:
         # Returned, not raised: starting and stopping are not failures, and are not logged as such.
         request[REASON] = "not_ready"
         error = unavailable("not_ready")
         return Reply(error_body(error.problems), error.headers, error.status)
     return {"status": "ok"}
-
-
-async def _is_ready(app: web.Application) -> bool:
-    try:
-        return await app[STORE].ping() and await app[READINESS].check()
-    except StoreError:
-        return False

@@ -90,7 +90,7 @@ async def _no_session(request: web.Request, pool: SessionPool, asked: Wanted) ->
     """Return the response to a request that got no lease, with the time until another attempt makes sense."""
     if not await _exists(request, pool, asked):
         return ApiError(404, [problem("not_found", "There is no such session", "body", "name")])
-    request.app[METRICS].count_no_session()
+    request.app[METRICS].count_own("sds_no_session_total")
     store = request.app[STORE]
     if (before := await store.sessions.pools.empty_notice(pool)) is not None:
         await store.webhooks.pool_empty(pool.organization_id, pool.name, before)

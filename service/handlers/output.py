@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from aiohttp import web
 
 from schemas.outputs import Output, OutputsWritten, RestoreInput, VersionsPage, VersionsQuery
-from service.capacity import cpu
 from service.http.endpoint import endpoint
 from service.http.errors import ApiError, not_found, problem
 from service.http.input.json_input import read_object
 from service.http.input.query import QueryLoader, path_group, path_id
 from service.http.keys import STORE
+from service.http.output import pages
 from service.http.output.etags import CACHING
-from service.http.output.paging import url_with_cursor
 from service.http.reply import Json, Reply
 from service.store import ItemExists
 
@@ -36,7 +33,7 @@ async def get(request: web.Request) -> Reply:
     page = await request.app[STORE].outputs.one(group, output_id)
     if page is None:
         raise not_found("output", "output_id", await request.app[STORE].groups.similar(group))
-    return Reply(await cpu.run(page.work, page.array), {"ETag": f'"{page.version}"', **CACHING})
+    return Reply(await pages.array(page), {"ETag": f'"{page.version}"', **CACHING})
 
 
 @endpoint("Get earlier versions of an output", VersionsPage(), query=VersionsQuery)
@@ -49,8 +46,7 @@ async def versions(request: web.Request) -> Reply:
     group, output_id = path_group(request), path_id(request, "output_id")
     query = _VERSIONS.load(request)
     page = await request.app[STORE].outputs.versions(group, output_id, query["limit"], query["cursor"])
-    next_url = None if page.next_cursor is None else url_with_cursor(request, page.next_cursor)
-    return Reply(await cpu.run(page.work, partial(page.body, next_url)), CACHING)
+    return Reply(await pages.body(request, page), CACHING)
 
 
 @endpoint(

@@ -28,11 +28,6 @@ _HEADERS = {
 }
 
 
-async def index(request: web.Request) -> Reply:
-    """Return the page."""
-    return serve(request, PAGE_ASSETS["index.html"], _HEADERS)
-
-
-async def asset(request: web.Request) -> Reply:
-    """Return a script, a style sheet or a picture of the page."""
-    return serve(request, PAGE_ASSETS.get("/".join(request.match_info.values())), _HEADERS)
+async def get(request: web.Request) -> Reply:
+    """Return the page, or a script, a style sheet or a picture of it."""
+    return serve(request, PAGE_ASSETS.get("/".join(request.match_info.values()) or "index.html"), _HEADERS)

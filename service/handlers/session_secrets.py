@@ -8,14 +8,10 @@ import orjson
 from aiohttp import web
 
 from schemas.sessions import NAME_LENGTH
-from service.capacity.work import WORK
 from service.http.errors import not_found
 from service.http.input.query import path_id
 from service.http.keys import ORGANIZATION, STORE
 from service.store import SESSION_SECRETS, SessionPool, served_session
-
-# Copies of the secrets in memory: as they are stored, opened, and in the response.
-_COPIES = 3
 
 
 async def find_pool(request: web.Request) -> SessionPool:
@@ -28,9 +24,6 @@ async def find_pool(request: web.Request) -> SessionPool:
 
 async def with_secrets(request: web.Request, pool: SessionPool, session: dict[str, Any]) -> dict[str, Any]:
     """Return a session as it is served, with its secrets as fragments of JSON."""
-    work = WORK.get()
-    assert work is not None
-    await work.begin(_COPIES * sum(session.get("bytes", {}).values()))
     texts = await request.app[STORE].sessions.secrets.read(pool.organization_id, session)
     secrets = {kind: orjson.Fragment(texts[kind]) if kind in texts else None for kind in SESSION_SECRETS}
     return {**served_session(pool, session), **secrets}

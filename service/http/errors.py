@@ -1,4 +1,4 @@
-"""Exception -> status and body, in one table and one middleware."""
+"""Exception -> status and body, in one table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
-from aiohttp.typedefs import Handler
 
 from service.capacity.gate import Full
 from service.http.keys import REASON, REQUEST_ID, STREAMING
@@ -158,23 +157,11 @@ def to_api_error(error: BaseException) -> ApiError:
             return http_error(500)
 
 
-@web.middleware
-async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn every exception into a response in the one error shape."""
-    try:
-        return await handler(request)
-    except Exception as error:
-        response = _respond(request, error)
-    if response is None:
-        raise ConnectionResetError  # without the error, whose frames hold what was about to be sent
-    return response
-
-
-def _respond(request: web.Request, error: Exception) -> web.Response | None:
+def respond_to_error(request: web.Request, error: Exception) -> web.Response | None:
     """Return the response to an exception; cut the connection, and return None, if a response has begun.
 
-    Not in `errors`, whose frame is in the traceback. There, `failure`, which may be the exception itself, would keep
-    all frames, with the pages and texts in them, until garbage is collected.
+    Not in the middleware, whose frame is in the traceback. There, `failure`, which may be the exception itself, would
+    keep all frames, with the pages and texts in them, until garbage is collected.
     """
     failure = to_api_error(error)
     request[REASON] = failure.reason

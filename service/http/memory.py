@@ -34,46 +34,25 @@ def _heap() -> tuple[int, int]:
     return info.uordblks + info.hblkhd, info.fordblks
 
 
-def _in_use() -> int:
-    """Return the bytes in use."""
-    return _heap()[0]
-
-
-def _collect() -> int:
-    """Collect garbage; return the bytes that are still in use."""
-    gc.collect()
-    return _in_use()
-
-
-def _return_memory() -> None:
-    """Return glibc's free memory to the kernel, if it is much."""
-    if _heap()[1] > _FREE_BYTES:
-        trim = ctypes.CDLL(None).malloc_trim
-        trim.argtypes = [ctypes.c_size_t]
-        trim(_KEPT_BYTES)
-
-
 class Garbage:
     """Collects garbage that Python's thresholds leave, once much memory stays in use.
 
     A connection that was lost leaves a small cycle of aiohttp's task and its exception.
     """
 
-    def __init__(self, in_use: Callable[[], int] = _in_use, collect: Callable[[], int] = _collect) -> None:
-        self._in_use, self._collect = in_use, collect
+    def __init__(self, collect: Callable[[], object] = gc.collect) -> None:
+        self._collect = collect
         self._floor = _HIGH_BYTES  # in use after the last collection
-        self._was_high = False
+        self._was_high = self._has_collected = False
 
-    def look(self) -> bool:
-        """Collect if more memory is in use than before, for the second time; return whether it did."""
-        used = self._in_use()
-        self._floor = max(_HIGH_BYTES, min(self._floor, used))
+    def inspect(self, used: int) -> None:
+        """Collect if more memory is in use than after the last collection, for the second time."""
+        self._floor = max(_HIGH_BYTES, used if self._has_collected else min(self._floor, used))
         is_high = used > self._floor + _GROWN_BYTES
-        if not (is_high and self._was_high):
-            self._was_high = is_high
-            return False
-        self._floor, self._was_high = max(_HIGH_BYTES, self._collect()), False
-        return True
+        self._has_collected = is_high and self._was_high
+        self._was_high = is_high and not self._has_collected
+        if self._has_collected:
+            self._collect()
 
 
 async def watch_memory() -> None:
@@ -81,5 +60,9 @@ async def watch_memory() -> None:
     garbage = Garbage()
     while True:
         await asyncio.sleep(_SECONDS)
-        garbage.look()
-        await asyncio.to_thread(_return_memory)
+        used, free = _heap()
+        garbage.inspect(used)
+        if free > _FREE_BYTES:
+            trim = ctypes.CDLL(None).malloc_trim
+            trim.argtypes = [ctypes.c_size_t]
+            await asyncio.to_thread(trim, _KEPT_BYTES)

@@ -13,6 +13,7 @@ import time
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import Any, NamedTuple
@@ -28,7 +29,6 @@ from prometheus_client.metrics_core import (
 from prometheus_client.registry import Collector
 
 from service import __version__
-from service.capacity.gate import Shares
 from service.capacity.work import Gates, organization
 from service.http.cells import Cells, Labels, Row, read_rows
 from service.settings import Settings
@@ -61,6 +61,7 @@ class Family(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
+ITEMS_OUT = "sds_items_out_total"
 FAMILIES = {
     "sds_requests_total": Family("counter", "Requests with a response.", ("method", "route", "status")),
     "sds_request_seconds": Family(
@@ -74,7 +75,7 @@ FAMILIES = {
     "sds_event_loop_lag_seconds": Family("histogram", "Delay of the event loop."),
     "sds_items_in_total": Family("counter", "Output items written.", ("organization", "result")),
     "sds_items_handed_back_total": Family("counter", "Output items that the one-pass encoder left to Python."),
-    "sds_items_out_total": Family("counter", "Output items read.", ("organization",)),
+    ITEMS_OUT: Family("counter", "Output items read.", ("organization",)),
     "sds_sessions": Family("gauge", "Sessions of all organizations, by state: leased, ready, …", ("state",)),
     "sds_no_session_total": Family("counter", "Requests for a lease when no session was ready.", ("organization",)),
     "sds_upkeep_failures_total": Family("counter", "Failed passes of the upkeep."),
@@ -94,9 +95,6 @@ FAMILIES = {
 }
 
 
-GATES = ("connections", "readers", "receiving", "searches", "reads", "working", "sending")
-
-
 class Metrics:
     """The values of this worker, and of all workers when they are collected."""
 
@@ -114,24 +112,17 @@ class Metrics:
         self._organizations: dict[int, str] = {}
         self._sampled: list[tuple[int, Callable[[], float]]] = []
         self._followed: list[list[Any]] = []
-        for name in GATES:
-            self._add_gate(gates, name)
-        self.add_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
-        self.add_resource("write_queues", lambda: store.outputs.write_queues.busy)
+        for gate in gates.all:
+            self._sample_resource(gate.name, partial(getattr, gate, "used"), partial(getattr, gate, "total"))
+        self._sample_resource("database", lambda: store.pool.in_use, lambda: settings.mongo_pool)
+        self._sample_resource("write_queues", lambda: store.outputs.write_queues.busy)
         store.pool.on_command = self._observe_command
         self.follow_counter("sds_upkeep_failures_total", lambda: store.failures)
         self.follow_counter("sds_items_handed_back_total", lambda: store.outputs.handed_back)
         self._encoder = store.outputs.encoder_name
         self._lag = self._cells.place("sds_event_loop_lag_seconds", (), _WIDTH)
 
-    def _add_gate(self, gates: Gates, name: str) -> None:
-        def gate() -> Shares:  # some are replaced when the number of connections is known
-            capacity_gate: Shares = getattr(gates, name)
-            return capacity_gate
-
-        self.add_resource(name, lambda: gate().used, lambda: gate().total)
-
-    def add_resource(self, name: str, used: Callable[[], int], limit: Callable[[], int] | None = None) -> None:
+    def _sample_resource(self, name: str, used: Callable[[], int], limit: Callable[[], int] | None = None) -> None:
         """Show how much of something is used, beside its limit where it has one."""
         self._sampled.append((self._cells.place("sds_resource_used", (name,)), used))
         if limit is not None:
@@ -164,29 +155,16 @@ class Metrics:
         """Count something that happens rarely."""
         self._values[self._cells.place(family, labels)] += amount
 
-    def count_written(self, counts: dict[str, int]) -> None:
-        """Count the items that a request has written, by result."""
-        for result, count in counts.items():
-            if count:
-                self.count("sds_items_in_total", self._organization(), result, amount=count)
-
-    def count_read(self, items: int) -> None:
-        """Count the items that a request has read."""
-        self.count("sds_items_out_total", self._organization(), amount=items)
-
-    def count_no_session(self) -> None:
-        """Count a request for a lease that got none."""
-        self.count("sds_no_session_total", self._organization())
-
-    def _organization(self) -> str:
-        """Return the label of the organization whose request this is."""
+    def count_own(self, family: str, *labels: str, amount: int = 1) -> None:
+        """Count something of the organization whose request this is."""
         id = organization()
         label = self._organizations.get(id)
         if label is None:
             if len(self._organizations) >= _MAX_ORGANIZATIONS:
-                return "other"
-            label = self._organizations[id] = str(id)
-        return label
+                label = "other"
+            else:
+                label = self._organizations[id] = str(id)
+        self.count(family, label, *labels, amount=amount)
 
     def _observe_command(self, name: str, seconds: float, failed: bool) -> None:
         """Count a command of the database; called from the driver's threads."""

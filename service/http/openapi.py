@@ -10,7 +10,7 @@ import orjson
 from aiohttp import web
 from apispec import APISpec
 from apispec.ext.marshmallow import MarshmallowPlugin
-from marshmallow import Schema, fields
+from marshmallow import fields
 
 import service
 from schemas.base import PageQuery
@@ -220,7 +220,9 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
     told = list(said.get("response_headers", ()))
     for used in said["schemas"]:
         if used["location"] == "json":
-            content = {"application/json": {"schema": _body(used["schema"], max_records)}}
+            schema = used["schema"]
+            array = {"type": "array", "items": type(schema)(), "maxItems": max_records}
+            content: dict[str, Any] = {"application/json": {"schema": array if schema.many else schema}}
             content |= {kind: {"schema": _LINES} for kind in said.get("takes", ())}
             operation["requestBody"] = {"required": True, "content": content}
             errors = {**errors, **_BODY_ERRORS}
@@ -236,34 +238,18 @@ def _operation(route: Route, said: dict[str, Any], max_records: int) -> dict[str
         errors = {**errors, 404: "There is no such record"}
     responses = {**said["responses"], **{str(code): {"description": text} for code, text in errors.items()}}
     headers = {**_BY_STATUS, "200": told}
-    operation["responses"] = {
-        status: {
-            "description": response["description"],
-            "headers": _headers(headers.get(status, [])),
-            **_content(Error() if status >= "400" else response.get("schema")),
-        }
-        for status, response in responses.items()
-    }
+    operation["responses"] = {}
+    for status, response in responses.items():
+        names = ["X-Request-ID", *headers.get(status, [])]
+        described = {name: {"description": _HEADERS[name], **_TEXT} for name in names}
+        operation["responses"][status] = {"description": response["description"], "headers": described}
+        if (schema := Error() if status >= "400" else response.get("schema")) is not None:
+            operation["responses"][status]["content"] = {"application/json": {"schema": schema}}
     # Generated clients take the first type that they know: text, which fits all of them.
     success = operation["responses"]["200"]
     contents = {kind: {"schema": _BINARY if kind == PARQUET else _LINES} for kind in said.get("gives", ())}
     success["content"] = {**contents, **success.get("content", {})}
     return operation
-
-
-def _body(schema: Schema, max_records: int) -> Any:
-    if not schema.many:
-        return schema
-    return {"type": "array", "items": type(schema)(), "maxItems": max_records}
-
-
-def _headers(names: list[str]) -> dict[str, Any]:
-    """Describe the headers of a response that matter to clients."""
-    return {name: {"description": _HEADERS[name], **_TEXT} for name in ["X-Request-ID", *names]}
-
-
-def _content(schema: Schema | None) -> dict[str, Any]:
-    return {} if schema is None else {"content": {"application/json": {"schema": schema}}}
 
 
 @functools.cache  # tests make many applications

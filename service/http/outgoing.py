@@ -71,14 +71,10 @@ def url_problem(text: str, private: bool) -> str | None:
     if url.user or url.password or url.fragment:
         return "Must not have a user name, a password or a fragment"
     address = _address(host)
-    if not private and (_is_local(host) or (address is not None and not is_public(address))):
+    is_local = host.lower().rstrip(".").rpartition(".")[2] == "localhost"  # it always is this machine (RFC 6761)
+    if not private and (is_local or (address is not None and not is_public(address))):
         return f"Must be a public address; {_PRIVATE}"
     return None
-
-
-def _is_local(host: str) -> bool:
-    """Return whether a name always means this machine (RFC 6761)."""
-    return host.lower().rstrip(".").rpartition(".")[2] == "localhost"
 
 
 def _address(host: str) -> str | None:
@@ -136,14 +132,6 @@ class _Beginning(ResponseHandler):
             self.transport.pause_reading()
 
 
-class _Connector(aiohttp.TCPConnector):
-    """Makes such connections. The factory is a private part of aiohttp, which has no option for it."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = functools.partial(_Beginning, asyncio.get_running_loop())  # type: ignore[assignment]
-
-
 class Sender:
     """Posts bodies to URLs of users. Follows no redirect, keeps no cookie and no connection, uses no proxy."""
 
@@ -163,10 +151,13 @@ class Sender:
         """The session, opened by the first request: it belongs to the loop that is running then."""
         if self._opened is None:
             resolver = _PublicResolver(self._private, self._lookup)
+            connector = aiohttp.TCPConnector(
+                resolver=resolver, use_dns_cache=False, force_close=True, limit=0, ssl=self._tls or True
+            )
+            # A private part of aiohttp, which has no option for the kind of connections.
+            connector._factory = functools.partial(_Beginning, asyncio.get_running_loop())  # type: ignore[assignment]
             self._opened = aiohttp.ClientSession(
-                connector=_Connector(
-                    resolver=resolver, use_dns_cache=False, force_close=True, limit=0, ssl=self._tls or True
-                ),
+                connector=connector,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 trust_env=False,

@@ -10,14 +10,13 @@ import asyncio
 import functools
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from aiohttp import web
 from isal import igzip, isal_zlib
 
-from service.capacity.gate import Full
 from service.capacity.work import WORK, Work
 from service.http.keys import GATES, HEAD_BYTES, PARKING, STAYING, STREAMING
 from service.http.middleware.auth import while_valid
@@ -39,6 +38,8 @@ _SLICE = 128 * 1024
 _COPIES = 2
 # A head is kept as bytes and as text: one emoji makes four bytes of each character of a header.
 _HEAD_COPIES = 5
+
+_ENCODING = "Content-Encoding"
 
 # Texts that many readers share: each as soon as it exists.
 Texts = AsyncGenerator[bytes | memoryview, None]
@@ -62,12 +63,11 @@ class Reply:
 async def send(request: web.Request, value: Any, work: Work | None) -> web.StreamResponse:
     """Send what a handler has returned; without work, for a route that needs no token, of which no limit counts."""
     reply = value if isinstance(value, Reply) else Reply(render_json(value))
-    if work is None:
-        return await _send_public(request, reply)
-    if reply.follows:
-        with _parked(request, work):
-            return await _send(request, reply, work)
-    return await _send(request, reply, work)
+    if isinstance(reply.body, bytes):
+        return await _send_whole(request, reply, reply.body, work)
+    assert work is not None
+    with _parked(request, work) if reply.follows else nullcontext():
+        return await _send_pieces(request, reply, reply.body, work)
 
 
 async def parked(request: web.Request, waiting: Coroutine[Any, Any, T]) -> T:
@@ -81,16 +81,16 @@ async def parked(request: web.Request, waiting: Coroutine[Any, Any, T]) -> T:
                 result = await waiting
             if request.transport is None:  # the client has gone meanwhile
                 raise ConnectionResetError
-            await work.resume()
+            seconds, work.seconds = work.seconds, None  # it held nothing, and may wait for its turn
+            await work.begin_piece()
+            work.seconds = seconds
             return result
     finally:
         waiting.close()
 
 
-async def _send(request: web.Request, reply: Reply, work: Work) -> web.StreamResponse:
-    if isinstance(reply.body, bytes):
-        return await _send_whole(request, reply, reply.body, work)
-    async with aclosing(reply.body) as pieces, while_valid(request):
+async def _send_pieces(request: web.Request, reply: Reply, body: Pieces, work: Work) -> web.StreamResponse:
+    async with aclosing(body) as pieces, while_valid(request):
         await work.begin_piece()
         piece: bytes | Texts | None
         piece, is_whole = (await anext(pieces, b""), False) if reply.follows else await _begin(pieces)
@@ -103,8 +103,7 @@ async def _send(request: web.Request, reply: Reply, work: Work) -> web.StreamRes
                 await _send_shared(request, response, piece, work)
             elif piece or not response.prepared:
                 with await work.keep(_COPIES * len(piece)):
-                    await _prepare(request, response, work)
-                    await _write(request, response, await _compressed(piece, compress))
+                    await _write(request, response, await _compressed(piece, compress), work)
                 quiet_since = time.monotonic()
             elif time.monotonic() > quiet_since + _WHOLE_SECONDS and _has_left(request):
                 raise ConnectionResetError  # no write shows it
@@ -113,8 +112,7 @@ async def _send(request: web.Request, reply: Reply, work: Work) -> web.StreamRes
             piece = None  # not in memory while the next one is made
             await work.begin_piece()
             piece = await anext(pieces, None)
-        await _write(request, response, compress(None))
-        return await _end(request, response)
+        return await _end(request, response, compress(None))
 
 
 def _streamed(request: web.Request, reply: Reply) -> tuple[web.StreamResponse, Callable[[bytes | None], bytes]]:
@@ -149,35 +147,39 @@ async def _begin(pieces: AsyncIterator[Any]) -> tuple[bytes, bool]:
 async def _send_shared(request: web.Request, response: web.StreamResponse, texts: Texts, work: Work) -> None:
     """Send texts as they come; between them the reader holds nothing, and of each no more than the transport does."""
     work.close()
-    await _prepare(request, response, work)
+    await _write(request, response, b"", work)
     async with aclosing(texts):
         async for text in texts:
             with await work.keep(min(_SLICE, len(text))):
-                await _write(request, response, text)
+                await _write(request, response, text, work)
 
 
-async def _send_whole(request: web.Request, reply: Reply, body: bytes, work: Work) -> web.StreamResponse:
+async def _send_whole(request: web.Request, reply: Reply, body: bytes, work: Work | None) -> web.StreamResponse:
     headers = {"Content-Type": reply.content_type, **reply.headers}
-    if _is_unchanged(request, reply):
-        return _unchanged(reply)
-    if len(body) >= _WORTH_COMPRESSING:
+    if reply.status == 304 or ("ETag" in headers and is_known(request, headers["ETag"])):
+        return web.Response(status=304, headers={name: headers[name] for name in reply.headers if name != _ENCODING})
+    if len(body) >= _WORTH_COMPRESSING and "Vary" not in headers:
         headers["Vary"] = "Accept-Encoding"
         if accepts_gzip(request):
-            headers["Content-Encoding"] = "gzip"
+            headers[_ENCODING] = "gzip"
             body = await _compressed(body, _gzip)
     if len(body) <= _WHOLE or request.method == "HEAD":
         return web.Response(body=body, status=reply.status, headers=headers)
+    if work is None:
+        return _Shared(body, headers)
     response = web.StreamResponse(status=reply.status, headers=headers)
     response.content_length = len(body)
     async with while_valid(request):
         with await work.keep(len(body)):
-            await _prepare(request, response, work)
-            await _write(request, response, body)
+            await _write(request, response, body, work)
         return await _end(request, response)
 
 
-class _Sliced(web.StreamResponse):
-    """Sends a body that many responses share: a connection holds a slice of it, not a copy."""
+class _Shared(web.StreamResponse):
+    """Sends a body that many responses share, after the handler: a connection holds a slice of it, not a copy.
+
+    So a client that does not read gives up its connection when there are too many.
+    """
 
     def __init__(self, body: bytes, headers: dict[str, str]) -> None:
         super().__init__(headers=headers)
@@ -191,42 +193,14 @@ class _Sliced(web.StreamResponse):
         await super().write_eof(data)
 
 
-async def _send_public(request: web.Request, reply: Reply) -> web.StreamResponse:
-    """Return a response that no limit counts.
-
-    It is sent after its handler has ended, so that a client that does not read gives up its connection when there are
-    too many.
-    """
-    assert isinstance(reply.body, bytes)
-    body, headers = reply.body, {"Content-Type": reply.content_type, **reply.headers}
-    if _is_unchanged(request, reply):
-        return _unchanged(reply)
-    if len(body) >= _WORTH_COMPRESSING and "Vary" not in headers:
-        headers["Vary"] = "Accept-Encoding"
-        if accepts_gzip(request):
-            body, headers["Content-Encoding"] = await _compressed(body, _gzip), "gzip"
-    if len(body) <= _WHOLE or request.method == "HEAD":
-        return web.Response(body=body, status=reply.status, headers=headers)
-    return _Sliced(body, headers)
-
-
 def accepts_gzip(request: web.Request) -> bool:
     """Return whether the client accepts gzip: by name or by `*`, and not with q=0."""
-    codings = (part.partition(";") for part in request.headers.get("Accept-Encoding", "").lower().split(","))
+    header = request.headers.get("Accept-Encoding")
+    if header is None:
+        return False
+    codings = (part.partition(";") for part in header.lower().split(","))
     weights = {name.strip(): weight.replace(" ", "") for name, _, weight in codings}
     return weights.get("gzip", weights.get("*", "q=0")) not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
-
-
-def _unchanged(reply: Reply) -> web.Response:
-    headers = {name: value for name, value in reply.headers.items() if name != "Content-Encoding"}
-    return web.Response(status=304, headers=headers)
-
-
-def _is_unchanged(request: web.Request, reply: Reply) -> bool:
-    """Return whether the client has this version already."""
-    if reply.status != 200:
-        return reply.status == 304
-    return request.method in ("GET", "HEAD") and "ETag" in reply.headers and is_known(request, reply.headers["ETag"])
 
 
 def _gzip(text: bytes) -> bytes:
@@ -237,16 +211,13 @@ async def _compressed(text: bytes, compress: Callable[[bytes], bytes]) -> bytes:
     return await asyncio.to_thread(compress, text) if len(text) > _LOOP_BYTES else compress(text)
 
 
-async def _prepare(request: web.Request, response: web.StreamResponse, work: Work) -> None:
+async def _write(request: web.Request, response: web.StreamResponse, text: bytes | memoryview, work: Work) -> None:
+    """Write a text no faster than its client takes it; before the first one, the head of the response."""
     if not response.prepared:
         await response.prepare(request)
         response_has_begun()
         work.seconds = None
         request[STREAMING] = True
-
-
-async def _write(request: web.Request, response: web.StreamResponse, text: bytes | memoryview) -> None:
-    """Write a text no faster than its client takes it."""
     view = memoryview(text if request.method != "HEAD" else b"")
     for start in range(0, len(view), _SLICE):
         if start:
@@ -254,8 +225,8 @@ async def _write(request: web.Request, response: web.StreamResponse, text: bytes
         await response.write(view[start : start + _SLICE])
 
 
-async def _end(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    await response.write_eof()
+async def _end(request: web.Request, response: web.StreamResponse, text: bytes = b"") -> web.StreamResponse:
+    await response.write_eof(text if request.method != "HEAD" else b"")
     request[STREAMING] = False
     return response
 
@@ -267,19 +238,11 @@ def _has_left(request: web.Request) -> bool:
 @contextmanager
 def _parked(request: web.Request, work: Work) -> Iterator[None]:
     """Hold a place among the readers that wait or follow, and end with the client; a large head counts."""
-    gates, holder, size = request.app[GATES], work.holder, request.get(HEAD_BYTES, 0)
+    gates, size = request.app[GATES], request.get(HEAD_BYTES, 0)
     head = _HEAD_COPIES * size if size > SMALL_HEAD else 0
-    if not gates.readers.take(holder):
-        raise Full(gates.readers.name)
-    try:
-        if head and not gates.receiving.take(holder, head):
-            head = 0
-            raise Full(gates.receiving.name)
+    with gates.readers.hold(work.holder), gates.receiving.hold(work.holder, head):
         end_with_client(request)
         yield
-    finally:
-        gates.readers.put_back(holder)
-        gates.receiving.put_back(holder, head)
 
 
 def end_with_client(request: web.Request) -> None:

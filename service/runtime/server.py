@@ -17,7 +17,7 @@ import socket
 import ssl
 import sys
 from http import HTTPStatus
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from aiohttp import StreamReader, web
@@ -464,7 +464,8 @@ class Runner(web.AppRunner):
 
 def _head_bytes(request: web.BaseRequest) -> int:
     """Return the size of a head; the parser limits its lines, not their sum."""
-    return len(request.raw_path) + sum([len(name) + len(value) + 4 for name, value in request.raw_headers])
+    headers = request.raw_headers
+    return len(request.raw_path) + sum(map(len, chain.from_iterable(headers))) + 4 * len(headers)
 
 
 def _without_expect(request: web.BaseRequest) -> web.BaseRequest:

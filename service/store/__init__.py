@@ -9,12 +9,14 @@ import asyncio
 import contextlib
 import logging
 import random
+from collections.abc import Callable
 
 from service.settings import Settings
 from service.store.actor import ACTOR
 from service.store.analysts import AnalystError, Analysts
 from service.store.backup import Backup
 from service.store.browser_state import BrowserState, Selection
+from service.store.capacity import Capacity, Work
 from service.store.clock import now
 from service.store.connection import Client, PoolUse, close, connect
 from service.store.contract import stored
@@ -50,7 +52,7 @@ from service.store.outputs.documents import PageText, render_page
 from service.store.outputs.documents import dump as render_json
 from service.store.outputs.encode import ItemTooLarge
 from service.store.outputs.fields import is_filled
-from service.store.outputs.live import Behind, Form, Part
+from service.store.outputs.live import Behind, Form, Gate, Part
 from service.store.outputs.missing import Missing
 from service.store.outputs.paths import Paths
 from service.store.outputs.query import SERVED as OUTPUT_FIELDS
@@ -189,6 +191,7 @@ class Store:
         database = client[settings.mongo_database]
         vault = Vault.parse(settings.secret_keys, settings.sealed_only)
         counters = Counters(database)
+        self._capacity = Capacity()
         self.client = client
         self.pool = pool or PoolUse()
         self.database = database
@@ -199,13 +202,13 @@ class Store:
         self.jobs = Jobs(database, self.indexes)
         comparing = ComparingCache(database, settings.history_days)
         self.groups = Groups(database, self.jobs, comparing, self.indexes, settings.history_days)
-        self.outputs = Outputs(database, self.jobs, comparing, self.indexes, self.watch, settings)
+        self.outputs = Outputs(database, self.jobs, comparing, self.indexes, self.watch, self._capacity, settings)
         self.paths = Paths(database, self.indexes)
         self.cookies = Cookies(database, vault, self.indexes)
         self.local_storage = LocalStorage(database, vault, counters, self.indexes)
         self.origins = Origins(database, vault, self.indexes)
         self.reviews = Reviews(database, counters, self.indexes)
-        self.sessions = Sessions(client, database, vault, self.indexes)
+        self.sessions = Sessions(client, database, vault, self.indexes, self._capacity)
         self.webhooks = Webhooks(database, vault, self.indexes)
         self.sessions.pools.lapsed = self.webhooks.session_lapsed
         self.tokens = Tokens(database)
@@ -231,6 +234,10 @@ class Store:
         """Return the store of the database at `url`; it connects when used."""
         pool = PoolUse()
         return cls(settings, connect(settings, url, pool), pool, url)
+
+    def within(self, current_work: Callable[[], Work | None], gate: Gate) -> None:
+        """Set where requests and live pages reserve capacity for what they read."""
+        self._capacity.current_work, self.outputs.live_pages.gate = current_work, gate
 
     async def ensure_indexes(self) -> None:
         """Check the layout and make all indexes; cheap when they exist already."""

@@ -105,10 +105,9 @@ class BrowserState(SealedRecords):
                 # Written after the keys were read: the next page begins with it.
                 records = [record for record in records if self._position(record) <= end]
             ended = end is not None and (not records or self._position(records[-1]) == end)
-            yield Chunk(size, partial(self._open_all, records, extra))
+            yield Chunk(size, records, partial(self._read, extra=extra))
             if ended:
                 return
-            del records
 
     def _sorted(self, cursor: Any) -> Any:
         return cursor.sort([(field, ASCENDING) for field in self.order]).hint(self.order_index)
@@ -154,14 +153,11 @@ class BrowserState(SealedRecords):
             raise CursorExpired
         return self._position(record)
 
-    def _open_all(self, records: list[Record], extra: bool) -> list[Record]:
-        opened_records = []
-        for record in map(_decoded, records):
-            opened = self._open(record)
-            opened_records.append(self._served(record, opened))
-            if extra:
-                opened_records[-1]["extra"] = opened.extra
-        return opened_records
+    def _read(self, raw: Any, extra: bool) -> Record:
+        record = _decoded(raw)
+        opened = self._open(record)
+        served = self._served(record, opened)
+        return {**served, "extra": opened.extra} if extra else served
 
     def _served(self, record: Record, opened: Sealed) -> Record:
         whole = {**record, "value": opened.value}

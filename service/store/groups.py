@@ -94,7 +94,7 @@ class Groups:
                 await asyncio.gather(*(self._collect(Group(organization_id, one["group_id"]), one) for one in part))
             days = await self._days_of(organization_id, [group["group_id"] for group in groups], since)
             records = [_served(group, days.get(group["group_id"], [])) for group in groups]
-            yield Chunk(_GROUP_BYTES * len(records), records.copy)
+            yield Chunk(_GROUP_BYTES * len(records), records)
 
     @stored
     async def one(self, group: Group) -> dict[str, Any]:

@@ -16,12 +16,26 @@ Record = dict[str, Any]
 Key = tuple[Any, ...]
 
 
+def _as_it_is(record: Record) -> Record:
+    return record
+
+
 @dataclass(frozen=True)
 class Chunk:
-    """Records as the database sent them. `open` may take long, so the caller decides in which thread it runs."""
+    """Records as the database sent them."""
 
     size: int
-    open: Callable[[], list[Record]]
+    records: list[Record]
+    read: Callable[[Record], Record] = _as_it_is
+
+    def open(self) -> list[Record]:
+        """Return the records as they are served; may take long, so the caller decides in which thread.
+
+        Nothing is left in the chunk: whoever still has it, while the next one is read, holds no memory.
+        """
+        served = list(map(self.read, self.records))
+        self.records.clear()
+        return served
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,6 @@ async def by_bytes(
         for size, part in split(records, size_of):
             total += size
             yield size, part
-            del part
         if count < count_wanted and total < _REPLY_BYTES:
             return
         count_wanted = max(1, min(_MAX_RECORDS, CHUNK_BYTES * count // total))

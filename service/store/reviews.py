@@ -115,8 +115,7 @@ class Reviews:
             return reviews
 
         async for size, reviews in by_bytes(read, _position, _size, begin):
-            yield Chunk(size, [{**_served(review), "author": review.get("author", "")} for review in reviews].copy)
-            del reviews
+            yield Chunk(size, reviews, lambda review: {**_served(review), "author": review.get("author", "")})
 
     @stored
     async def latest_of(self, group: Group, jobs: list[str]) -> dict[str, Record]:
@@ -145,8 +144,7 @@ class Reviews:
                 del keys[:at_once]
                 size = sum(map(_size, reviews))
                 at_once = max(1, min(_READ, CHUNK_BYTES * len(reviews) // max(1, size)))
-                yield Chunk(size, reviews.copy)
-                del reviews
+                yield Chunk(size, reviews)
 
     async def _read(self, owner: Record, keys: list[Record], fields: Record) -> list[Record]:
         """Return the reviews of some keys, in their order."""

@@ -163,6 +163,7 @@ async def test_empty_lines_between_records_are_skipped(api: Api) -> None:
     assert (response.status, len(response.json["items"])) == (200, 100)
 
 
+@pytest.mark.alone
 async def test_marshmallow_takes_large_records_off_the_event_loop(api: Api) -> None:
     """3 KB of empty files took 26 ms."""
     files = b",".join([b'{"x":1}'] * 7500)

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from service.capacity.gate import Holder
 from service.http.keys import GATES
-from service.http.middleware.limits import RATE
+from service.http.middleware.rate import RATE
 from service.settings import Settings
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_cookie

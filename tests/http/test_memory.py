@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from aiohttp import ClientPayloadError
 
-from service.http import reply
 from service.http.errors import ApiError
 from service.http.memory import Garbage
+from service.store import Page
 from tests.support.api import Api, make_output
 from tests.support.capacity import bytes_held
 from tests.support.fault_proxy import FaultProxy, refuse
@@ -69,7 +69,7 @@ async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, pa
             while bytes_held(app):
                 await asyncio.sleep(0.01)
         await asyncio.sleep(0)
-    assert not any(frame.f_locals for frame in senders(found))
+    assert not texts(found)
 
 
 async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
@@ -90,30 +90,29 @@ async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
         with pytest.raises(ClientPayloadError):
             await wired_api.get("/v1/outputs/g/export")
         await asyncio.sleep(0.01)
-    assert not any(frame.f_locals for frame in senders(found))
+    assert not texts(found)
 
 
-def senders(found: list[Any]) -> list[FrameType]:
-    """Return the frames that have sent a response."""
-    return [frame for frame in found if isinstance(frame, FrameType) and frame.f_code is reply._send.__code__]
+def texts(found: list[Any]) -> list[Any]:
+    """Return the pages and the long texts that the frames in the garbage still hold."""
+    values = [value for frame in found if isinstance(frame, FrameType) for value in frame.f_locals.values()]
+    return [value for value in values if isinstance(value, Page) or (isinstance(value, bytes) and len(value) > 50_000)]
 
 
-def looks(*megabytes: int) -> list[bool]:
+def collections(*megabytes: int) -> list[bool]:
     """Return whether it collects, with this much memory in use one after the other; collections free nothing."""
-    used = iter(megabytes)
-    last = [0]
-
-    def in_use() -> int:
-        last[0] = next(used) * 2**20
-        return last[0]
-
-    watcher = Garbage(in_use=in_use, collect=lambda: last[0])
-    return [watcher.look() for _ in megabytes]
+    done: list[int] = []
+    garbage = Garbage(collect=lambda: done.append(used))
+    counts = [0]
+    for used in megabytes:
+        garbage.inspect(used * 2**20)
+        counts.append(len(done))
+    return [after > before for before, after in itertools.pairwise(counts)]
 
 
 def test_it_collects_when_memory_stays_high_and_again_when_it_has_grown() -> None:
     low = 50, 500, 50, 500, 100, 150, 150
-    assert looks(*low, 500, 500, 500, 510, 530, 600, 600) == [
+    assert collections(*low, 500, 500, 500, 510, 530, 600, 600) == [
         *[False] * len(low),
         *(False, True),  # the second time
         *(False, False, False),  # what is still in use is no garbage
@@ -122,4 +121,4 @@ def test_it_collects_when_memory_stays_high_and_again_when_it_has_grown() -> Non
 
 
 def test_it_looks_anew_after_memory_was_low() -> None:
-    assert looks(500, 500, 60, 500, 500) == [False, True, False, False, True]
+    assert collections(500, 500, 60, 500, 500) == [False, True, False, False, True]

@@ -164,7 +164,7 @@ async def test_organizations_beyond_the_first_hundred_are_counted_together(
     counted = Metrics(settings, store, Gates(settings.max_bytes_in_flight))
     for organization in range(150):
         with request_of(organization):
-            counted.count_read(2)
+            counted.count_own("sds_items_out_total", amount=2)
     found = parse(counted.render("", None, {})[0].decode())
     assert len([name for name in found if name.startswith("sds_items_out_total")]) == 101
     assert found['sds_items_out_total{organization="other"}'] == 100

@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from service.capacity.gate import Shares
 from service.capacity.parked import Parking
 from service.capacity.work import Gates
-from service.http.errors import errors
+from service.http.errors import respond_to_error
 from service.http.keys import GATES, PARKING
 from service.http.reply import end_with_client
 from service.runtime.server import MAX_HEAD, Protocol, Runner
@@ -29,6 +30,17 @@ def get(path: bytes, headers: bytes = b"") -> bytes:
 
 def post(body: bytes, headers: bytes = b"") -> bytes:
     return b"POST /echo HTTP/1.1\r\nHost: x\r\n" + headers + b"\r\n" + body
+
+
+@web.middleware
+async def errors(request: web.Request, handler: Handler) -> web.StreamResponse:
+    try:
+        return await handler(request)
+    except Exception as error:
+        response = respond_to_error(request, error)
+    if response is None:
+        raise ConnectionResetError
+    return response
 
 
 class Served(NamedTuple):

@@ -324,7 +324,7 @@ async def test_exceptions_anywhere_show_nothing_of_what_they_hold(
         yield
 
     async def fail_later(*_: Any, **__: Any) -> AsyncIterator[Chunk]:
-        yield Chunk(10, lambda: [{"value": VALUE}])
+        yield Chunk(10, [{"value": VALUE}])
         raise error
 
     async def page_that_fails_later(*_: Any, **__: Any) -> Listing:

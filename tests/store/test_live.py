@@ -222,7 +222,7 @@ async def test_what_was_read_in_vain_is_not_read_again(
         return [body["filter"]["id"]["$gt"] for body in reads]
 
     query = Query(limit=0, url="https://nowhere.example/")
-    listening.outputs.within(lambda: None, gate)
+    listening.within(lambda: None, gate)
     with listening.outputs.live_page(group.key, query, LINES) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
         await until_waiting(listening)

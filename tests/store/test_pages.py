@@ -375,10 +375,10 @@ async def test_an_export_ends_when_what_is_in_flight_changes_nothing(store: Stor
 
 async def test_every_page_has_the_id_up_to_which_its_filters_were_applied(store: Store, group: Group) -> None:
     await group.write(store, *(make_output(n, root_job_id="b" if n == 3 else "a") for n in range(10)))
-    checkpoints = []
+    positions = []
     for query in (Query(job_id="b", limit=5), Query(limit=4), Query(cursor=4, limit=100), Query(job_id="c")):
-        checkpoints.append((await store.outputs.page(group.key, query)).checkpoint)
-    assert checkpoints == [10, 4, 10, 10]
+        positions.append((await store.outputs.page(group.key, query)).position)
+    assert positions == [10, 4, 10, 10]
 
 
 @pytest.mark.parametrize("change", [{}, {"is_approved": False}, {"newest_first": True}])

@@ -98,7 +98,7 @@ async def exercise(store: Store, other: Store, group: Group) -> None:
     await store.outputs.versions(owner, written[0]["output_id"], 10, 0)
     async for _ in store.outputs.pages(owner, Query()):
         pass
-    with reading(store, group, cursor=(await store.outputs.watermark(owner)).version) as reader:
+    with reading(store, group, cursor=(await store.outputs.watermark(owner)).position) as reader:
         waiting = asyncio.ensure_future(reader.next(SOON))
         await until_waiting(store)
         await group.write(store, make_output(50))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from aiohttp import web
 
@@ -28,8 +29,11 @@ def held_at(wire: FaultProxy, app: web.Application, name: str, collection: str) 
     async def note() -> None:
         held.append(bytes_held(app))
 
-    # Not for the upkeep, which looks at all groups.
-    wire.before(name, collection, note, where=lambda body: "open.deadline" not in body.get("filter", {}))
+    # Not for the upkeep, which ends batches and removes old versions.
+    def is_of_request(body: dict[str, Any]) -> bool:
+        return "open.deadline" not in body.get("filter", {}) and body.get("hint") != "replaced"
+
+    wire.before(name, collection, note, where=is_of_request)
     return held
 
 

@@ -25,7 +25,10 @@ class OpenGate:
         self.used += size
         return OpenRoom(self, size)
 
-    def close(self) -> None:
+    def __enter__(self) -> OpenGate:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         pass
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
@@ -52,7 +55,7 @@ def reading(
     store: Store, group: Group, gate: OpenGate | None = None, cursor: int = 0, form: Form = LINES
 ) -> AbstractContextManager[Reader]:
     """Return a reader at the end of a group, as `Outputs.live_page` does."""
-    store.outputs.within(lambda: None, gate or OpenGate())
+    store.within(lambda: None, gate or OpenGate())
     return store.outputs.live_page(group.key, Query(cursor=cursor, limit=0), form)
 
 

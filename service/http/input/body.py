@@ -58,9 +58,15 @@ async def read_body(
         return body
     await work.begin(body_bytes(limit) + (_VALUE_BYTES * settings.max_values if as_values else 0))
     text = bytearray()
-    await cpu.drain(_inflating(inflate(body, limit, encoding), text))
+    await cpu.drain(inflate(body, limit, encoding, text))
     work.shrink(body_bytes(len(text)) + (await _value_bytes(text) if as_values else 0))
     return bytes(text)
+
+
+def keep_of_body(size: int) -> None:
+    """Keep only so many bytes of what was reserved for the body of the current request."""
+    if (work := WORK.get()) is not None:
+        work.shrink(size)
 
 
 async def _receive(request: web.Request, work: Work, limit: int, seconds: float) -> bytes:
@@ -95,22 +101,6 @@ async def _value_bytes(text: bytes | bytearray) -> int:
     return _VALUE_BYTES * await cpu.run(len(text), lambda: count_values(text))
 
 
-def _inflating(pieces: Iterator[bytes], text: bytearray) -> Iterator[bool]:
-    """Decompress step by step, all of them heavy. Raises if that takes too much CPU time; others do not count."""
-    seconds = 0.0
-    yield True
-    while True:
-        began = time.thread_time()
-        piece = next(pieces, None)
-        seconds += time.thread_time() - began
-        if piece is None:
-            return
-        text += piece
-        if seconds > _INFLATE_SECONDS:
-            raise _invalid("The body takes too long to decompress")
-        yield True
-
-
 def content_type(request: web.Request) -> tuple[str, set[str]]:
     """Return the media type of a body, and the charsets that its header names; no type if the header is too long.
 
@@ -138,9 +128,13 @@ def _encoding(request: web.Request, types: tuple[str, ...]) -> int:
     return encoding
 
 
-def inflate(body: bytes, limit: int, encoding: int) -> Iterator[bytes]:
-    """Yield the text of a compressed body, step by step; stop at the limit and at too many members."""
-    data, at, members, room = memoryview(body), 0, 0, limit
+def inflate(body: bytes, limit: int, encoding: int, text: bytearray) -> Iterator[bool]:
+    """Add the text of a compressed body step by step, all of them heavy.
+
+    Stops at the limit, at too many members, and after too much CPU time, in which other work does not count.
+    """
+    data, at, members, seconds = memoryview(body), 0, 0, 0.0
+    yield True
     try:
         while at < len(data):
             members += 1
@@ -148,19 +142,23 @@ def inflate(body: bytes, limit: int, encoding: int) -> Iterator[bytes]:
                 raise _invalid(f"The body must have at most {_MAX_MEMBERS} gzip members")
             stream = isal_zlib.decompressobj(encoding)
             while not stream.eof:
+                began = time.thread_time()
                 block: bytes | memoryview = stream.unconsumed_tail
                 if not block:
                     # In slices: the bytes after a member are copied, and that must not be all of the rest.
                     block = data[at : at + _SLICE]
                     at += len(block)
                 # In steps, so that the limit is exceeded by one step at most: 200 KB can hold 200 MB.
-                piece = stream.decompress(block, min(_STEP, room + 1))
-                room -= len(piece)
-                if room < 0:
+                piece = stream.decompress(block, min(_STEP, limit - len(text) + 1))
+                text += piece
+                if len(text) > limit:
                     raise http_error(413)
                 if not block and not piece and not stream.eof:
                     raise ValueError("cut off")
-                yield piece
+                seconds += time.thread_time() - began
+                if seconds > _INFLATE_SECONDS:
+                    raise _invalid("The body takes too long to decompress")
+                yield True
             at = _skip_padding(data, at - len(stream.unused_data))
     except (isal_zlib.error, ValueError):  # type: ignore[misc]
         raise _invalid("The body does not match its encoding") from None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -18,6 +18,8 @@ from service.http.input.body import read_body
 from service.http.input.fast_decoder import PIECE, TooMany, count_values, decode
 from service.http.keys import SETTINGS
 from service.settings import Settings
+
+T = TypeVar("T")
 
 _MAX_SETTINGS = 256 * 1024
 # With Marshmallow, a hundred values are as much work as `SMALL_BYTES` of text.
@@ -32,22 +34,35 @@ async def read_object(request: web.Request, schema: Schema, max_bytes: int | Non
 
     Without `max_bytes` it is settings or the like, for which 256 KB are plenty.
     """
-    raw = await read_body(request, max_bytes=_MAX_SETTINGS if max_bytes is None else None, as_values=True)
-    if max_bytes is not None and len(raw) > max_bytes:
-        raise invalid("too_large", f"Must be at most {max_bytes} bytes", "body")
-    settings = request.app[SETTINGS]
 
-    def load_object() -> dict[str, Any]:
-        value = parse_tree(raw, settings)
+    def parse_object(raw: bytes, settings: Settings) -> Any:
+        if max_bytes is not None and len(raw) > max_bytes:
+            raise invalid("too_large", f"Must be at most {max_bytes} bytes", "body")
+        return parse_tree(raw, settings)
+
+    def load_object(value: Any, settings: Settings) -> dict[str, Any]:
         loaded: dict[str, Any] = load(schema, value, unstorable(value, settings.max_depth))
         return loaded
 
-    return await cpu.run(work_of(raw), load_object)
+    return await read_value(request, parse_object, load_object, _MAX_SETTINGS if max_bytes is None else None)
 
 
-def work_of(raw: bytes) -> int:
-    """Return the size of a text for `cpu.run`, in which many values count more than their bytes."""
-    return len(raw) if len(raw) > cpu.SMALL_BYTES else max(len(raw), count_values(raw) * _BYTES_OF_A_VALUE)
+async def read_value(
+    request: web.Request,
+    parse: Callable[[bytes, Settings], Any],
+    check: Callable[[Any, Settings], T],
+    max_bytes: int | None = None,
+) -> T:
+    """Return what `check` makes of the value that `parse` makes of a request's body.
+
+    In two steps, so that others can have the thread between them.
+    """
+    raw = await read_body(request, max_bytes=max_bytes, as_values=True)
+    settings = request.app[SETTINGS]
+    # Many values are more work than their bytes.
+    size = len(raw) if len(raw) > cpu.SMALL_BYTES else max(len(raw), count_values(raw) * _BYTES_OF_A_VALUE)
+    value = await cpu.run(size, lambda: parse(raw, settings))
+    return await cpu.run(size, lambda: check(value, settings))
 
 
 def load(schema: Schema, value: Any, problems: list[Problem], *loc: str) -> Any:

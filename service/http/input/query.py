@@ -8,7 +8,6 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from aiohttp import HttpVersion10, HttpVersion11, web
-from aiohttp.typedefs import Handler
 from marshmallow import Schema, ValidationError, fields
 
 from service.http.errors import MAX_NAME, MAX_PROBLEMS, ApiError, invalid, invalid_fields, problem
@@ -31,12 +30,14 @@ def check_framing(request: web.Request) -> None:
     """Reject a body that a proxy could read as another request (request smuggling), and close the connection."""
     if request.version not in (HttpVersion10, HttpVersion11):
         raise ApiError(400, [problem("bad_request", "Use HTTP/1.1")], _CLOSE)
-    codings = request.headers.getall("Transfer-Encoding", [])
-    if codings and (len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11):
+    codings = request.headers.getall("Transfer-Encoding", None)
+    if codings is not None and (
+        len(codings) > 1 or codings[0].strip().lower() != "chunked" or request.version < HttpVersion11
+    ):
         message = "Only chunked is supported, with HTTP/1.1"
         raise ApiError(400, [problem("bad_request", message, "header", "Transfer-Encoding")], _CLOSE)
-    allowed = request.match_info.http_exception is None  # otherwise the response is 404 or 405
-    if allowed and request.method in _WITHOUT_BODY and request.body_exists:
+    # Without a route the response is 404 or 405.
+    if request.body_exists and request.method in _WITHOUT_BODY and request.match_info.http_exception is None:
         raise ApiError(400, [problem("bad_request", f"A {request.method} request has no body", "body")], _CLOSE)
 
 
@@ -58,24 +59,16 @@ def check_target(request: web.Request) -> None:
             raise invalid("value_error", "Must be percent-encoded UTF-8 without NUL", name) from None
 
 
-@web.middleware
-async def well_formed_target(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a request whose frame is ambiguous, or whose path or query cannot be read as text."""
-    check_framing(request)
-    check_target(request)
-    return await handler(request)
-
-
-@web.middleware
-async def known_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
+def check_parameters(request: web.Request) -> None:
     """Refuse parameters that the route does not have: a misspelled filter must not return everything."""
     # As `endpoint` has noted them; any parameter is ignored where it has not.
+    if not request.rel_url.raw_query_string:
+        return
     names: frozenset[str] | None = getattr(request.match_info.handler, "parameters", None)
-    if names is not None and request.rel_url.raw_query_string:
+    if names is not None:
         unknown = [name for name in dict.fromkeys(request.query) if name not in names][:MAX_PROBLEMS]
         if unknown:
             raise ApiError(422, [_unknown(name, names, place) for place, name in enumerate(unknown)])
-    return await handler(request)
 
 
 def _unknown(name: str, known: frozenset[str], place: int) -> dict[str, Any]:
@@ -113,7 +106,7 @@ class QueryLoader:
     def load(self, request: web.Request) -> dict[str, Any]:
         """Return the query's parameters; empty ones count as left out, or are refused.
 
-        `known_parameters` refuses unknown ones.
+        `check_parameters` refuses unknown ones.
         """
         query = request.query
         loaded = dict(self._defaults)

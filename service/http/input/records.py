@@ -14,9 +14,8 @@ from marshmallow import Schema
 
 from schemas.base import JsonObject, ListOf
 from service.capacity import cpu
-from service.capacity.work import WORK
 from service.http.errors import MAX_PROBLEMS, ApiError, Problem, invalid, problem
-from service.http.input.body import JSON, NDJSON, content_type, read_body
+from service.http.input.body import JSON, NDJSON, content_type, keep_of_body, read_body
 from service.http.input.fast_decoder import Decoder, FastPathRejected
 from service.http.input.json_input import (
     check_tree,
@@ -79,9 +78,8 @@ class Records:
         """Return the records of a request's body, or the results of `then`. Raises with all problems, up to a bound."""
         raw = await read_body(request, types, as_values=self.has_trees and then is None)
         records, size = await self.load(raw, request.app[SETTINGS], content_type(request)[0] == NDJSON, then)
-        work = WORK.get()
-        if then is not None and work is not None:  # of the body, what was made of it is left
-            work.shrink(size)
+        if then is not None:
+            keep_of_body(size)
         return records
 
     async def load(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import orjson
 from aiohttp import web
 from marshmallow import Schema
 
-from service.capacity import cpu
 from service.http.errors import invalid
-from service.http.input.body import read_body
-from service.http.input.json_input import load, parse_tree, unstorable, work_of
-from service.http.input.storage_state import count_records
-from service.http.keys import SETTINGS
+from service.http.input.json_input import load, read_value, unstorable
+from service.http.input.storage_state import parse_state
 from service.settings import Settings
 from service.store import SESSION_SECRETS
 
@@ -24,20 +22,8 @@ _MAX_BODY = 8 * 1024 * 1024
 
 async def read_with_secrets(request: web.Request, schema: Schema) -> dict[str, Any]:
     """Return the object in a request's body, its secrets as JSON texts. Raises with all that is wrong with it."""
-    raw = await read_body(request, max_bytes=_MAX_BODY, as_values=True)
-    settings, size = request.app[SETTINGS], work_of(raw)
-    # In two steps, so that others can have the thread between them.
-    value = await cpu.run(size, lambda: _parse(raw, settings))
-    return await cpu.run(size, lambda: _load(schema, value, settings))
-
-
-def _parse(raw: bytes, settings: Settings) -> Any:
-    """Return the value of a body."""
-    value = parse_tree(raw, settings)
-    max_records = 10 * settings.max_records
-    if isinstance(value, dict) and count_records(value.get("storage_state")) > max_records:
-        raise invalid("too_many", f"Must have at most {max_records} records", "body", "storage_state")
-    return value
+    parse = partial(parse_state, name="storage_state")
+    return await read_value(request, parse, partial(_load, schema), _MAX_BODY)
 
 
 def _load(schema: Schema, value: Any, settings: Settings) -> dict[str, Any]:

@@ -9,11 +9,8 @@ import orjson
 from aiohttp import web
 
 from schemas.storage_state import StorageStateInput
-from service.capacity import cpu
 from service.http.errors import invalid
-from service.http.input.body import read_body
-from service.http.input.json_input import load, parse_tree, unstorable, work_of
-from service.http.keys import SETTINGS
+from service.http.input.json_input import load, parse_tree, read_value, unstorable
 from service.settings import Settings
 
 _INPUT = StorageStateInput()
@@ -31,12 +28,7 @@ class State(NamedTuple):
 
 async def read_state(request: web.Request) -> State:
     """Return the storage state in a request's body. Raises with what is wrong with it."""
-    raw = await read_body(request, as_values=True)
-    settings = request.app[SETTINGS]
-    size = work_of(raw)
-    # In two steps, so that others can have the thread between them.
-    value = await cpu.run(size, lambda: _parse(raw, settings))
-    return await cpu.run(size, lambda: _records(_load(value, settings)))
+    return await read_value(request, parse_state, _records)
 
 
 def domain_of(origin: str) -> str:
@@ -48,7 +40,8 @@ def domain_of(origin: str) -> str:
     return f"{host}" if parts.port in (None, 443) else f"{host}:{parts.port}"
 
 
-def _records(state: dict[str, Any]) -> State:
+def _records(value: Any, settings: Settings) -> State:
+    state = _load(value, settings)
     entries, local_storage = [], []
     for origin in state["origins"]:
         domain = domain_of(origin["origin"])
@@ -61,13 +54,15 @@ def _records(state: dict[str, Any]) -> State:
     return State(state["cookies"], entries, local_storage)
 
 
-def _parse(raw: bytes, settings: Settings) -> Any:
-    """Return the value of a body."""
-    value = parse_tree(raw, settings)
+def parse_state(raw: bytes, settings: Settings, name: str | None = None) -> Any:
+    """Return the value of a body that is a storage state, or has one under a name."""
+    value = state = parse_tree(raw, settings)
+    if name is not None:
+        state = value.get(name) if isinstance(value, dict) else None
     # A browser may have some thousand cookies: ten times the records of other bodies.
     max_records = 10 * settings.max_records
-    if count_records(value) > max_records:
-        raise invalid("too_many", f"Must have at most {max_records} records", "body")
+    if _count_records(state) > max_records:
+        raise invalid("too_many", f"Must have at most {max_records} records", "body", *filter(None, [name]))
     return value
 
 
@@ -90,7 +85,7 @@ def _load(value: Any, settings: Settings) -> dict[str, Any]:
     return state
 
 
-def count_records(state: Any) -> int:
+def _count_records(state: Any) -> int:
     """Return how many records there are to check, whatever else is wrong with them."""
     if not isinstance(state, dict):
         return 0

@@ -6,13 +6,11 @@ import itertools
 import logging
 import random
 import re
-import time
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from service.http.keys import ORGANIZATION, REASON, REQUEST_ID
 from service.http.metrics import METRICS
@@ -45,7 +43,7 @@ def kind_of(request: web.Request, route: str) -> str:
     """Return `wait` for a long poll, `stream` for an export, else `request`: their times are not comparable."""
     if route.endswith("/export"):
         return "stream"
-    return "wait" if "wait=" in request.query_string else "request"
+    return "wait" if "wait=" in request.rel_url.raw_query_string else "request"
 
 
 class AccessLog:
@@ -54,7 +52,7 @@ class AccessLog:
     def __init__(self, share: float) -> None:
         self.share = share
         # The server replaces it with a faster function if lines are JSON.
-        self.write: Callable[[dict[str, Any]], None] = _to_logger
+        self.write: Callable[[dict[str, Any]], None] = lambda members: access.info("request", extra=members)
 
     def wants(self, status: int) -> bool:
         """Return whether a request gets a line."""
@@ -62,40 +60,24 @@ class AccessLog:
         return share >= 1 or (share > 0 and (status >= 500 or random.random() < share))
 
 
-def _to_logger(members: dict[str, Any]) -> None:
-    access.info("request", extra=members)
-
-
 ACCESS_LOG = web.AppKey("access_log", AccessLog)
 
 
-@web.middleware
-async def observe(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Log and count each request; give it its id."""
-    request[REQUEST_ID] = request_id(request)
-    started = time.perf_counter()
-    status = 499  # the client has gone, or the process stops
-    try:
-        response = await handler(request)
-        status = response.status
-        return response
-    finally:
-        seconds = time.perf_counter() - started
-        route = route_of(request)
-        app = request.app
-        metrics = app[METRICS]
-        metrics.observe(request.method, route, kind_of(request, route), status, seconds)
-        if status == 503:
-            metrics.count("sds_unavailable_total", request.get(REASON) or "other")
-        log = app[ACCESS_LOG]
-        if log.wants(status):
-            log.write(
-                {
-                    "method": request.method,
-                    "route": route,
-                    "status": status,
-                    "ms": round(seconds * 1000, 2),
-                    "organization": request.get(ORGANIZATION),
-                    "request_id": request[REQUEST_ID],
-                }
-            )
+def observe(request: web.Request, status: int, seconds: float) -> None:
+    """Log and count a request."""
+    route, app = route_of(request), request.app
+    metrics, log = app[METRICS], app[ACCESS_LOG]
+    metrics.observe(request.method, route, kind_of(request, route), status, seconds)
+    if status == 503:
+        metrics.count("sds_unavailable_total", request.get(REASON) or "other")
+    if log.wants(status):
+        log.write(
+            {
+                "method": request.method,
+                "route": route,
+                "status": status,
+                "ms": round(seconds * 1000, 2),
+                "organization": request.get(ORGANIZATION),
+                "request_id": request[REQUEST_ID],
+            }
+        )

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from datetime import UTC, datetime
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from service.bounded import Bounded
 from service.http.errors import ApiError, problem, unavailable
@@ -29,19 +28,12 @@ _MAX_UNKNOWN = 32
 # How often the tokens of streams and waiting requests are checked.
 _WATCH_SECONDS = 0.5
 _CHALLENGE = {"WWW-Authenticate": "Bearer"}
+_MALFORMED, _NOT_VALID = "The token is malformed", "The token is unknown, expired or revoked"
 _EXPECTED = "Send the header Authorization: Bearer <ACCESS_TOKEN>"
 
 
 def _refused(kind: str, message: str) -> ApiError:
     return ApiError(401, [problem(kind, message, "header", "Authorization")], _CHALLENGE)
-
-
-def _malformed() -> ApiError:
-    return _refused("auth_invalid", "The token is malformed")
-
-
-def _not_valid() -> ApiError:
-    return _refused("auth_invalid", "The token is unknown, expired or revoked")
 
 
 class Authenticator:
@@ -66,10 +58,10 @@ class Authenticator:
         if scheme.lower() != "bearer":
             raise _refused("auth_invalid", _EXPECTED)
         if len(header) > 1 or not secret.isascii():
-            raise _malformed()
+            raise _refused("auth_invalid", _MALFORMED)
         token = await self._find(secret)
         if token is None or not token.valid_at(datetime.now(UTC)):
-            raise _not_valid()
+            raise _refused("auth_invalid", _NOT_VALID)
         return token
 
     async def _find(self, secret: str) -> Token | None:
@@ -77,7 +69,7 @@ class Authenticator:
         if (cached := self._cached(digest)) is not None:
             return cached
         if not is_token(secret):
-            raise _malformed()
+            raise _refused("auth_invalid", _MALFORMED)
         # One look-up serves all requests that arrive meanwhile.
         looking = self._looking.get(digest)
         if looking is None:
@@ -100,7 +92,7 @@ class Authenticator:
         except TimeoutError:
             if not scope.expired():
                 raise
-            raise _not_valid() from None
+            raise _refused("auth_invalid", _NOT_VALID) from None
         finally:
             scopes.discard(scope)
             if not scopes:
@@ -163,9 +155,8 @@ class Authenticator:
 AUTHENTICATOR = web.AppKey("authenticator", Authenticator)
 
 
-@web.middleware
-async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let a request through if its token has the scopes of the route."""
+async def authenticate(request: web.Request) -> None:
+    """Refuse a request unless its token has the scopes of the route; a public one needs none."""
     scopes = scopes_of(request)
     if scopes:
         token = await request.app[AUTHENTICATOR].token(request.headers.getall("Authorization", []))
@@ -175,7 +166,6 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
         if not scopes <= token.scopes:
             raise _missing(*sorted(scopes - token.scopes))
         await request.app[STORE].layout.require()
-    return await handler(request)
 
 
 def while_valid(request: web.Request) -> AbstractAsyncContextManager[None]:

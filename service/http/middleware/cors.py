@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aiohttp import web
-from aiohttp.typedefs import Handler
 
 from service.http.keys import SETTINGS
 
@@ -24,12 +23,11 @@ def _allowed(request: web.Request) -> str | None:
     return origin if origin in origins else "*" if "*" in origins else None
 
 
-@web.middleware
-async def preflight(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Respond to a CORS preflight, which comes without a token."""
+def preflight(request: web.Request) -> web.Response | None:
+    """Return the response to a CORS preflight, which comes without a token; None for any other request."""
     if request.method == "OPTIONS" and "Access-Control-Request-Method" in request.headers and _allowed(request):
         return web.Response(status=204, headers=_PREFLIGHT)
-    return await handler(request)
+    return None
 
 
 async def add_cors(request: web.Request, response: web.StreamResponse) -> None:

@@ -22,11 +22,12 @@ SECURITY_HEADERS = {
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
     """Give every response its request id and the headers that keep it private."""
-    response.headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp would show its version
+    headers, set_default = response.headers, response.headers.setdefault
+    headers["Server"] = SECURITY_HEADERS["Server"]  # aiohttp has set its own, with its version
     for name, value in SECURITY_HEADERS.items():
-        response.headers.setdefault(name, value)
+        set_default(name, value)
     if REQUEST_ID in request:
-        response.headers["X-Request-ID"] = request[REQUEST_ID]
+        headers["X-Request-ID"] = request[REQUEST_ID]
     if request.get(HEAD_BYTES, 0) > SMALL_HEAD:  # an idle connection keeps its last head
-        response.headers["Connection"] = "close"
+        headers["Connection"] = "close"
         response.force_close()

@@ -28,7 +28,7 @@ PRECONDITION = {"412": {"description": "The output has changed since the ETag in
 
 def is_known(request: web.Request, etag: str) -> bool:
     """Return whether If-None-Match has a tag, by weak comparison: then the client has the content already."""
-    tags = _tags(request, "If-None-Match")
+    tags = _tags(request, "If-None-Match") if request.method in ("GET", "HEAD") else None
     return tags is not None and (ANY in tags or etag.removeprefix(_WEAK) in (tag.removeprefix(_WEAK) for tag in tags))
 
 

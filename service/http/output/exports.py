@@ -241,8 +241,4 @@ def _tree(columns: dict[str, int]) -> Tree:
 
 def _line(cells: list[str]) -> str:
     """Return a line of CSV."""
-    return ",".join([_quoted(cell) if _QUOTED(cell) else cell for cell in cells]) + "\r\n"
-
-
-def _quoted(cell: str) -> str:
-    return '"' + cell.replace('"', '""') + '"'
+    return ",".join(['"' + cell.replace('"', '""') + '"' if _QUOTED(cell) else cell for cell in cells]) + "\r\n"

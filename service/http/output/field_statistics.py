@@ -10,14 +10,13 @@ from functools import partial
 from typing import Any
 
 from service.capacity import cpu
-from service.http.output.flattening import Room, is_open
+from service.http.output.flattening import Room, is_open, type_of
 from service.store import Group, Outputs, Page, Query, is_filled
 
 # Objects may have any number of keys: limits of the paths that are described, in number and characters.
 _MAX_PATHS, _MAX_CHARACTERS = 500, 128 * 1024
 _MAX_EXAMPLES = 3
 _MAX_TEXT = 200
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
 
 @dataclass
@@ -31,8 +30,8 @@ class _Field:
 
     def add(self, value: Any, item: int) -> None:
         """Add a value of an item; a key with a dot may give it another one of the same path."""
-        kind = _TYPES.get(type(value)) or ("integer" if isinstance(value, int) else "other")  # BSON's 64-bit integers
-        self.types["null" if value is None else kind] += 1
+        kind = type_of(value)
+        self.types[kind] += 1
         if not is_filled(value):
             return
         self.count += self._last != item

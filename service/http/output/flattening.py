@@ -15,6 +15,15 @@ _NAMES_PER_CONTENT, _MIN_NAMES, _MAX_NAMES = 8, 1024, 1024 * 1024
 _OTHER_VALUE = 4  # approximate characters of a value that is not a string
 
 
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", None: "null"}
+
+
+def type_of(value: Any) -> str:
+    """Return the JSON type of a value; `other` for a date or the like, put there by hand in Mongo."""
+    # BSON's 64-bit integers have a type of their own.
+    return _TYPES.get(value if value is None else type(value)) or ("integer" if isinstance(value, int) else "other")
+
+
 class Leaf(NamedTuple):
     """A value that is not an object, its dotted name, and the name with the dots of keys escaped."""
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from service.capacity import cpu
 from service.http.output.exports import CELL_BYTES, OTHER, first_together, text_of
+from service.http.output.flattening import type_of
 from service.store import OUTPUT_FIELDS, Page, render_json
 
 PARQUET = "application/vnd.apache.parquet"
@@ -80,30 +81,30 @@ class Shape:
 
     __slots__ = ("element", "kind", "members")
 
-    def __init__(self, kind: str = "none") -> None:
+    def __init__(self, kind: str = "null") -> None:
         self.kind = kind
         self.members: dict[str, Shape] = {}
         self.element: Shape | None = None
 
     def see(self, value: Any, room: list[int], depth: int = 0) -> None:
         """Learn from one value; `room` counts the columns that may still be added."""
-        kind = _kind(value)
-        if kind == "none" or self.kind == "text of any":
+        kind = type_of(value)
+        if kind == "null" or self.kind == "other":
             return
-        if self.kind == "none":
-            self.kind = kind if depth < _MAX_DEPTH else "text of any"
-        elif {self.kind, kind} == {"int", "float"}:
-            self.kind = "float"
+        if self.kind == "null":
+            self.kind = kind if depth < _MAX_DEPTH else "other"
+        elif {self.kind, kind} == {"integer", "number"}:
+            self.kind = "number"
         elif self.kind != kind:
-            self.kind, self.members, self.element = "text of any", {}, None
-        if self.kind == "struct":
+            self.kind, self.members, self.element = "other", {}, None
+        if self.kind == "object":
             for name, member in value.items():
                 if name not in self.members and room[0] > 0:
                     room[0] -= 1
                     self.members[name] = Shape()
                 if name in self.members:
                     self.members[name].see(member, room, depth + 1)
-        elif self.kind == "list":
+        elif self.kind == "array":
             self.element = self.element or Shape()
             for element in value:
                 self.element.see(element, room, depth + 1)
@@ -112,16 +113,16 @@ class Shape:
         """Return the type as pyarrow has it; Parquet has no struct without members."""
         import pyarrow
 
-        if self.kind == "struct" and self.members:
+        if self.kind == "object" and self.members:
             return pyarrow.struct([(name, member.arrow()) for name, member in self.members.items()])
-        if self.kind == "list" and self.element is not None:
+        if self.kind == "array" and self.element is not None:
             return pyarrow.list_(self.element.arrow())
-        types = {"bool": pyarrow.bool_(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+        types = {"boolean": pyarrow.bool_(), "integer": pyarrow.int64(), "number": pyarrow.float64()}
         return types.get(self.kind, pyarrow.string())
 
     def split(self, value: Any, path: str, other: Other) -> Any:
         """Return the part of a value that fits; put the rest into `other`, by its path."""
-        if self.kind == "struct" and self.members and isinstance(value, dict):
+        if self.kind == "object" and self.members and isinstance(value, dict):
             for name in value.keys() - self.members.keys():
                 other.keep(f"{path}.{name}", value[name])
             # Without the members that it does not have, which Arrow takes for null: there may be 2000.
@@ -140,39 +141,23 @@ class Shape:
         """Return a value as its column holds it. Raises Misfit."""
         if value is None:
             return None
-        kind = _kind(value)
-        if self.kind in ("none", "text of any") or (self.kind == "struct" and not self.members):
+        kind = type_of(value)
+        if self.kind in ("null", "other") or (self.kind == "object" and not self.members):
             return text_of(value)
-        if kind != self.kind and (kind, self.kind) != ("int", "float"):
+        if kind != self.kind and (kind, self.kind) != ("integer", "number"):
             raise Misfit
-        if self.kind == "struct":
+        if self.kind == "object":
             if value.keys() - self.members.keys():
                 raise Misfit
             return {name: self.members[name].fit(member) for name, member in value.items()}
-        if self.kind == "list":
+        if self.kind == "array":
             assert self.element is not None
             return [self.element.fit(element) for element in value]
-        if self.kind != "float":
+        if self.kind != "number":
             return value
         if float(value) != value:  # an integer of more than 53 bits
             raise Misfit
         return float(value)
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int):
-        return "int"  # BSON has none of more than 64 bits
-    if isinstance(value, float):
-        return "float"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, dict):
-        return "struct"
-    return "list" if isinstance(value, list) else "text of any"  # a date or the like, put there by hand in Mongo
 
 
 class _File:

@@ -36,8 +36,7 @@ class SlowReader:
     def watch(self) -> None:
         """Begin to watch: the client is behind."""
         if self._handle is None:
-            self._unsent = unsent(self._transport)
-            self._wait()
+            self._begin()
 
     def stop(self) -> None:
         """Stop watching: the client has caught up, or is gone."""
@@ -45,13 +44,12 @@ class SlowReader:
             self._handle.cancel()
             self._handle = None
 
-    def _wait(self) -> None:
+    def _begin(self) -> None:
+        self._unsent = unsent(self._transport)
         self._handle = asyncio.get_running_loop().call_later(self._seconds, self._judge)
 
     def _judge(self) -> None:
-        unsent_bytes = unsent(self._transport)
-        if self._unsent - unsent_bytes < self._min_bytes:
+        if self._unsent - unsent(self._transport) < self._min_bytes:
             self._transport.abort()
-            return
-        self._unsent = unsent_bytes
-        self._wait()
+        else:
+            self._begin()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from service.settings import Settings
+from service.store.capacity import Capacity
 from service.store.clock import now
 from service.store.connection import DURABLE, Collection, Database, server_time
 from service.store.contract import stored, without_time_limit
@@ -25,8 +26,8 @@ from service.store.outputs.documents import Page
 from service.store.outputs.encode import Encoder, Put, Restored
 from service.store.outputs.ids import Ids
 from service.store.outputs.job_changes import JobChanges
-from service.store.outputs.live import Form, Gate, LivePages, Reader
-from service.store.outputs.pages import Reading, Work
+from service.store.outputs.live import Form, LivePages, Reader
+from service.store.outputs.pages import Reading
 from service.store.outputs.plan import Delete, Patch, Result
 from service.store.outputs.query import JUDGED, Query
 from service.store.outputs.recovery import Recovery
@@ -62,6 +63,7 @@ class Outputs(Reading):
         comparing: ComparingCache,
         indexes: Indexes,
         watch: Watch,
+        capacity: Capacity,
         settings: Settings,
     ) -> None:
         self._groups: Collection = database.get_collection("groups", write_concern=DURABLE)
@@ -69,17 +71,13 @@ class Outputs(Reading):
         self._max_item_bytes, self._max_depth = settings.max_item_bytes, settings.max_depth
         self._one_pass = one_pass if settings.one_pass else None
         self.ids = Ids(database, settings.lease_seconds, settings.mongo_timeout, jobs.collect)
-        super().__init__(database, self.ids, watch, indexes, settings)
+        super().__init__(database, self.ids, watch, indexes, capacity, settings)
         self.recovery = Recovery(database, self.ids, indexes, settings.mongo_timeout)
         self.write_queues = WriteQueues(database, self.ids, self.recovery, jobs, comparing, settings)
         self.deletion = Deletion(self, self.write_queues)
         self._comparing = comparing
         self.job_changes = JobChanges(database, self.ids, comparing, indexes)
         self.live_pages = LivePages(self, watch, settings.mongo_timeout)
-
-    def within(self, current_work: Callable[[], Work | None], gate: Gate) -> None:
-        """Set where readers and live pages reserve capacity for what they read."""
-        self.current_work, self.live_pages.gate = current_work, gate
 
     def live_page(self, group: Group, query: Query, form: Form) -> AbstractContextManager[Reader]:
         """Return a live reader of a query; all readers of one query share what is read and rendered."""

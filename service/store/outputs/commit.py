@@ -114,21 +114,24 @@ class Committer:
 
     async def _replies(self, keys: list[str], fields: dict[str, Any], **options: Any) -> AsyncIterator[list[Any]]:
         """Yield stored items in replies of at most 16 MB, none of which is kept."""
-        while keys:
-            where = {**self.group.owner, "_id": {"$in": keys}}
-            command: dict[str, Any] = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_"}
-            command["batchSize"] = len(keys) + 1
-            reply = (await self._database.command(command, **{"codec_options": NAIVE, **options}))["cursor"]
-            documents, cursor = list(reply["firstBatch"]), reply["id"]
-            del reply
-            if cursor:  # one message of 16 MB holds no more
-                await kill_cursor(self._database, "outputs", cursor)
-                ids = {document["_id"] for document in documents}
-                keys = [key for key in keys if key not in ids]
-            else:
-                keys = []
-            yield documents
-            del documents
+        remaining = list(keys)
+        while remaining:
+            yield await self._reply(remaining, fields, options)
+
+    async def _reply(self, keys: list[str], fields: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+        """Return stored items, and remove from the keys those that were looked for."""
+        where = {**self.group.owner, "_id": {"$in": keys}}
+        command: dict[str, Any] = {"find": "outputs", "filter": where, "projection": fields, "hint": "_id_"}
+        command["batchSize"] = len(keys) + 1
+        reply = (await self._database.command(command, **{"codec_options": NAIVE, **options}))["cursor"]
+        documents = list(reply["firstBatch"])
+        if reply["id"]:  # one message of 16 MB holds no more
+            await kill_cursor(self._database, "outputs", reply["id"])
+            ids = {document["_id"] for document in documents}
+            keys[:] = [key for key in keys if key not in ids]
+        else:
+            keys.clear()
+        return documents
 
     @stored
     async def write(
@@ -294,10 +297,8 @@ def _commands(rows: list[Row]) -> Iterator[list[Row]]:
 async def _together(commands: list[Coroutine[Any, Any, T]]) -> list[T]:
     """Run commands at the same time: the database uses one core for each. Raise the first error when all have ended."""
     replies = await asyncio.gather(*commands, return_exceptions=True)
-    failed = next((reply for reply in replies if isinstance(reply, BaseException)), None)
-    if failed is None:
+    errors = [reply for reply in replies if isinstance(reply, BaseException)]
+    if not errors:
         return replies  # type: ignore[return-value]
-    try:
-        raise failed
-    finally:
-        del failed, replies  # an error holds this frame
+    replies.clear()  # the error that is raised holds this frame
+    raise errors.pop(0)

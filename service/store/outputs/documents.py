@@ -57,7 +57,7 @@ def id_of(document: Document) -> int:
 class Page(NamedTuple):
     """Documents in the order of their ids, about how many bytes they are, the next cursor, the version shown.
 
-    `checkpoint` is the id up to which the filters were applied; `walk` the newest id when a walk with deletions began;
+    `position` is the id up to which the filters were applied; `walk` the newest id when a walk with deletions began;
     `cut` tells that there are fewer documents than requested because they are large.
     """
 
@@ -65,7 +65,7 @@ class Page(NamedTuple):
     size: int
     next_cursor: int | None
     version: int
-    checkpoint: int = 0
+    position: int = 0
     walk: int | None = None
     cut: bool = False
 
@@ -160,11 +160,13 @@ def _chunks(documents: list[Document]) -> Iterator[list[dict[str, Any]]]:
     chunk: list[dict[str, Any]] = []
     size = 0
     for document in documents:
-        if size > _CHUNK_BYTES:
-            yield _dates_to_text(chunk, texts)
-            chunk, size = [], 0
-        chunk.append(decode(document))
-        size += len(document) if isinstance(document, bytes) else 0
+        if isinstance(document, bytes):
+            if size > _CHUNK_BYTES:
+                yield _dates_to_text(chunk, texts)
+                chunk, size = [], 0
+            size += len(document)
+            document = decode(document)
+        chunk.append(document)
     if chunk:
         yield _dates_to_text(chunk, texts)
 

@@ -55,17 +55,16 @@ class BatchEnded(StoreUnavailable):
 
 
 class Watermark(NamedTuple):
-    """Where a group's readers must stop, and which state of the group that shows.
+    """How far the readers of a group may read.
 
-    `version` is the id of the newest change that a page below `end` can hold: two watermarks of one version show the
-    same outputs. `hidden` is the number of deletion records and tombstones; `expired_id` and `expired_date` are
-    those of the newest deletion record that was removed; `in_flight` tells whether there are batches in flight;
-    `last_id` is the newest change, readable or not; `allocated` the newest id that was given to a batch; no item below
-    `end` has more bytes than `largest`.
+    `position` is the highest id that a page may show: two watermarks of one position show the same outputs. `hidden` is
+    the number of deletion records and tombstones; `expired_id` and `expired_date` are those of the newest deletion
+    record that was removed; `in_flight` tells whether there are batches in flight; `last_id` is the newest change,
+    readable or not; `allocated` the newest id that was given to a batch; no item up to `position` has more bytes than
+    `largest`.
     """
 
-    end: int = 1
-    version: int = 0
+    position: int = 0
     time: Any = None  # of the snapshot that it was read from
     hidden: int = 0
     expired_id: int = 0
@@ -189,11 +188,9 @@ class Ids:
         wanted = {"find": "groups", "filter": group.owner, "projection": _WATERMARK_FIELDS}
         reply = await read_committed(self._database, {**wanted, "limit": 1, "singleBatch": True})
         document: dict[str, Any] = next(iter(reply["cursor"]["firstBatch"]), {})
-        end = readable(document) + 1
         has_largest = document.get("has_largest", "last_id" not in document)
         watermark = Watermark(
-            end,
-            version=end - 1,
+            readable(document),
             time=reply["operationTime"],
             hidden=document.get("deleted", 0) + document.get("tombstones", 0),
             expired_id=document.get("expired_id", 0),
@@ -203,7 +200,7 @@ class Ids:
             allocated=document.get("next", self.first) - 1,
             largest=document.get("largest", 0) if has_largest else MAX_REPLY,
         )
-        if document and watermark.end >= self.remembered(group).end:
+        if document and watermark.position >= self.remembered(group).position:
             self._remembered[group] = watermark
         return watermark
 

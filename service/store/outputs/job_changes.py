@@ -105,7 +105,7 @@ class JobChanges:
         """Yield how far a span is read, and the changed items up to there."""
         watermark = await self._ids.watermark(group)
         tree = (await self._comparing.of(group)).tree
-        high, low = min(span.high, watermark.end - 1), span.low
+        high, low = min(span.high, watermark.position), span.low
         whole = span._replace(low=0, high=high)
         while low < high:
             reached, states = await self._window(group, low, high, watermark.time)

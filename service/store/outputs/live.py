@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from service.store.group import Group
 from service.store.outputs.documents import Page, id_of
+from service.store.outputs.ids import Watermark
 from service.store.outputs.pages import Reading
 from service.store.outputs.query import Query
 from service.store.time_budget import response_has_begun, time_budget
@@ -45,18 +46,19 @@ class Room(Protocol):
 class LiveWork(Protocol):
     """The work of a live page; what it reads is counted in it."""
 
+    def __enter__(self) -> LiveWork: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
     async def keep(self, size: int) -> Room:
         """Return room for a text of so many bytes, instead of for what it was made of."""
-
-    def close(self) -> None:
-        """End it."""
 
 
 class Gate(Protocol):
     """Lets live pages read and their readers go on, organizations in turn."""
 
     def work(self, organization_id: int) -> LiveWork:
-        """Begin the work of a live page, in its task."""
+        """Return the work of a live page."""
 
     def wake(self, waiting: asyncio.Future[None]) -> None:
         """Let a reader go on, in turn."""
@@ -86,7 +88,7 @@ class _Piece:
 
     def __init__(self, page: Page, ids: list[int], texts: dict[Form, bytes]) -> None:
         self.room: Room
-        self.ids, self.texts, self.end = ids, texts, page.checkpoint
+        self.ids, self.texts, self.position = ids, texts, page.position
         self.next_cursor, self.version = page.next_cursor, page.version
         self.size = sum(map(len, texts.values()))
         self.awaited: set[Reader] = set()
@@ -117,7 +119,7 @@ class Reader:
         if piece is None:
             return None
         part = piece.part(self.form, self.position, max_items)
-        self.position = piece.end
+        self.position = piece.position
         return part
 
 
@@ -154,7 +156,7 @@ class LivePage:
         next_piece = None
         for piece in self._buffer:
             piece.awaited.discard(reader)
-            if piece.end > reader.position:
+            if piece.position > reader.position:
                 next_piece = piece
                 break
         self._drop_passed()
@@ -205,39 +207,34 @@ class LivePage:
         with time_budget(self._timeout):
             response_has_begun()  # waits for a failover, once for all readers
             watermark = await self._reading.watermark(self._group)
-            version = watermark.version
-            start = min((reader.position for reader in self.waiting), default=version)
-            # All readers have read for themselves; not beyond the version, where a cursor of another group may be.
-            if (begin := min(start, version)) > self._end:
+            present = watermark.position
+            start = min((reader.position for reader in self.waiting), default=present)
+            # All readers have read for themselves. Not beyond the present: a cursor may be of another group.
+            if (begin := min(start, present)) > self._end:
                 while self._buffer:
                     self._drop()
                 self._begin = self._end = begin
             start = max(start, self._end)  # readers further back find the rest in the buffer
-            if version <= start:
+            if present <= start:
                 return False
-            work = self._gate.work(self._group.organization_id)
-            try:
-                limit = self._reading.fitting(self._group, self._query.fields)
-                limit = min(limit, self._query.limit or limit)
-                page = await self._reading.below(
-                    self._group, self._query._replace(cursor=start, limit=limit), watermark
-                )
-                piece = await self._rendered(page)
-                del page
+            with self._gate.work(self._group.organization_id) as work:
+                piece = await self._piece(start, watermark)
                 piece.room = await work.keep(piece.size)
-            finally:
-                work.close()
-            self._hand_on(piece)
+                self._hand_on(piece)
         return piece.next_cursor is not None
 
-    async def _rendered(self, page: Page) -> _Piece:
+    async def _piece(self, start: int, watermark: Watermark) -> _Piece:
+        """Read and render what comes after a position."""
+        limit = self._reading.fitting(self._group, self._query.fields)
+        query = self._query._replace(cursor=start, limit=min(limit, self._query.limit or limit))
+        page = await self._reading.below(self._group, query, watermark)
         forms = {reader.form for reader in self.readers} if page.documents else ()
         texts = {form: await form.render(page) for form in forms}
         return _Piece(page, list(map(id_of, page.documents)), texts)
 
     def _hand_on(self, piece: _Piece) -> None:
         """Give a piece to waiting readers, and keep it for those that are still sending the previous one."""
-        self._end = piece.end
+        self._end = piece.position
         if not piece.ids:
             piece.room.close()
             return
@@ -265,7 +262,7 @@ class LivePage:
 
     def _drop(self) -> None:
         piece = self._buffer.popleft()
-        self._begin = piece.end
+        self._begin = piece.position
         self._kept -= piece.size
         piece.room.close()
 

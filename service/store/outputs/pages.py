@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from pymongo import DESCENDING
 
 from service.bounded import Bounded
 from service.settings import Settings
+from service.store.capacity import Capacity
 from service.store.connection import Database, read_committed
 from service.store.contract import patient, stored
 from service.store.decoding import decode
@@ -24,8 +25,8 @@ from service.store.outputs import documents
 from service.store.outputs.counts import MAX_REPLY
 from service.store.outputs.documents import Page
 from service.store.outputs.ids import Ids, Watermark
-from service.store.outputs.query import JUDGED, LIVE, REPLACED, WHOLE, Query, is_search, select
-from service.store.outputs.ranges import Found, Ranges
+from service.store.outputs.query import JUDGED, LIVE, REPLACED, WHOLE, Query, select
+from service.store.outputs.ranges import Ranges, Rows
 from service.store.time_budget import refill_budget
 from service.store.watch import Watch
 
@@ -50,28 +51,15 @@ _IDS, _ID_BYTES = ("output_id",), 256
 _REPLY_COPIES, _COPIES = 2, 8
 
 
-class Work(Protocol):
-    """The capacity that the current request has reserved."""
-
-    async def read(self, size: int, searches: bool) -> None:
-        """Reserve, in turn, so many bytes for a reading and what is made of it."""
-
-    def shrink(self, size: int) -> None:
-        """Keep no more than so many bytes."""
-
-
-def _no_work() -> Work | None:
-    return None
-
-
 class Reading:
     """Reads the outputs of groups."""
 
-    def __init__(self, database: Database, ids: Ids, watch: Watch, indexes: Indexes, settings: Settings) -> None:
+    def __init__(
+        self, database: Database, ids: Ids, watch: Watch, indexes: Indexes, capacity: Capacity, settings: Settings
+    ) -> None:
         self._database, self._ids, self._watch, self._indexes = database, ids, watch, indexes
-        self._ranges = Ranges(database, settings.max_page_bytes)
-        self.current_work: Callable[[], Work | None] = _no_work
-        # By the hash of the requested fields: their names may be long.
+        self._ranges, self._capacity = Ranges(database, settings.max_page_bytes), capacity
+        self._max_page_bytes = settings.max_page_bytes
         self._averages: Bounded[tuple[Group, int], int] = Bounded(_MAX_REMEMBERED)
 
     @patient
@@ -82,16 +70,18 @@ class Reading:
         if query.newest_first:
             watermark = await self._ids.watermark(group)
             page = await self._range(group, query, watermark)
-            return Page(page.documents, page.size, page.next, watermark.version, cut=page.cut)
+            return Page(page.documents, page.size, page.next_position, watermark.position, cut=page.cut)
         if query.deleted and not query.cursor:
-            query = query._replace(walk=(await self._ids.watermark(group)).version)
+            query = query._replace(walk=(await self._ids.watermark(group)).position)
         watermark = self._ids.remembered(group)
         page = await self._range(group, query, watermark)
-        if page.next is None:
+        if page.next_position is None:
             return await self._last(group, query, page, watermark)
         if query.deleted:
             _check_expired(query, await self._ids.watermark(group))
-        return Page(page.documents, page.size, page.next, watermark.version, page.next, query.walk, page.cut)
+        return Page(
+            page.documents, page.size, page.next_position, watermark.position, page.next_position, query.walk, page.cut
+        )
 
     @patient
     @stored
@@ -103,71 +93,77 @@ class Reading:
         page = await self._range(group, query, watermark)
         if query.deleted:
             _check_expired(query, await self._ids.watermark(group))
-        return Page(page.documents, page.size, page.next, watermark.version, page.next or watermark.version)
+        return Page(
+            page.documents, page.size, page.next_position, watermark.position, page.next_position or watermark.position
+        )
 
-    async def _last(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Page:
-        """Return what was found below a watermark and the rest of the group, as the end of a walk.
+    async def _last(self, group: Group, query: Query, rows: Rows, watermark: Watermark) -> Page:
+        """Return the rows below a watermark and the rest of the group, as the end of a walk.
 
         An item may be in a batch that is still in flight, or behind one. The page waits for it; after a second, it is
         not the last one.
         """
-        began = reached = max(query.cursor, watermark.version)
+        start = position = max(query.cursor, watermark.position)
         deadline = time.monotonic() + _WALK_SECONDS
-        version = watermark.version
+        version = watermark.position
         watermark = latest = await self._ids.watermark(group)
-        seen, next_cursor = latest.allocated, None
+        allocated, next_cursor = latest.allocated, None
         while True:
-            if not found.documents:  # else they may be older than this watermark: nobody must take them for current
-                version = watermark.version
-            if reached < watermark.version:
-                found = await self._with_rest(group, query._replace(cursor=reached), found, watermark)
-                reached = watermark.version
-                if found.next is None or query.deleted:
+            if not rows.documents:  # else they may be older than this watermark: nobody must take them for current
+                version = watermark.position
+            if position < watermark.position:
+                rows = await self._with_rest(group, query._replace(cursor=position), rows, watermark)
+                position = watermark.position
+                if rows.next_position is None or query.deleted:
                     # Items may have got new ids before this range was read.
                     latest = await self._ids.watermark(group)
-            if found.next is not None or not await self._has_moved_on(group, query, watermark, latest, began, seen):
+            if rows.next_position is not None or not await self._has_moved_on(
+                group, query, watermark, latest, start, allocated
+            ):
                 break
-            newer = await self._newer(group, watermark.version, deadline)
+            newer = await self._newer(group, watermark.position, deadline)
             if newer is None:
-                next_cursor = reached
+                next_cursor = position
                 break
             watermark = latest = newer
         if query.deleted:
             _check_expired(query, latest)
-        if found.next is not None:
-            next_cursor = reached = found.next
-        elif query.cursor > seen:  # of another database
-            reached = watermark.version
-        return Page(found.documents, found.size, next_cursor, version, reached, query.walk, found.cut)
+        if rows.next_position is not None:
+            next_cursor = position = rows.next_position
+        elif query.cursor > allocated:  # of another database
+            position = watermark.position
+        return Page(rows.documents, rows.size, next_cursor, version, position, query.walk, rows.cut)
 
-    async def _with_rest(self, group: Group, query: Query, found: Found, watermark: Watermark) -> Found:
-        """Return what was found, and up to the limit what comes after `query.cursor`."""
-        room = query.limit - len(found.documents)
+    async def _with_rest(self, group: Group, query: Query, rows: Rows, watermark: Watermark) -> Rows:
+        """Return the rows, and up to the limit what comes after `query.cursor`."""
+        room = query.limit - len(rows.documents)
         last_page = await self._range(group, query._replace(limit=max(1, room)), watermark)
         if not room:
-            last = documents.id_of(found.documents[-1])
-            return found._replace(
-                next=last if last_page.documents else last_page.next
+            last = documents.id_of(rows.documents[-1])
+            return rows._replace(
+                next_position=last if last_page.documents else last_page.next_position
             )  # it may have searched in vain so far
-        return Found(found.documents + last_page.documents, found.size + last_page.size, last_page.next, last_page.cut)
+        return Rows(
+            rows.documents + last_page.documents, rows.size + last_page.size, last_page.next_position, last_page.cut
+        )
 
     async def _has_moved_on(
-        self, group: Group, query: Query, watermark: Watermark, latest: Watermark, began: int, seen: int
+        self, group: Group, query: Query, watermark: Watermark, latest: Watermark, start: int, allocated: int
     ) -> bool:
         """Return whether an item that the walk has not returned may be beyond the watermark.
 
-        Its id is at most `seen`, the newest allocated id when the walk came to the end of the group: it is new, or it
-        changed before the walk came to its old id. Or it has changed again since then: its previous id is above
-        `began`, up to which the walk had read. `latest` was read after this page.
+        Its id is at most `allocated`, the newest allocated id when the walk came to the end of the group: it is new, or
+        it changed before the walk came to its old id. Or it has changed again since then: its previous id is above
+        `start`, up to which the walk had read. `latest` was read after this page.
         """
-        if not latest.in_flight and latest.version == watermark.version:
+        if not latest.in_flight and latest.position == watermark.position:
             return False
         # Not up to the newest id: a crawl that changes nothing uses up ids too, and must not keep walks going.
-        if latest.last_id - watermark.end > _MAX_BEYOND:  # reading all of them would take too long
+        if latest.last_id - watermark.position > _MAX_BEYOND:  # reading all of them would take too long
             return True
-        moved = [{"id": {"$lte": seen}}, {"prev_id": {"$gt": began}}]
+        moved = [{"id": {"$lte": allocated}}, {"prev_id": {"$gt": start}}]
         selection = select(group, query, watermark.hidden)
-        where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gte": watermark.end}}
+        where = {**group.owner, **selection.indexed, **selection.residual, "id": {"$gt": watermark.position}}
         reply = await read_committed(
             self._database,
             {
@@ -181,52 +177,37 @@ class Reading:
         )
         return bool(reply["cursor"]["firstBatch"])
 
-    async def _newer(self, group: Group, version: int, deadline: float) -> Watermark | None:
-        """Return a watermark above a version as soon as there is one; None at the deadline."""
+    async def _newer(self, group: Group, position: int, deadline: float) -> Watermark | None:
+        """Return a watermark above a position as soon as there is one; None at the deadline."""
         with self._watch.waiting(group) as changed:
             while (seconds_left := deadline - time.monotonic()) > 0 and not self._watch.stopped:
                 changed.clear()
                 newer = await self._ids.watermark(group)
-                if newer.version > version:
+                if newer.position > position:
                     return newer
                 with suppress(TimeoutError):
                     async with asyncio.timeout(seconds_left):
                         await changed.wait()
         return None
 
-    def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
-        """Return the number of items of a group in about a megabyte, estimated from those read last."""
-        average = self._average(group, fields)
-        return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
+    async def part(self, group: Group, query: Query) -> Page:
+        """Return the first part of a page, of about a megabyte; it is `cut` if the page has more."""
+        part = query._replace(limit=min(query.limit, self.fitting(group, query.fields)))
+        page = await self.page(group, part)
+        is_full = len(page.documents) == part.limit < query.limit
+        return page._replace(cut=True) if is_full and page.next_cursor is not None else page
 
-    def _average(self, group: Group, fields: tuple[str, ...]) -> int | None:
-        """Return the bytes of an item, or of these fields of it; None before the first one is read."""
-        return self._averages.get((group, hash(fields))) or self._averages.get((group, hash(())))
-
-    async def _range(self, group: Group, query: Query, watermark: Watermark) -> Found:
-        """Read a range."""
-        item_bytes = _ID_BYTES if query.fields == _IDS else watermark.largest
-        reading = self._ranges.read(group, query, watermark)
-        page = await self._within(reading, (query.limit + 1) * item_bytes, is_search(group, query))
-        if page.documents and query.fields != _IDS:
-            key = group, hash(query.fields)
-            self._averages.pop(key, None)
-            self._averages[key] = max(1, page.size // len(page.documents))
-        return page
-
-    async def _within(self, reading: Coroutine[Any, Any, Found], size: int, searches: bool = False) -> Found:
-        """Return what a reading of at most so many bytes returns: here, and only here, a reader reserves capacity."""
-        work = self.current_work()
-        if work is None:
-            return _bounded(await reading)
-        try:
-            await work.read(max(_REPLY_COPIES * min(size, MAX_REPLY), _COPIES * min(size, _MAX_PAGE)), searches)
-        except BaseException:
-            reading.close()
-            raise
-        page = _bounded(await reading)
-        work.shrink(_COPIES * page.size)
-        return page
+    async def parts(self, group: Group, query: Query, part: Page) -> AsyncGenerator[Page, None]:
+        """Yield the parts of a page of bounded size, beginning with the first."""
+        size = 0
+        while True:
+            size += part.size
+            yield part
+            remaining = query.limit - len(part.documents)
+            if not part.cut or not remaining or part.next_cursor is None or size > self._max_page_bytes:
+                return
+            query = query._replace(cursor=part.next_cursor, limit=remaining, walk=part.walk)
+            part = await self.part(group, query)
 
     async def pages(self, group: Group, query: Query, max_items: int | None = None) -> AsyncGenerator[Page, None]:
         """Yield pages from the cursor to the present end, or `max_items` items of them.
@@ -235,9 +216,8 @@ class Reading:
         """
         remaining = max_items
         while True:
-            fitting = self.fitting(group, query.fields)
-            limit = fitting if remaining is None else min(fitting, remaining)
-            page = await self.page(group, query._replace(limit=limit))
+            limit = _MAX_STREAMED if remaining is None else remaining
+            page = await self.part(group, query._replace(limit=limit))
             query = query._replace(walk=page.walk)
             remaining, next_cursor = None if remaining is None else remaining - len(page.documents), page.next_cursor
             yield page
@@ -245,6 +225,36 @@ class Reading:
             if remaining == 0 or next_cursor is None:
                 return
             query = query._replace(cursor=next_cursor)
+
+    def fitting(self, group: Group, fields: tuple[str, ...] = ()) -> int:
+        """Return the number of items of a group in about a megabyte, estimated from those read last."""
+        # By the hash of the requested fields: their names may be long.
+        average = self._averages.get((group, hash(fields))) or self._averages.get((group, hash(())))
+        return _FIRST_STREAMED if average is None else max(1, min(_MAX_STREAMED, _STREAMED_BYTES // average))
+
+    async def _range(self, group: Group, query: Query, watermark: Watermark) -> Rows:
+        """Read a range."""
+        item_bytes = _ID_BYTES if query.fields == _IDS else watermark.largest
+        selection = select(group, query, watermark.hidden)
+        reading = self._ranges.read(group, query, selection, watermark)
+        page = await self._within(reading, (query.limit + 1) * item_bytes, selection.is_search)
+        if page.documents and query.fields != _IDS:
+            key = group, hash(query.fields)
+            self._averages.pop(key, None)
+            self._averages[key] = max(1, page.size // len(page.documents))
+        return page
+
+    async def _within(self, reading: Coroutine[Any, Any, Rows], size: int, searches: bool = False) -> Rows:
+        """Return what a reading of at most so many bytes returns: here, and only here, a reader reserves capacity."""
+        try:
+            await self._capacity.reserve(
+                max(_REPLY_COPIES * min(size, MAX_REPLY), _COPIES * min(size, _MAX_PAGE)), searches
+            )
+            page = _bounded(await reading)
+        finally:
+            reading.close()
+        self._capacity.shrink(_COPIES * page.size)
+        return page
 
     @patient
     async def watermark(self, group: Group) -> Watermark:
@@ -270,7 +280,7 @@ class Reading:
         watermark = await self._ids.watermark(group)
         if not cursor:
             present = await self.one(group, output_id)
-            cursor = watermark.end if present is None else present.version
+            cursor = watermark.position + 1 if present is None else present.version
         earlier = {
             "find": "versions",
             "filter": {**group.owner, "output_id": output_id, "id": {"$lt": cursor}},
@@ -279,7 +289,7 @@ class Reading:
             "hint": "version",
         }
         page = await self._within(self._ranges.find(earlier, limit, watermark.time), (limit + 1) * MAX_REPLY)
-        return Page(page.documents, page.size, page.next, watermark.version)
+        return Page(page.documents, page.size, page.next_position, watermark.position)
 
     @stored
     async def version(self, group: Group, output_id: str, id: int | None) -> tuple[dict[str, Any] | None, int | None]:
@@ -312,25 +322,25 @@ class Reading:
         Includes items beyond the watermark: they are acknowledged, although no page shows them yet.
         """
         self._indexes.require("outputs", "groups")
-        watermark = (await self._ids.watermark(group))._replace(end=until + 1)
+        watermark = (await self._ids.watermark(group))._replace(position=until)
         page = await self._range(group, query._replace(fields=_IDS), watermark)
-        return [(item["output_id"], item["id"]) for item in map(decode, page.documents)], page.next
+        return [(item["output_id"], item["id"]) for item in map(decode, page.documents)], page.next_position
 
 
-def _bounded(found: Found) -> Found:
+def _bounded(rows: Rows) -> Rows:
     """Return the documents up to about a megabyte, at least one, as if no more had been asked for.
 
     The estimate comes from other items than those read now, and a megabyte of control characters is 6 MB of JSON.
     """
-    if found.size <= _MAX_PAGE:
-        return found
-    average = found.size // len(found.documents)
-    sizes = (len(document) if isinstance(document, bytes) else average for document in found.documents)
+    if rows.size <= _MAX_PAGE:
+        return rows
+    average = rows.size // len(rows.documents)
+    sizes = (len(document) if isinstance(document, bytes) else average for document in rows.documents)
     ends = list(accumulate(sizes))
     count = max(1, bisect_right(ends, _STREAMED_BYTES))
     if count == len(ends):
-        return found
-    return Found(found.documents[:count], ends[count - 1], documents.id_of(found.documents[count - 1]), cut=True)
+        return rows
+    return Rows(rows.documents[:count], ends[count - 1], documents.id_of(rows.documents[count - 1]), cut=True)
 
 
 def _check_expired(query: Query, latest: Watermark) -> None:

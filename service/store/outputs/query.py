@@ -83,16 +83,15 @@ class Selection(NamedTuple):
     residual: dict[str, Any]
     choices: tuple[str, ...] = ()  # the fields of several filters, of which one is to be the index
 
+    @property
+    def is_search(self) -> bool:
+        """Whether it may read many documents and return few: it has filters that no index serves."""
+        return bool(self.residual or self.choices)
+
     def by(self, field: str) -> Selection:
         """Return the selection that uses the index of one of its filters and compares the others."""
         filters = {name: value for name, value in self.indexed.items() if name != field}
         return Selection(HINTS[field], {field: self.indexed[field]}, {**filters, **self.residual})
-
-
-def is_search(group: Group, query: Query) -> bool:
-    """Return whether a query may read many documents and return few: it has filters that no index serves."""
-    selection = select(group, query, 0)
-    return bool(selection.residual or selection.choices)
 
 
 def select(group: Group, query: Query, hidden: int) -> Selection:

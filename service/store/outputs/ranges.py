@@ -15,7 +15,7 @@ from service.store.group import Group
 from service.store.outputs import documents
 from service.store.outputs.ids import Watermark
 from service.store.outputs.missing import Missing
-from service.store.outputs.query import Query, Selection, select
+from service.store.outputs.query import Query, Selection
 
 # Documents looked at in the first window of a page, and at most in each further one. Seconds after which a page ends
 # early: a further window is at most ten times as large, if the time that is left allows. Items may be 1 MiB each.
@@ -27,15 +27,15 @@ _COUNTED = 2000
 _BY_DATE = {"update_date": ASCENDING, "id": ASCENDING}
 
 
-class Found(NamedTuple):
-    """Documents of a range, about how many bytes they are, and the id after which it goes on; None at its end.
+class Rows(NamedTuple):
+    """Documents of a range, about how many bytes they are, and the position from which it goes on; None at its end.
 
     `cut` means that there are fewer than requested because they are large.
     """
 
     documents: list[Document]
     size: int
-    next: int | None
+    next_position: int | None
     cut: bool = False
 
 
@@ -70,19 +70,18 @@ class Ranges:
         self._database, self._max_bytes = database, max_bytes
         self._jobs: Collection = database.get_collection("jobs", read_concern=MAJORITY)
 
-    async def read(self, group: Group, query: Query, watermark: Watermark) -> Found:
+    async def read(self, group: Group, query: Query, selection: Selection, watermark: Watermark) -> Rows:
         """Return up to `limit` documents between the cursor and the watermark; fewer if they are very large."""
-        low, high = query.cursor, watermark.end
+        low, high = query.cursor, watermark.position + 1
         if query.newest_first:
             low, high = 0, min(high, query.cursor or high)
-        selection = select(group, query, watermark.hidden)
         by_date = query.created_after is not None and selection.hint == "id" and not selection.residual
         if query.created_after is not None and (query.cursor or query.newest_first or not by_date):
             # After the watermark was read: an item that was in flight before could have an id below the one found here.
             first = await self._first_id_since(group, query.created_after, watermark)
             low, by_date = max(low, first - 1), False
         if low + 1 >= high:
-            return Found([], 0, None)
+            return Rows([], 0, None)
         within = Range(group, query, selection, low, high, watermark.time)
         if selection.choices:
             within = within._replace(selection=await self._narrowest(within))
@@ -90,7 +89,7 @@ class Ranges:
             return await self._windows(within)
         return await self._plain(within, by_date)
 
-    async def _plain(self, within: Range, by_date: bool) -> Found:
+    async def _plain(self, within: Range, by_date: bool) -> Rows:
         """Read a range that its index serves alone."""
         query, where = within.query, within.indexed
         sort, hint = within.order, within.selection.hint
@@ -101,26 +100,26 @@ class Ranges:
         command = {"find": "outputs", "filter": where, "projection": query.projection, "sort": sort, "hint": hint}
         return await self.find(command, query.limit, within.time)
 
-    async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Found:
+    async def find(self, wanted: dict[str, Any], limit: int, since: Any) -> Rows:
         """Read up to `limit` documents; fewer where one message of 16 MB holds no more."""
         more = {**wanted, "limit": limit + 1, "batchSize": limit + 1}  # one more tells whether there is a further page
         reply = await read_committed(self._database, more, since, codec_options=RAW)
         batch, size, cursor = documents.read_reply(reply)
         if cursor:
             await kill_cursor(self._database, wanted["find"], cursor)
-            return Found(batch, size, documents.id_of(batch[-1]))
+            return Rows(batch, size, documents.id_of(batch[-1]))
         if len(batch) <= limit:
-            return Found(batch, size, None)
-        return Found(batch[:limit], size * limit // len(batch), documents.id_of(batch[limit - 1]))
+            return Rows(batch, size, None)
+        return Rows(batch[:limit], size * limit // len(batch), documents.id_of(batch[limit - 1]))
 
-    async def _windows(self, within: Range) -> Found:
+    async def _windows(self, within: Range) -> Rows:
         """Read a range whose index does not serve all filters: a bounded number of documents at a time.
 
         The page may end early, even empty, with the id to go on from.
         """
         query, selection = within.query, within.selection
         items: list[Document] = []
-        found_bytes = 0
+        total_bytes = 0
         began, size = time.monotonic(), _FIRST_WINDOW
         deadline = began + _WINDOWS_SECONDS
         while True:
@@ -142,15 +141,15 @@ class Ranges:
             }
             part = await self.find(command, query.limit - len(items), within.time)
             items += part.documents
-            found_bytes += part.size
-            if part.next is not None:
-                return Found(items, found_bytes, documents.id_of(items[-1]))
+            total_bytes += part.size
+            if part.next_position is not None:
+                return Rows(items, total_bytes, documents.id_of(items[-1]))
             if last is None:
-                return Found(items, found_bytes, None)
+                return Rows(items, total_bytes, None)
             within = within.after(last)
             now = time.monotonic()
-            if now > deadline or found_bytes > self._max_bytes:
-                return Found(items, found_bytes, last)
+            if now > deadline or total_bytes > self._max_bytes:
+                return Rows(items, total_bytes, last)
             size = max(_FIRST_WINDOW, min(_WINDOW, 10 * size, int(size * (deadline - now) / (now - began))))
             began = now
 
@@ -191,4 +190,4 @@ class Ranges:
     async def _first_id_since(self, group: Group, moment: datetime, watermark: Watermark) -> int:
         """Return the lowest id updated at `moment` or later: dates never decrease along ids."""
         since = {**group.owner, "update_date": {"$gte": moment}}
-        return await self._id_at(since, _BY_DATE, "updated", watermark.time) or watermark.end
+        return await self._id_at(since, _BY_DATE, "updated", watermark.time) or watermark.position + 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from service.store.capacity import Capacity
 from service.store.connection import Client, Database
 from service.store.indexes import Indexes
 from service.store.sessions.leases import (
@@ -42,10 +43,10 @@ __all__ = [
 class Sessions:
     """The sessions of all organizations: their pools, records, secrets and leases."""
 
-    def __init__(self, client: Client, database: Database, vault: Vault, indexes: Indexes) -> None:
+    def __init__(self, client: Client, database: Database, vault: Vault, indexes: Indexes, capacity: Capacity) -> None:
         receipts = Receipts(database)
         self.pools = Pools(database, receipts, indexes)
-        self.secrets = Secrets(database, vault, indexes)
+        self.secrets = Secrets(database, vault, indexes, capacity)
         self.records = Records(client, database, self.pools, self.secrets, receipts)
         self.leases = Leases(client, database, self.pools, self.secrets, receipts, indexes)
         self.queue = Queue(self.pools, self.leases, SessionWatch(database))

@@ -77,7 +77,7 @@ class Records:
             if sessions:
                 records = [served_session(pool, session) for session in sessions]
                 begin = records[-1]["name"]
-                yield Chunk(len(records), lambda records=records: records)  # type: ignore[misc]
+                yield Chunk(len(records), records)
             if len(sessions) < _LISTED_AT_ONCE:
                 return
 

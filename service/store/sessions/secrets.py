@@ -9,12 +9,17 @@ from typing import Any
 
 from pymongo import UpdateOne
 
-from service.store.connection import LOCAL
+from service.store.capacity import Capacity
+from service.store.connection import LOCAL, Database
 from service.store.contract import stored
+from service.store.indexes import Indexes
 from service.store.listing import Record
 from service.store.sealing import SealedRecords
+from service.store.vault import Vault
 
 KINDS = ("storage_state", "user_data")
+# Copies of the secrets in memory: as they are stored, opened, and in the response.
+_COPIES = 3
 
 
 class Secrets(SealedRecords):
@@ -24,9 +29,15 @@ class Secrets(SealedRecords):
     identity = ("pool_id", "name", "kind")
     bound = ()
 
+    def __init__(self, database: Database, vault: Vault, indexes: Indexes, capacity: Capacity) -> None:
+        super().__init__(database, vault, indexes)
+        self._capacity = capacity
+
     @stored
     async def read(self, organization_id: int, session: Record) -> dict[str, str]:
         """Return the secrets that a session has, by kind. Raises VaultError if one does not open."""
+        size = _COPIES * sum(session.get("bytes", {}).values())
+        await self._capacity.reserve(size)
         ids = [_id(session["_id"], kind) for kind in KINDS]
         # Not a majority read: that of a new primary may be older than the lease.
         found = (
@@ -34,6 +45,7 @@ class Secrets(SealedRecords):
             .find({"organization_id": organization_id, "_id": {"$in": ids}})
             .to_list(len(ids))
         )
+        self._capacity.shrink(size)
         return {record["kind"]: self._open(record).value for record in found}
 
     def writes(self, organization_id: int, pool_id: str, name: str, texts: dict[str, str]) -> list[UpdateOne]:
