@@ -110,10 +110,12 @@ async def delete(request: web.Request) -> Json:
     What was written or seen after the first call began stays, with its jobs.
     """
     group, store = path_group(request), request.app[STORE]
-    place = place_of(request, _DELETION.load(request)["cursor"]) or await store.outputs.deletion.begin(group)
+    place = place_of(request, _DELETION.load(request)["cursor"])
+    if place is None:
+        place = await store.outputs.deletion.begin(group)
+        await store.reviews.remove(group)
     progress = await store.outputs.deletion.run(group, Query(), place)
     if progress.place is None:
-        await store.reviews.remove(group)
         counts = await store.groups.one(group)
         if counts["last_change"] is not None and counts["last_id"]:  # it had items, and was not deleted before
             await store.webhooks.group_removed(group, counts["last_id"])

@@ -264,7 +264,7 @@ class Crawls:
         shown = {**owner, "verdict.job_id": job_id}
         if await self._groups.find_one(shown, ["_id"]) is None:
             return
-        fields = ["job_id", "verdict", "dropped", "finish_date"]
+        fields = ["job_id", "verdict", "dropped", "finish_date", "beginning"]
         finished = {**owner, "state": "finished"}
         newest = await self._jobs.find_one(finished, fields, sort=[("finish_date", -1)], hint="newest")
         change: Record = {"$set": {"verdict": _shown(newest)}} if newest else {"$unset": {"verdict": ""}}
@@ -279,4 +279,5 @@ class Crawls:
 
 def _shown(job: Record) -> Record:
     """Return what a group shows of its newest finished job."""
-    return {name: job[name] for name in ("job_id", "verdict", "dropped")} | {"date": job["finish_date"]}
+    shown = {name: job[name] for name in ("job_id", "verdict", "dropped")}
+    return {**shown, "date": job["finish_date"], "beginning": job.get("beginning")}

@@ -145,7 +145,7 @@ class Groups:
     async def remove(self, group: Group, until: int) -> None:
         """Delete the jobs, days and versions of a group whose outputs are deleted up to an id.
 
-        Its ids continue to increase, and its settings stay.
+        Its ids continue to increase, and its settings stay, and so do jobs that began after that id.
         """
         self._indexes.require(*_COLLECTIONS)
         owner = group.owner
@@ -154,9 +154,10 @@ class Groups:
         written_group = {**owner, "next": {"$exists": True}}
         again = [{"$set": {**RECOUNT, "removed_id": "$last_id"}}]
         await self._groups.update_one(written_group, again)
-        await self._jobs.remove(group)
+        await self._jobs.remove(group, until)
         await self._groups.update_one({**owner, "items": {"$not": {"$gt": 0}}}, {"$unset": {"last_change": ""}})
-        await self._groups.update_one(owner, {"$unset": {"verdict": ""}})
+        of_earlier_job = {**owner, "verdict.beginning": {"$not": {"$gt": until + 1}}}
+        await self._groups.update_one(of_earlier_job, {"$unset": {"verdict": ""}})
         await self._versions.delete_many({**owner, "id": {"$lte": until}})
         await self._groups.update_one(written_group, again)
 

@@ -158,12 +158,17 @@ class Jobs:
         return group["moving"] if group else None
 
     @stored
-    async def remove(self, group: Group) -> None:
-        """Delete the jobs and days of a group; counts that begin to wait meanwhile are those of later writes."""
+    async def remove(self, group: Group, until: int) -> None:
+        """Delete the days of a group, and its jobs except those that began after an id.
+
+        Counts that begin to wait meanwhile are those of later writes.
+        """
         await self.collect(group)  # a concurrent move of these counts then has no effect
-        owner = group.owner
-        await self._groups.update_one(owner, {"$set": {"jobs": 0}})
-        await self._jobs.update_many({**owner, **EXISTS}, [{"$project": _REMOVED}])
+        owner, jobs = group.owner, {**group.owner, **EXISTS}
+        # One that has written nothing begins at the next id.
+        earlier = {**jobs, "beginning": {"$not": {"$gt": until + 1}}}
+        await self._jobs.update_many(earlier, [{"$project": _REMOVED}])
+        await self._groups.update_one(owner, {"$set": {"jobs": await self._jobs.count_documents(jobs)}})
         await self._days.update_many(owner, {"$set": {"created": 0, "changed": 0, "net": 0}})
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from service.store import Store
 from tests.api.test_crawls import crawl, job_of, keys, put, rules
-from tests.support.api import Api, make_output
+from tests.support.api import Api, make_output, make_review
 from tests.support.limits import Small
 
 MISSING = "/v1/outputs/shop?job_id=b&change=missing"
@@ -165,6 +165,25 @@ async def test_the_deletion_of_a_group_ends_although_a_crawler_goes_on_writing(a
         await crawl(admin, "a", range(100 + 10 * calls, 110 + 10 * calls))
     assert (deleted, calls) == (10, 4)
     assert len(await keys(admin)) == 30
+
+
+@pytest.mark.usefixtures("three_at_once")
+async def test_jobs_and_reviews_from_after_the_first_call_stay_when_a_group_is_deleted(admin: Api) -> None:
+    await rules(admin, {"min_items": 5})
+    await crawl(admin, "a", range(10))
+    await put(admin, "a")
+    await put(admin, "begun", "running")
+    await admin.ok("/v1/reviews/shop", [make_review(job_id="a")])
+    first = (await admin.delete("/v1/groups/shop")).json
+    await crawl(admin, "b", [20, 21])
+    await put(admin, "b")
+    await admin.ok("/v1/reviews/shop", [make_review(job_id="b")])
+    await pages(admin, "/v1/groups/shop?", first["cursor"])
+    (job,) = await admin.ok("/v1/groups/shop/jobs")
+    assert (job["job_id"], job["state"], job["verdict"], job["review"]["job_id"]) == ("b", "finished", "failed", "b")
+    assert (job["items"], job["created"]) == (2, 2)
+    group = await admin.ok("/v1/groups/shop")
+    assert (group["items"], group["jobs"], group["verdict"]) == (2, 1, "failed")
 
 
 @pytest.mark.usefixtures("three_at_once")

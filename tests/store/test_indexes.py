@@ -252,7 +252,7 @@ CALLS: dict[str, Call] = {
     "remove a group": lambda store, org: store.groups.remove(Group(org).key, 1),
     "list jobs": lambda store, org: anext(store.jobs.batches(Group(org).key, 10), None),
     "collect counts of jobs": lambda store, org: store.jobs.collect(Group(org).key),
-    "remove jobs": lambda store, org: store.jobs.remove(Group(org).key),
+    "remove jobs": lambda store, org: store.jobs.remove(Group(org).key, 1),
     "add reviews": lambda store, org: store.reviews.add(
         Group(org).key, [{"job_id": "j", "status": "ok", "comment": "", "review_date": None}]
     ),

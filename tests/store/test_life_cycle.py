@@ -43,7 +43,7 @@ async def test_a_job_with_the_id_of_a_deleted_one_is_recounted_without_its_delet
 ) -> None:
     await group.write(store, *(make_output(n, root_job_id="today") for n in range(20)))
     await delete_all(store, group)
-    await store.groups.remove(group.key, 0)
+    await store.groups.remove(group.key, 20)
     await group.write(store, *(make_output(n, root_job_id="today") for n in range(100, 110)))
     await look_after(store, group)
     job = (await group.jobs(store))["today"]
@@ -114,7 +114,7 @@ async def test_a_deletion_that_ends_half_way_leaves_the_group_to_be_recounted(
     await group.write(other, make_output(2, root_job_id="b"))
     wire.before("delete", "versions", cut)
     with pytest.raises(StoreUnavailable):
-        await wired.groups.remove(group.key, 0)
+        await wired.groups.remove(group.key, 1)
     await look_after(store, group)
     assert {name: job["items"] for name, job in (await group.jobs(store)).items()} == {"b": 1}
 
@@ -127,7 +127,7 @@ async def test_a_group_whose_jobs_are_deleted_shows_no_verdict_of_them(
     assert "verdict" in await group.document(store)
     await delete_all(store, group)
     await group.write(other, make_output(2, root_job_id="b"))
-    await store.groups.remove(group.key, 0)
+    await store.groups.remove(group.key, 1)
     assert "verdict" not in await group.document(store)
 
 
