@@ -132,7 +132,7 @@ class Crawls:
 
     async def _ensure(self, group: Group, job: Record) -> None:
         """Make the document of a job that has written nothing yet."""
-        if await self._jobs.find_one(job, ["_id"]) is None:
+        while await self._jobs.find_one(job, ["_id"]) is None:
             await self._counts.collect(group)  # its first write may wait to be moved
             if await self._jobs.find_one(job, ["_id"]) is None:
                 await self._counts.declare(group, job["job_id"], self._ids.first)

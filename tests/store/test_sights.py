@@ -408,14 +408,23 @@ async def test_a_body_that_names_a_thousand_jobs_is_counted_a_few_at_a_time(stor
 
 
 async def test_no_batch_begins_while_too_many_counts_wait(store: Store, other: Store, group: Group) -> None:
-    entry = {"date": (await waiting(store, group))["now"], "created": 0, "changed": 0, "jobs": []}
-    entry["jobs"] = [{"job_id": f"old-{n}" + "x" * 40_000, "items": 0} for n in range(60)]
-    await store.database["groups"].update_one(group.owner, {"$push": {"pending": entry}})
+    await let_counts_wait(store, group)
     written = await group.write(other, *crawl("b", 1))  # which moves them first
     assert written[0]["result"] == "created"
     assert len(str((await group.document(store)).get("pending", []))) < 10_000
 
 
-async def waiting(store: Store, group: Group) -> dict[str, Any]:
+async def test_a_job_begins_although_another_process_lets_too_many_counts_wait(
+    store: Store, wired: Store, wire: FaultProxy, group: Group
+) -> None:
+    wire.before("update", "groups", lambda: let_counts_wait(store, group))
+    await begin(wired, group, "b", series="lamps")
+    assert (await group.jobs(store))["b"]["series"] == "lamps"
+
+
+async def let_counts_wait(store: Store, group: Group) -> None:
+    """Let as many counts wait in the group's document as fit there."""
     await group.write(store, *crawl("a", 0))
-    return await group.document(store)
+    entry = {"date": (await group.document(store))["now"], "created": 0, "changed": 0, "jobs": []}
+    entry["jobs"] = [{"job_id": f"old-{n}" + "x" * 40_000, "items": 0} for n in range(60)]
+    await store.database["groups"].update_one(group.owner, {"$push": {"pending": entry}})
