@@ -142,7 +142,8 @@ class Judging:
     ) -> _Sample:
         """Return the largest sample that fits the limits and the time; the quick one if none does."""
         per_item = max(1e-6, (quick.seconds - first.seconds) / max(_TIMED, quick.items - first.items))
-        size = min(MAX_JUDGED, quick.fitting(_MAX_BYTES), int(_PLANNED * (end - time.monotonic()) / per_item))
+        fitting = min(quick.fitting(_MAX_BYTES), int(_PLANNED * (end - time.monotonic()) / per_item))
+        size = min(judged.number, MAX_JUDGED, fitting)
         while size > quick.items:
             now = time.monotonic()
             sample = await self._sample(judged, places, size, checks, now + _TRIED * (end - now))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 from typing import Any
 
 import pytest
 
 from service.store import Store, StoreUnavailable
 from service.store.judging import Judged, Judging, Measured
-from tests.support.fault_proxy import FaultProxy, refuse
+from tests.support.fault_proxy import Body, FaultProxy, refuse
 from tests.support.groups import Group
 from tests.support.limits import Small
 
@@ -110,19 +112,33 @@ async def test_large_items_are_judged_up_to_a_size(store: Store, group: Group) -
     assert 1 <= measured.judged <= 3, "256 MB are a 75th of 20 GB"
 
 
-async def test_what_does_not_fit_the_time_is_judged_by_a_part(store: Store, group: Group) -> None:
+def is_of_all_items(command: Body) -> bool:
+    first, *_, last = command["pipeline"]
+    return "$or" not in first["$match"] and "items" in last.get("$group", {})
+
+
+async def test_what_does_not_fit_the_time_is_judged_by_a_part(
+    store: Store, wired: Store, wire: FaultProxy, group: Group
+) -> None:
     judged = await stored(store, group, *({"price": 5} for _ in range(3000)))
     rules = [{"path": f"field-{place}", "min_fill": 0} for place in range(100)]
-    all_of_them = await Judging(store.database, 60.0).measure(judged, rules)
-    assert all_of_them.judged == 3000
+    assert (await Judging(store.database, 60.0).measure(judged, rules)).judged == 3000
+    wire.before("aggregate", "outputs", refuse(MAX_TIME_EXPIRED), where=is_of_all_items)
+    assert 800 < (await Judging(wired.database, 60.0).measure(judged, RULES)).judged < 1200
     with pytest.raises(StoreUnavailable):
         await Judging(store.database, 1e-6).measure(judged, rules)
 
 
-async def test_organizations_take_turns_and_none_waits_longer_than_its_time(
-    store: Store, group: Group, monkeypatch: pytest.MonkeyPatch
+async def test_large_samples_wait_for_each_other_and_none_longer_than_its_time(
+    store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
-    judged = await stored(store, group, *({"price": 5} for _ in range(3000)))
-    judging = Judging(store.database, 60.0)
-    measured = await asyncio.gather(*(judging.measure(judged, RULES) for _ in range(8)))
-    assert {one.judged for one in measured} == {3000}
+    groups = [Group(group.organization + 1_000_000 * number) for number in range(3)]
+    judged = [await stored(store, one, *({"price": 5} for _ in range(1500))) for one in groups]
+    judging = Judging(wired.database, 60.0)
+    measured = await asyncio.gather(*(judging.measure(one, RULES) for one in [*judged, judged[0]]))
+    assert {one.judged for one in measured} == {1500}
+    wire.before("aggregate", "outputs", lambda: asyncio.sleep(1), times=math.inf, where=is_of_all_items)
+    judging, began = Judging(wired.database, 1.0), time.monotonic()
+    measured = await asyncio.gather(*(judging.measure(one, RULES) for one in judged))
+    assert time.monotonic() - began < 2.0
+    assert all(800 < one.judged < 1200 for one in measured)
