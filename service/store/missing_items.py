@@ -137,7 +137,7 @@ class MissingItems:
         if job.get("verdict") == "failed":
             return "The verdict on the job is failed: read its problems"
         if sum(job.get(kind, 0) for kind in KINDS) <= 0:
-            return "The job has seen no item"
+            return "The job has seen no item: crawl again"
         if job.get("beginning") is None:
             return "The beginning of the job is not stored, as an earlier version of the service wrote it: crawl again"
         if await self._is_shared(owner, job):

@@ -529,7 +529,7 @@ async def test_a_job_that_saw_nothing_deletes_nothing(admin: Api) -> None:
     await crawl(admin, "a", range(3))
     await put(admin, "b", "running")
     done = await put(admin, "b", missing="delete")
-    assert (done["missing"], done["deleted"], done["held_back"]) == (3, 0, "The job has seen no item")
+    assert (done["missing"], done["deleted"], done["held_back"]) == (3, 0, "The job has seen no item: crawl again")
     assert await keys(admin) == [0, 1, 2]
 
 

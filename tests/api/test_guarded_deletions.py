@@ -35,8 +35,8 @@ async def test_what_is_missing_from_a_job_that_is_no_basis_for_a_deletion_stays(
     assert "verdict" in await refused(admin)
     await rules(admin)
     await put(admin, "b", "running")
-    assert (await put(admin, "b", missing="delete"))["held_back"] == "The job has seen no item"
-    assert "seen no item" in await refused(admin)
+    assert (await put(admin, "b", missing="delete"))["held_back"] == "The job has seen no item: crawl again"
+    assert "crawl again" in await refused(admin)
     await put(admin, "b", "running")
     await crawl(admin, "b", [0])
     await put(admin, "b")
