@@ -153,6 +153,32 @@ async def test_what_is_written_after_the_first_call_is_never_deleted(admin: Api)
 
 
 @pytest.mark.usefixtures("three_at_once")
+async def test_a_dry_run_in_several_calls_counts_everything_and_its_cursor_deletes_nothing(admin: Api) -> None:
+    path = "/v1/outputs/shop?job_id=a"
+    await crawl(admin, "a", range(10))
+    first = (await admin.delete(f"{path}&dry_run=true")).json
+    rest = await pages(admin, f"{path}&dry_run=true", first["cursor"])
+    assert [page["matched"] for page in (first, *rest)] == [3, 3, 3, 1]
+    assert (await admin.delete(f"{path}&cursor={first['cursor']}")).status == 422
+    assert await keys(admin) == list(range(10))
+
+
+@pytest.mark.usefixtures("three_at_once")
+async def test_a_deletion_of_missing_items_in_several_calls_stops_when_its_job_is_opened_again(admin: Api) -> None:
+    await crawl(admin, "a", range(10))
+    await crawl(admin, "b", [0])
+    await put(admin, "b")
+    first = (await admin.delete(MISSING)).json
+    assert (first["deleted"], first["more"]) == (3, True)
+    await put(admin, "b", "running")
+    assert "runs" in await refused(admin, f"{MISSING}&cursor={first['cursor']}")
+    assert (await put(admin, "b"))["missing"] == 6
+    rest = await pages(admin, MISSING, first["cursor"])
+    assert sum(page["deleted"] for page in rest) == (await job_of(admin, "b"))["deleted"] == 6
+    assert await keys(admin) == [0]
+
+
+@pytest.mark.usefixtures("three_at_once")
 async def test_the_deletion_of_a_group_ends_although_a_crawler_goes_on_writing(admin: Api) -> None:
     await put(admin, "a", "running", series="lamps")
     await crawl(admin, "a", range(10))

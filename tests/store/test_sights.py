@@ -218,6 +218,18 @@ async def test_a_job_that_is_opened_again_keeps_its_beginning(store: Store, othe
     assert await left(store, group) == {0, 1}
 
 
+async def test_a_job_whose_first_batch_is_in_flight_exists_once_that_is_settled(
+    store: Store, other: Store, group: Group
+) -> None:
+    await group.write(store, *crawl("a", 0))
+    async with stopped_at(store, "written", group.write(store, *crawl("b", 0, 1))):
+        finishing = asyncio.ensure_future(finish(other, group, "b"))
+        await asyncio.wait([finishing], timeout=0.1)
+        assert not finishing.done()
+    job = await finishing
+    assert (job["state"], job["created"], job["unchanged"]) == ("finished", 1, 1)
+
+
 async def test_a_deletion_stops_when_its_job_is_opened_again(
     store: Store, other: Store, group: Group, small: Small
 ) -> None:

@@ -19,6 +19,7 @@ from service.store.deliveries import CHANGED_EVERY, LEASE, REFUSED, RETRIES, Del
 from service.store.messages import new_record
 from service.store.outputs.counts import Change
 from service.webhooks import Courier, sign
+from tests.store.test_crawls import begin, finish
 from tests.support.api import make_output
 from tests.support.commands import Commands
 from tests.support.fault_proxy import FaultProxy, Refused
@@ -275,6 +276,22 @@ async def test_an_old_verdict_never_follows_a_newer_one(store: Store, organizati
     assert await waiting(store, organization) == []
 
 
+async def test_a_waiting_failure_of_a_job_that_has_passed_meanwhile_is_dropped(
+    store: Store, organization: int, group: Group, clock: Clock
+) -> None:
+    webhook_id = await make(store, organization, "https://hooks.example/", "job.failed")
+    await store.groups.set(group.key, {"rules": [{"min_items": 2}]})
+    await group.write(store, make_output(1, root_job_id="a"))
+    await store.crawls.notify(group.key, await finish(store, group, "a"))
+    assert await attempt(store, organization, webhook_id, FAILED)
+    await begin(store, group, "a")
+    await group.write(store, make_output(2, root_job_id="a"))
+    await store.crawls.notify(group.key, await finish(store, group, "a"))
+    clock.advance(timedelta(seconds=6))
+    assert not await attempt(store, organization, webhook_id, DONE)
+    assert await waiting(store, organization) == []
+
+
 async def test_a_verdict_that_is_replaced_while_it_is_sent_is_not_sent_again(
     store: Store, organization: int, clock: Clock
 ) -> None:
@@ -415,6 +432,18 @@ async def test_a_webhook_is_leased_by_one_of_two_processes(store: Store, other: 
     leases = await asyncio.gather(*(one.webhooks.deliveries.lease(organization, webhook_id) for one in stores))
     assert sum(lease is not None for lease in leases) == 1
     await store.webhooks.job_finished(Group(organization).key, job("crawl-2"))  # which makes it due again
+    assert await mine(other, organization) == []
+    assert await other.webhooks.deliveries.lease(organization, webhook_id) is None
+
+
+async def test_a_lease_lasts_by_the_clock_of_the_database(
+    store: Store, other: Store, organization: int, machine_clock: MachineClock
+) -> None:
+    webhook_id = await make(store, organization)
+    await store.webhooks.job_finished(Group(organization).key, job())
+    machine_clock(-timedelta(hours=1))
+    assert await store.webhooks.deliveries.lease(organization, webhook_id) is not None
+    machine_clock(timedelta(hours=1))
     assert await mine(other, organization) == []
     assert await other.webhooks.deliveries.lease(organization, webhook_id) is None
 
