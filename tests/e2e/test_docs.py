@@ -55,7 +55,7 @@ async def test_operations_have_texts_and_real_examples(new_tab: Any) -> None:
 async def test_it_fits_a_phone_and_follows_the_colour_scheme(new_tab: Any, dark: bool) -> None:
     page = await (await new_tab(width=390, height=844, dark=dark)).open("docs")
     operation = page.locator("#operations-outputs-outputs_get")
-    await operation.locator(".opblock-summary-control").click()
+    await operation.locator(".opblock-summary-control").click(timeout=60_000)  # it renders for seconds
     await expect(operation.get_by_role("button", name="Try it out")).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= 390
     box = await operation.locator("td.parameters-col_description").first.bounding_box()

@@ -428,8 +428,8 @@ async def test_what_comes_after_everything_was_selected_is_not_deleted(new_tab: 
 async def test_approving_again_says_that_it_changed_nothing(new_tab: Any, reviewer: Caller) -> None:
     page = await open_group(await new_tab(reviewer))
     for key, said in (("a", "1 item approved."), ("a", "1 item was approved already.")):
-        await page.keyboard.press("k")
         await page.keyboard.press("j")
+        await page.keyboard.press("k")
         await rows(page).first.get_by_role("checkbox").check()
         await page.keyboard.press(key)
         await expect(page.locator("#notice")).to_contain_text(said)

@@ -113,6 +113,7 @@ async def test_the_keys_lead_on_to_the_next_page_and_back(new_tab: Any, reviewer
     await expect(current).to_contain_text("Lamp 4")
     await page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
+    await expect(dialog.get_by_role("heading", name="Lamp 4")).to_be_visible()
     await page.keyboard.press("k")
     await expect(dialog.get_by_role("heading", name="Lamp 6")).to_be_visible()
     await dialog.get_by_role("button", name="Next").click()

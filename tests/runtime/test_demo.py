@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from datetime import timedelta
 
 import pytest
@@ -13,13 +14,11 @@ from service.store import Query, Store, now
 
 @pytest.fixture
 def settings() -> Settings:
-    return Settings(mongo_database="demo_data")
+    return Settings(mongo_database=f"demo_{uuid.uuid4().hex}")
 
 
 @pytest.mark.slow
 async def test_demo_data_has_five_weeks_with_changes_deletions_reviews_and_a_broken_selector(store: Store) -> None:
-    await store.client.drop_database("demo_data")
-    await store.ensure_indexes()
     await demo._write(store)
     group = await store.groups.one(demo.GROUP)
     assert group["items"] == 1000

@@ -74,16 +74,15 @@ class Failover:
 
     def wait_until_something_waits(self) -> None:
         """Wait until a command of the service waits on the next primary, for its snapshot or its write concern."""
-        waiting = {
-            "active": True,
-            "command.$db": "test",
-            "command.getMore": {"$exists": False},
-            "microsecs_running": {"$gt": 300_000},
-        }
-        deadline = time.monotonic() + RETRY_SECONDS
-        while not self.new.command("currentOp", **waiting)["inprog"]:
+        active = {"active": True, "command.$db": "test", "command.getMore": {"$exists": False}}
+        earlier, deadline = set[int](), time.monotonic() + RETRY_SECONDS
+        while True:  # the time for which a command has run leaves out its write concern
+            present = {operation["opid"] for operation in self.new.command("currentOp", **active)["inprog"]}
+            if present & earlier:
+                return
             assert time.monotonic() < deadline, "nothing waits"
-            time.sleep(0.05)
+            earlier = present
+            time.sleep(0.3)
 
     def fail_over(self) -> None:
         self.set.never_primary(self.third)
