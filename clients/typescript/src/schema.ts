@@ -2308,6 +2308,12 @@ export interface components {
             response: string;
             error: string | null;
         };
+        /**
+         * @example {
+         *       "version": "1.0.0",
+         *       "encoder": "one_pass"
+         *     }
+         */
         Server: {
             version: string;
             /**
@@ -2326,7 +2332,11 @@ export interface components {
          *       ],
          *       "label": "nightly crawl",
          *       "create_date": "2026-10-01T08:00:00.000Z",
-         *       "expires": null
+         *       "expires": null,
+         *       "server": {
+         *         "version": "1.0.0",
+         *         "encoder": "one_pass"
+         *       }
          *     }
          */
         Token: {
