@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sds_client import AsyncClient, Client, ClientError, NoSession, SessionLost, VersionConflict
+from tests.support.peer import peer
 from tests.support.processes import ServiceProcess
 from tests.support.sessions import make_state
 
@@ -185,6 +186,19 @@ async def test_a_cancelled_block_ends_as_interrupted(
         with pytest.raises(asyncio.CancelledError):
             await task
     assert await asyncio.to_thread(outcome, client) == ("ready", 1, 0)
+
+
+async def test_a_lease_that_arrives_after_its_time_is_renewed_before_it_is_used() -> None:
+    """Its time counts from the request, which may have waited for longer than the lease lasts."""
+    session = {"pool": POOL, "name": "anna", "storage_state": None, "user_data": None}
+    lease = {"lease_id": "x" * 32, "seconds": 1, "session": session}
+    renewed, released = {"seconds": 300, "saved": False}, {**session, "saved": False}
+    async with peer(lease, renewed, released) as service, AsyncClient(service.url, "sds_x") as client:
+        async with client.session(POOL, wait=60) as leased:
+            await asyncio.sleep(0)
+            leased.check()
+            assert leased.seconds_left > 250
+        assert [request.method for request in service.requests] == ["POST", "PUT", "POST"]
 
 
 async def test_a_lease_is_renewed_in_the_background(running: ServiceProcess, token: str, pool: str) -> None:

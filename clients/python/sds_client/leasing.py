@@ -48,9 +48,9 @@ class Lease:
         response = await _take(self._transport, self._pool, self._wait, {**self._options, "lease_id": self.lease_id})
         self.session = response.json["session"]
         self._last_until(response)
-        self._keeper = asyncio.create_task(self._keep())
         if self.ends - time.monotonic() < self.seconds / 2:  # it waited long: the lease is younger than the request
             await self.save({})
+        self._keeper = asyncio.create_task(self._keep())
 
     async def save(self, secrets: Mapping[str, Any]) -> bool:
         """Renew, and save the given secrets; return whether they were saved. Raises SessionLost."""

@@ -31,6 +31,8 @@ interface Lease {
 
 // The service holds a request for at most a minute.
 const MAX_WAIT = 60;
+// The clocks of the database's members may differ by this much.
+const CLOCKS = 1;
 
 /** A browser identity that nobody else uses while this one lasts. Disposed of without an outcome, it is `bad`. */
 export class Session {
@@ -54,8 +56,7 @@ export class Session {
     this.name = lease.session.name;
     this.storage_state = lease.session.storage_state;
     this.user_data = lease.session.user_data ?? {};
-    this.#end = asked + lease.seconds;
-    this.#schedule();
+    this.#end = asked + lease.seconds - CLOCKS;
   }
 
   /** Take a session from a pool. Rejects with ServiceError (409 `no_session`) when none becomes ready in time. */
@@ -70,7 +71,10 @@ export class Session {
       try {
         const value = { ...wanted, lease_id, wait: held };
         const lease = await transport.send<Lease>("POST", pathOf("sessions", pool, "lease"), value, { wait: held, signal });
-        return new Session(transport, pool, lease, asked, wanted.seconds);
+        const session = new Session(transport, pool, lease, asked, wanted.seconds);
+        if (session.#end - now() < lease.seconds / 2) await session.#renew(); // it waited long: the lease is younger
+        else session.#schedule();
+        return session;
       } catch (error) {
         if (!(error instanceof ServiceError) || !error.hasType("no_session") || end - now() < 1) throw error;
         lease_id = newLeaseId();
@@ -133,7 +137,7 @@ export class Session {
   async #renew(body: Record<string, unknown> = {}): Promise<void> {
     const asked = now();
     const { seconds } = await this.#send<{ seconds: number }>("PUT", this.#path, { seconds: this.#seconds, ...body });
-    this.#end = Math.max(this.#end, asked + seconds);
+    this.#end = Math.max(this.#end, asked + seconds - CLOCKS);
     if (!this.#hasEnded) this.#schedule();
   }
 

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { ServiceError, SessionLost, type Client, type StorageState } from "../src/index.js";
-import { newClient, newGroup } from "./support.js";
+import { Client, ServiceError, SessionLost, type StorageState } from "../src/index.js";
+import { json, newClient, newGroup, serve } from "./support.js";
 
 const STATE: StorageState = {
   cookies: [
@@ -128,4 +128,18 @@ test("a lease is renewed while the work lasts", async () => {
     const first = await leaseEnd();
     while ((await leaseEnd()) === first) await new Promise((resolve) => setTimeout(resolve, 100));
   });
+});
+
+test("a lease that arrives after its time is renewed before it is used", async () => {
+  const lease = { lease_id: "x".repeat(32), seconds: 1, session: { name: "ada", storage_state: null, user_data: null } };
+  const responses = [lease, { seconds: 300, saved: false }, {}];
+  const server = await serve((_, response, index) => json(response, responses[index]));
+  const client = new Client({ url: server.url, token: "t" });
+  await client.session("shop", { wait: 60 }, async (session) => {
+    await new Promise((resolve) => setTimeout(resolve, 20)); // the end of the lease would come now
+    session.signal.throwIfAborted();
+  });
+  const methods = server.requests.map(({ method }) => method);
+  assert.deepEqual(methods, ["POST", "PUT", "POST"]);
+  server.close();
 });
