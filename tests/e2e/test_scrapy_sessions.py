@@ -71,11 +71,12 @@ def client(running: ServiceProcess, token: str, tmp_path: Path) -> Iterator[Clie
         yield client
 
 
-def put(client: Client, *accounts: str) -> None:
+def put(client: Client, *accounts: str, **user_data: str) -> None:
     for account in accounts:
         cookie = {"name": "session", "value": account, "domain": "127.0.0.1", "path": "/", "expires": -1}
         state = {"cookies": [{**cookie, "httpOnly": True, "secure": False, "sameSite": "Lax"}], "origins": []}
-        client.put_session("orders", account, storage_state=state, user_data={"user_agent": f"agent of {account}"})
+        data = {"user_agent": f"agent of {account}", **user_data}
+        client.put_session("orders", account, storage_state=state, user_data=data)
 
 
 def states(client: Client) -> dict[str, str]:
@@ -99,14 +100,18 @@ def test_each_cookie_jar_works_with_a_session_of_its_own(client: Client, token: 
 
 
 def test_an_account_that_the_site_refuses_is_replaced_by_the_next(client: Client, token: str, tmp_path: Path) -> None:
-    put(client, "anna", "ben", "carl")
     with Site(Orders({"anna": 401, "ben": 429}).respond) as site:
+        put(client, "anna", proxy=site.url)
+        put(client, "ben", "carl")
         log, stats = crawl(tmp_path, site, client, token, SDS_SESSION_POOL="orders")
     items = list(client.outputs("lamps"))
     assert len(items) == PAGES and {item["data"]["account"] for item in items} == {"carl"}
     assert states(client) == {"anna": "needs_login", "ben": "blocked", "carl": "ready"}
     assert (stats["sds/session_logged_out"], stats["sds/session_blocked"]) == ("1", "1")
     assert token not in log
+    # A proxy is asked for a whole URL: that of anna is used for anna alone.
+    proxied = {(path.startswith("http://"), "session=anna" in cookies) for _, path, cookies in site.requests}
+    assert proxied == {(True, True), (False, False)}
 
 
 def test_a_crawl_without_a_session_stops_and_says_why(client: Client, token: str, tmp_path: Path) -> None:

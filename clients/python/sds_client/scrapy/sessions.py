@@ -66,8 +66,10 @@ class SessionsMiddleware(scrapy_cookies.CookiesMiddleware):
         user_data = lease.session["user_data"] or {}
         if agent := user_data.get("user_agent"):
             request.headers["User-Agent"] = agent
+        if request.meta.pop(_PROXY, False):  # of the session with which it was sent before
+            del request.meta["proxy"]
         if proxy := user_data.get("proxy"):
-            request.meta |= {"proxy": proxy, _PROXY: True}
+            request.meta.update({"proxy": proxy, _PROXY: True})
         return super().process_request(request)
 
     async def process_response(self, request: Any, response: Any, spider: Any = None) -> Any:
@@ -86,10 +88,7 @@ class SessionsMiddleware(scrapy_cookies.CookiesMiddleware):
         tries = request.meta.get(_TRIES, 0)
         if tries >= self._max_tries:
             return response
-        meta = {**request.meta, _TRIES: tries + 1}
-        if meta.pop(_PROXY, False):
-            del meta["proxy"]
-        return request.replace(dont_filter=True, meta=meta)
+        return request.replace(dont_filter=True, meta={**request.meta, _TRIES: tries + 1})
 
     async def _lease_of(self, key: Any) -> Lease:
         """Return the live lease of a cookie jar; take one if there is none."""
