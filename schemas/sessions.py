@@ -18,8 +18,13 @@ _MAX_LEASE = 3600
 _DAY = 86_400
 
 
+# What a storage state has at least, whatever was sent: browsers and tools rely on it.
+_COOKIE = {"path": "/", "expires": -1, "httpOnly": False, "secure": False}
+_ORIGIN: dict[str, Any] = {"localStorage": []}
+
+
 class BrowserStorage(fields.Nested):
-    """A storage state as Playwright writes it: checked, and kept as it was sent."""
+    """A storage state as Playwright writes it: checked, and kept as it was sent, with defaults for what is left out."""
 
     default_error_messages = {
         "null": problem("dict_type", "Must be an object, not null"),
@@ -33,7 +38,11 @@ class BrowserStorage(fields.Nested):
         self, value: Any, attr: str | None, data: Mapping[str, Any] | None, *args: Any, **kwargs: Any
     ) -> Any:
         super()._deserialize(value, attr, data, *args, **kwargs)
-        return value
+        cookies, origins = value.get("cookies", []), value.get("origins", [])
+        return {
+            "cookies": [{**_COOKIE, **cookie} for cookie in cookies],
+            "origins": [{**_ORIGIN, **origin} for origin in origins],
+        }
 
 
 def _user_data() -> JsonObject:

@@ -73,6 +73,25 @@ async def test_a_session_returns_its_secrets_as_they_were_sent(admin: Api) -> No
     assert (found["storage_state"], found["user_data"], found["note"], found["version"]) == (state, {}, "of Anna", 2)
 
 
+async def test_a_state_has_what_browsers_rely_on_whatever_was_left_out(admin: Api) -> None:
+    cookie = {"name": "sid", "value": "4f1c", "domain": "shop.example"}
+    whole = {**cookie, "path": "/", "expires": -1, "httpOnly": False, "secure": False}
+    origin = {"origin": "https://shop.example"}
+    for sent, kept in (
+        ({}, {"cookies": [], "origins": []}),
+        ({"cookies": [cookie]}, {"cookies": [whole], "origins": []}),
+        ({"origins": [origin]}, {"cookies": [], "origins": [{**origin, "localStorage": []}]}),
+    ):
+        await put(admin, "/v1/sessions/shop/anna", {"storage_state": sent})
+        held = await lease(admin, "shop")
+        assert held["session"]["storage_state"] == kept
+        path = f"/v1/leases/{held['lease_id']}"
+        await put(admin, path, {"storage_state": sent})
+        assert (await admin.ok("/v1/sessions/shop/anna"))["storage_state"] == kept
+        await release(admin, held["lease_id"], storage_state=sent)
+        assert (await admin.ok("/v1/sessions/shop/anna"))["storage_state"] == kept
+
+
 async def test_a_session_without_secrets_has_null_for_them(admin: Api) -> None:
     await put(admin, "/v1/sessions/shop/anna", {})
     found = await admin.ok("/v1/sessions/shop/anna")
