@@ -46,6 +46,9 @@ PATCHED = {"id": 9, "output_id": "o", "key_hash": "k", "result": "updated"}
             PATCHED,
             PATCHED,
         ),
+        (lambda c: c.restore("g", "o"), "POST /v1/outputs/g/o/restore", {}, {"items": [PATCHED]}, PATCHED),
+        (lambda c: c.restore("g", "o", 7), "POST /v1/outputs/g/o/restore", {"id": 7}, {"items": [PATCHED]}, PATCHED),
+        (lambda c: c.reviews("g", history=True), "GET /v1/reviews/g?history=true", None, [], []),
         (lambda c: c.delete("g", "o"), "DELETE /v1/outputs/g/o", None, {"deleted": 1}, True),
         (
             lambda c: c.delete_many("g", job_id="monday", is_approved=False),

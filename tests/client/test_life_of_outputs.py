@@ -41,6 +41,20 @@ def test_the_earlier_versions_of_an_item_are_read(client: Client, count: int) ->
     assert list(client.versions("group", "nobody")) == []
 
 
+def test_a_deleted_item_and_an_earlier_version_are_restored(client: Client) -> None:
+    for price in range(2):
+        client.push("group", [make_output(data={"price": price})])
+    [now] = client.outputs("group")
+    [first] = client.versions("group", now["output_id"])
+    with pytest.raises(ClientError, match="409"):
+        client.restore("group", now["output_id"])
+    client.delete("group", now["output_id"])
+    assert client.restore("group", now["output_id"])["result"] == "created"
+    assert [item["data"] for item in client.outputs("group")] == [{"price": 1}]
+    assert client.restore("group", now["output_id"], first["id"])["result"] == "updated"
+    assert [item["data"] for item in client.outputs("group")] == [{"price": 0}]
+
+
 def test_a_wrong_address_is_not_taken_for_an_item_that_does_not_exist(client: Client, token: str) -> None:
     client.push("group", make_outputs(1))
     [item] = client.outputs("group")

@@ -92,7 +92,7 @@ class OutputPatch(TypedDict, total=False):
 
 
 class Changed(TypedDict):
-    """The result of the patch of one item: `updated` or `unchanged`."""
+    """The result of the patch of one item, or of its restoring: `created`, `updated` or `unchanged`."""
 
     id: int
     output_id: str

@@ -93,9 +93,9 @@ class Resources(Base):
             counts.add((await self._transport.call("POST", "/v1/storage-state", value=chunk)).json)
         return counts
 
-    async def reviews(self, group: str) -> list[Review]:
-        """Return the latest review of each reviewed job of a group, newest first."""
-        return await self._get(list[Review], reviews_path(group))
+    async def reviews(self, group: str, history: bool = False) -> list[Review]:
+        """Return the latest review of each reviewed job of a group, or with `history` every review, newest first."""
+        return await self._get(list[Review], reviews_path(group), {"history": "true"} if history else {})
 
     async def add_reviews(self, group: str, reviews: Iterable[Mapping[str, Any]]) -> list[Review]:
         """Add reviews, at most 1000 per request, and return them with their ids.

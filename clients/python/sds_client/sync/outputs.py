@@ -206,6 +206,23 @@ class Outputs(Base):
                 yield version
             cursor = page["metadata"]["next_cursor"]
 
+    def restore(self, group: str, output_id: str, id: int | None = None) -> Changed:
+        """Write the newest version of a deleted item back, or the version with this id of any item.
+
+        Raises ClientError when the version is not kept, and without `id` when the item is not deleted.
+        """
+        response = self._wait(
+            self._transport.call(
+                "POST",
+                f"{outputs_path(group, output_id)}/restore",
+                value={} if id is None else {"id": id},
+                # Sent twice, it would find the item that it has restored.
+                repeatable=id is not None,
+            )
+        )
+        result: Changed = response.json["items"][0]
+        return result
+
     def patch(
         self,
         group: str,
