@@ -22,7 +22,7 @@ from service.http.metrics import Metrics
 from service.settings import Settings
 from service.store import Store, new_secret
 from service.store.outputs.counts import Change
-from tests.conftest import Server
+from tests.conftest import MakeApi, Server
 from tests.support.api import Api, make_output
 from tests.support.capacity import request_of
 from tests.support.groups import Group, open_batch
@@ -103,6 +103,23 @@ async def test_commands_of_the_database_are_timed_by_name(api: Api) -> None:
     assert found['sds_database_seconds_count{command="find"}'] >= 1
     assert found['sds_database_seconds_count{command="findAndModify"}'] >= 1
     assert 0 < found['sds_database_seconds_sum{command="find"}'] < 60
+
+
+async def test_sessions_are_counted_by_state_and_requests_that_got_none(
+    make_api: MakeApi, organization: int, store: Store
+) -> None:
+    api = await make_api(organization, ["read", "write", "state"])
+    for name, given in {"a": {}, "b": {}, "c": {"state": "needs_login"}}.items():
+        await api.put(f"/v1/sessions/shop/{name}", given)
+    await api.ok("/v1/sessions/shop/lease", {"name": "a"})
+    for _ in range(2):
+        assert (await api.post("/v1/sessions/shop/lease", {"name": "a"})).status == 409
+    for state in ("leased", "ready", "needs_login"):
+        stored = ["leased", "shared"] if state == "leased" else [state]
+        number = await store.database["sessions"].count_documents({"state": {"$in": stored}})  # of all organizations
+        assert number
+        await eventually(lambda: metrics(api), f'sds_sessions{{state="{state}"}}', float(number).__eq__)
+    assert (await metrics(api))[f'sds_no_session_total{{organization="{organization}"}}'] == 2
 
 
 async def test_the_use_of_a_resource_is_shown_beside_its_limit(api: Api, settings: Settings) -> None:

@@ -21,7 +21,10 @@ from service.store.analysts import READABLE, Analysts
 from tests.support.mongod import standalone
 
 DATABASE = "analysts"
-HIDDEN = ["cookies", "local_storage", "origins", "session_secrets", "sessions", "pools", "tokens", "sequences", "other"]
+HIDDEN = [
+    *("cookies", "local_storage", "origins", "session_secrets", "sessions", "pools", "released_leases"),
+    *("webhooks", "deliveries", "tokens", "sequences", "other"),
+]
 UNAUTHORIZED, AUTHENTICATION_FAILED = 13, 18
 
 
