@@ -333,6 +333,16 @@ async def test_a_chart_repeats_no_label(new_tab: Any, changed: Caller) -> None:
     assert [tick for tick in labels[2] if tick.startswith("x")] == ["x 16 Nov", "x 17 Nov", "x 18 Nov"]
 
 
+async def test_the_label_of_a_single_crawl_stands_below_its_bar(new_tab: Any, changed: Caller) -> None:
+    finish(changed, "two")
+    page = await (await new_tab(changed)).open(f"#/groups/{GROUP}/time")
+    filled = page.locator("section", has_text="How well a field was filled").last
+    await expect(filled.locator(".readout")).to_have_text("1 crawl")
+    bar, label = filled.locator(".plot rect.filled"), filled.locator(".plot text.tick").last
+    middles = [box["x"] + box["width"] / 2 for one in (bar, label) if (box := await one.bounding_box())]
+    assert abs(middles[0] - middles[1]) <= 2
+
+
 async def test_what_is_read_at_once_does_not_flicker(new_tab: Any, changed: Caller) -> None:
     """The box that stands for what is being read is seen only when that takes longer than the eye notices."""
     tab = await new_tab(changed)

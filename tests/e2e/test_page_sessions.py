@@ -102,8 +102,13 @@ async def test_a_wrong_state_is_refused_in_the_dialog_and_nothing_is_lost(new_ta
     assert "dora" not in states(pool)
 
 
-async def test_a_session_is_marked_and_deleted_by_keyboard_alone(new_tab: Any, pool: Caller) -> None:
+async def test_a_session_is_added_marked_and_deleted_by_keyboard_alone(new_tab: Any, pool: Caller) -> None:
     page = await (await new_tab(pool)).open(POOL)
+    await page.get_by_role("button", name="Add a session").focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.type("dora")
+    await page.keyboard.press("Enter")
+    await expect(line(page, "dora").get_by_text("Needs login")).to_be_visible()
     await page.get_by_role("button", name="Mark: anna").focus()
     await page.keyboard.press("Enter")
     await page.get_by_label("Retired").focus()
@@ -125,8 +130,14 @@ async def test_a_mark_says_how_long_a_blocked_session_rests(new_tab: Any, pool: 
     await expect(page.get_by_role("dialog")).to_contain_text("it rests for 1 h, then it is ready")
     await page.get_by_label("Blocked").check()
     await expect_readable(page)
+    for state in ("Ready", "Blocked"):
+        radio, label = page.get_by_label(state, exact=True), page.get_by_role("dialog").get_by_text(state, exact=True)
+        middles = [box["y"] + box["height"] / 2 for one in (radio, label) if (box := await one.bounding_box())]
+        assert abs(middles[0] - middles[1]) <= 2
     await page.get_by_role("button", name="Save").click()
     await expect(line(page, "anna")).to_contain_text("ends in 60 minutes")
+    ends = await line(page, "anna").get_by_text("ends in").bounding_box()
+    assert ends is not None and ends["height"] < 30  # in one line
     pool.call("PUT", "sessions/shop-de", {"blocked_rest_seconds": None})
     await page.reload()
     await page.get_by_role("button", name="Mark: carl").click()

@@ -58,6 +58,9 @@ async def test_the_boxes_of_the_webhook_dialog_stand_before_their_words(new_tab:
             assert (box["width"], box["height"]) == (17, 17)
             assert 4 <= label["x"] - box["x"] - box["width"] <= 12
             assert abs(box["y"] + box["height"] / 2 - label["y"] - label["height"] / 2) <= 3
+        edges = [page.get_by_label("Address"), page.get_by_role("button", name="Add", exact=True)]
+        rights = [box["x"] + box["width"] for one in edges if (box := await one.bounding_box())]
+        assert abs(rights[0] - rights[1]) <= 1
 
 
 async def test_the_address_of_a_chat_sets_the_format_and_the_events_for_people(new_tab: Any, shop: Caller) -> None:

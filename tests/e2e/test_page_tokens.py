@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -68,6 +69,13 @@ async def test_a_token_is_made_shown_once_used_and_revoked(new_tab: Any, admin: 
         for _ in range(600):  # every process learns it within 5 seconds
             made.get("token")
             await page.wait_for_timeout(100)
+
+
+async def test_a_token_without_a_label_says_so(new_tab: Any, admin: Caller, make_caller: Callable[..., Caller]) -> None:
+    make_caller(admin.organization_id, "read")
+    page = await (await new_tab(admin)).open("#/tokens")
+    line = page.get_by_role("row", name="no label")
+    await expect(line.get_by_role("rowheader")).to_have_text(re.compile(r"^no label[0-9a-f]+$"))
 
 
 async def test_a_token_without_any_scope_is_refused_in_the_dialog(new_tab: Any, admin: Caller) -> None:

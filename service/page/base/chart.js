@@ -5,6 +5,7 @@ import { compact, count, day, many, shortDay } from "./format.js";
 
 const DAY = 86_400_000;
 const HEIGHT = 196;
+const LABEL = 64; // the width of a day under a bar
 
 /** What a bar is made of, from the bottom: the class of its colour and its name. */
 const CREATED_AND_CHANGED = [["created", "Created"], ["changed", "Changed"]];
@@ -128,8 +129,8 @@ function plot(title, bars, series, width, format, known, show) {
     const fromEnd = bars.length - 1 - i;
     if (fromEnd % every === 0 && bar.tick !== ticked) {
       ticked = bar.tick;
-      const anchor = fromEnd === 0 ? "end" : "middle";
-      picture.append(svg("text", { class: "tick", x: fromEnd === 0 ? width - right : x + step / 2, y: HEIGHT - 6, "text-anchor": anchor }, bar.tick));
+      const isCut = fromEnd === 0 && step < LABEL; // in the middle of a thin last bar it would not fit
+      picture.append(svg("text", { class: "tick", x: isCut ? width - right : x + step / 2, y: HEIGHT - 6, "text-anchor": isCut ? "end" : "middle" }, bar.tick));
     }
     picture.append(svg("a", {
       href: bar.href, role: !bar.href && "img", tabindex: fromEnd === 0 ? 0 : -1, "aria-label": `${bar.label}: ${words(bar, series, format)}.${bar.href ? " Show its items." : ""}`,

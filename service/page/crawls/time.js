@@ -3,7 +3,7 @@
 import { get } from "../base/api.js";
 import { chart, dayCharts } from "../base/chart.js";
 import { el, loading, put } from "../base/dom.js";
-import { count, duration, percent, shortDay, shorten } from "../base/format.js";
+import { duration, many, percent, shortDay, shorten } from "../base/format.js";
 import { link } from "../base/place.js";
 import { CHANGES, fillRates, readJobs, whoReviewed } from "./jobs.js";
 import { statusChip } from "./reviews.js";
@@ -39,7 +39,7 @@ function crawlChart(view, title, crawls, series, options, values) {
   const bars = crawls.map((job) => ({
     label: shorten(job.job_id, 60), tick: job.last_write ? shortDay(Date.parse(job.last_write)) : "", href: link([...view.path, "jobs", job.job_id]), ...values(job),
   }));
-  return chart(title, bars, series, { summary: `${count(crawls.length)} crawls`, ...options });
+  return chart(title, bars, series, { summary: many(crawls.length, "crawl"), ...options });
 }
 
 /** Return how well one field was filled from crawl to crawl, where crawls were taken stock of. */

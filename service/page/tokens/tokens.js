@@ -34,7 +34,7 @@ function line(token, again) {
   const name = shorten(token.label || token.token_id, 60);
   const isOwn = token.token_id === who().id;
   return row(null,
-    rowHead(null, el("span", { class: "text" }, name), isOwn && [" ", chip("yours", "good")], token.revoked && [" ", chip("revoked", "bad")], el("div", { class: "faint" }, el("code", null, token.token_id))),
+    rowHead(null, token.label ? el("span", { class: "text" }, name) : faint("no label"), isOwn && [" ", chip("yours", "good")], token.revoked && [" ", chip("revoked", "bad")], el("div", { class: "faint" }, el("code", null, token.token_id))),
     cell("Scopes", "", el("span", { class: "chips" }, token.scopes.map((scope) => chip(scope)))),
     cell("Made", "", time(token.create_date)),
     cell("Last used", "", token.last_used ? time(token.last_used, since(token.last_used)) : faint("never")),
