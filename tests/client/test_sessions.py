@@ -54,6 +54,20 @@ def test_saving_during_the_lease_is_what_the_next_holder_gets(client: Client, po
         assert (session.storage_state, session.user_data) == (make_state("second"), {"agent": "b"})
 
 
+def test_a_lease_is_renewed_for_as_long_as_it_was_asked_for(client: Client, pool: str) -> None:
+    with client.session(pool, seconds=60) as session:
+        session.save()
+        assert session.seconds_left <= 60
+    client.set_pool(pool, lease_seconds=10)
+    with client.session(pool, seconds=600) as session:
+        (before,) = client.sessions(pool)
+        time.sleep(0.01)
+        session.save()
+        (after,) = client.sessions(pool)
+        assert before["lease_expires"] and after["lease_expires"]
+        assert after["lease_expires"] > before["lease_expires"]
+
+
 def test_an_exception_ends_the_lease_as_bad(client: Client, pool: str) -> None:
     with pytest.raises(RuntimeError), client.session(pool):
         raise RuntimeError

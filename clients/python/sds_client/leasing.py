@@ -54,8 +54,11 @@ class Lease:
 
     async def save(self, secrets: Mapping[str, Any]) -> bool:
         """Renew, and save the given secrets; return whether they were saved. Raises SessionLost."""
+        body = dict(secrets)
+        if (seconds := self._options.get("seconds")) is not None:
+            body["seconds"] = seconds
         try:
-            response = await self._transport.call("PUT", lease_path(self.lease_id), value=dict(secrets))
+            response = await self._transport.call("PUT", lease_path(self.lease_id), value=body)
         except ClientError as error:
             raise self._lost(error) from None
         self._last_until(response)
