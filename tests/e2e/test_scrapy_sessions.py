@@ -100,16 +100,20 @@ def test_each_cookie_jar_works_with_a_session_of_its_own(client: Client, token: 
 
 
 def test_an_account_that_the_site_refuses_is_replaced_by_the_next(client: Client, token: str, tmp_path: Path) -> None:
-    with Site(Orders({"anna": 401, "ben": 429}).respond) as site:
+    orders = Orders({"anna": 401, "ben": 429})
+    with Site(orders.respond) as site:
         put(client, "anna", proxy=site.url)
-        put(client, "ben", "carl")
+        put(client, "ben")
+        put(client, "carl", user_agent="")
         log, stats = crawl(tmp_path, site, client, token, SDS_SESSION_POOL="orders")
     items = list(client.outputs("lamps"))
     assert len(items) == PAGES and {item["data"]["account"] for item in items} == {"carl"}
     assert states(client) == {"anna": "needs_login", "ben": "blocked", "carl": "ready"}
     assert (stats["sds/session_logged_out"], stats["sds/session_blocked"]) == ("1", "1")
     assert token not in log
-    # A proxy is asked for a whole URL: that of anna is used for anna alone.
+    # The user agent and the proxy of an account are used for this account alone.
+    assert {agent.split("/")[0] for agent in orders.agents} == {"agent of anna", "agent of ben", "Scrapy"}
+    # A proxy is asked for a whole URL.
     proxied = {(path.startswith("http://"), "session=anna" in cookies) for _, path, cookies in site.requests}
     assert proxied == {(True, True), (False, False)}
 

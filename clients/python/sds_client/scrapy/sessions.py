@@ -21,9 +21,9 @@ from sds_client.scrapy.cookies import jar_of
 
 log = logging.getLogger(__name__)
 
-# In a request's meta: the lease with which it was sent, whether the proxy is that of its session, and how often it was
-# sent again with another session.
-_LEASE, _PROXY, _TRIES = "sds_lease", "sds_proxy", "sds_session_tries"
+# In a request's meta: the lease with which it was sent, the user agent that it had before, whether the proxy is that of
+# its session, and how often it was sent again with another session.
+_LEASE, _AGENT, _PROXY, _TRIES = "sds_lease", "sds_agent", "sds_proxy", "sds_session_tries"
 
 
 class SessionsMiddleware(scrapy_cookies.CookiesMiddleware):
@@ -64,10 +64,14 @@ class SessionsMiddleware(scrapy_cookies.CookiesMiddleware):
         lease = await self._lease_of(request.meta.get("cookiejar"))
         request.meta[_LEASE] = lease.lease_id
         user_data = lease.session["user_data"] or {}
-        if agent := user_data.get("user_agent"):
-            request.headers["User-Agent"] = agent
-        if request.meta.pop(_PROXY, False):  # of the session with which it was sent before
+        # First without those of the session with which it was sent before.
+        if _AGENT in request.meta:
+            request.headers["User-Agent"] = request.meta.pop(_AGENT)
+        if request.meta.pop(_PROXY, False):
             del request.meta["proxy"]
+        if agent := user_data.get("user_agent"):
+            request.meta[_AGENT] = request.headers.get("User-Agent", b"")
+            request.headers["User-Agent"] = agent
         if proxy := user_data.get("proxy"):
             request.meta.update({"proxy": proxy, _PROXY: True})
         return super().process_request(request)
