@@ -91,11 +91,11 @@ export class Transport {
 
   async #once<Value>(method: string, path: string, request: Request): Promise<Response<Value>> {
     const { query, body, wait = 0, signal } = request;
+    signal?.throwIfAborted();
     const seconds = (this.#options.timeout ?? 60) + wait + (body?.length ?? 0) / MIN_BYTES_PER_SECOND;
     const ending = new AbortController();
     const stop = (): void => ending.abort(signal?.reason);
     const timer = setTimeout(() => ending.abort(new ServiceError(0, [], "the service did not respond in time")), seconds * 1000);
-    signal?.throwIfAborted();
     signal?.addEventListener("abort", stop);
     try {
       const headers: Record<string, string> = { Authorization: `Bearer ${this.#token}` };
@@ -152,7 +152,10 @@ function codeOf(error: unknown): string {
 
 function lost(error: unknown): ServiceError {
   const code = codeOf(error);
-  const text = NOT_CONNECTED.has(code) ? `cannot connect to the service (${code})` : "the connection was lost";
+  let text = "the connection was lost";
+  if (NOT_CONNECTED.has(code)) text = `cannot connect to the service (${code})`;
+  if (/CERT|UNABLE_TO_/.test(code))
+    text = `the certificate of the service is not trusted (${code}): NODE_EXTRA_CA_CERTS names a file with those to trust`;
   return new ServiceError(0, [], text, { cause: error });
 }
 

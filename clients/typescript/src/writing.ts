@@ -86,7 +86,7 @@ export async function push(transport: Transport, group: string, items: Items, op
       signal?.throwIfAborted();
     }
   } catch (error) {
-    if (error instanceof ServiceError) throw error;
+    // After a refusal of this push nothing is left to send; the items may themselves come from a service that refused.
     await send();
     throw error;
   }

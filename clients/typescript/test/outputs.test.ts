@@ -35,14 +35,16 @@ test("a refused item is named by its place among all, and the batches before it 
   assert.equal((await collect(client.outputs(group))).length, 6);
 });
 
-test("when the items end with an error, those before it are stored", async () => {
-  const [client, group] = [newClient(), newGroup()];
-  async function* scraped(): AsyncGenerator<OutputInput> {
-    yield* lamps(5);
-    throw new RangeError("the site is gone");
+test("when the items end with an error, also one of a service, those before it are stored", async () => {
+  for (const reason of [new RangeError("the site is gone"), new ServiceError(503, [], "the other service is away")]) {
+    const [client, group] = [newClient(), newGroup()];
+    async function* scraped(): AsyncGenerator<OutputInput> {
+      yield* lamps(5);
+      throw reason;
+    }
+    await assert.rejects(client.push(group, scraped()), reason);
+    assert.equal((await collect(client.outputs(group))).length, 5);
   }
-  await assert.rejects(client.push(group, scraped()), RangeError);
-  assert.equal((await collect(client.outputs(group))).length, 5);
 });
 
 test("an abort loses no item that was taken", async () => {

@@ -48,6 +48,22 @@ test("an abort ends a pause at once", async () => {
   server.close();
 });
 
+test("a call that was aborted before it began sets no timer, which would keep the process alive", async () => {
+  const [client, setTimer] = [new Client({ url: "http://127.0.0.1:9", token: "t" }), globalThis.setTimeout];
+  let timers = 0;
+  globalThis.setTimeout = ((...given: Parameters<typeof setTimer>) => {
+    timers += 1;
+    return setTimer(...given);
+  }) as typeof setTimer;
+  try {
+    const signal = AbortSignal.abort(new RangeError("stopped"));
+    await assert.rejects(client.outputs("shop", { signal }).next(), /stopped/);
+  } finally {
+    globalThis.setTimeout = setTimer;
+  }
+  assert.equal(timers, 0);
+});
+
 test("what may have been done is not repeated where it would be done twice", async () => {
   const server = await serve((_, response) => response.destroy());
   const client = new Client({ url: server.url, token: "t" });
@@ -102,6 +118,13 @@ test("a response that does not come is a lost one", async () => {
   const client = new Client({ url: server.url, token: "t", timeout: 0.2, patience: 0.1 });
   await assert.rejects(client.push("shop", lamps(1)), /did not respond in time/);
   server.close();
+});
+
+test("a certificate that is not trusted is no lost connection", async () => {
+  const cause = Object.assign(new Error("self-signed certificate"), { code: "DEPTH_ZERO_SELF_SIGNED_CERT" });
+  const failing: typeof fetch = () => Promise.reject(new TypeError("fetch failed", { cause }));
+  const client = new Client({ url: "https://data.example", token: "t", patience: 0, fetch: failing });
+  await assert.rejects(client.push("shop", lamps(1)), { status: 0, message: /not trusted \(DEPTH_ZERO_SELF_SIGNED_CERT\): NODE_EXTRA_CA_CERTS/ });
 });
 
 test("an address or a token that is missing is said at once", () => {
