@@ -12,8 +12,10 @@ import sys
 import tempfile
 import time
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email import message_from_bytes
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,8 @@ VERSIONED = {
 }
 # What the image is made of, and what starts it.
 IMAGE = ("docker", "schemas", "service", "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+# What the page of a package on PyPI shows.
+_SHOWN = ("Summary", "Keywords", "License-Expression", "License-File", "Classifier", "Requires-Python")
 _NPM = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
 _SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 _ITEM = {"source_url": "https://lamps.example/1", "root_job_id": "first", "data": {"title": "Oak"}}
@@ -112,7 +116,8 @@ def build() -> None:
         run(sys.executable, "-c", _SDIST, DIST, cwd=folder)
     for sdist in DIST.glob("*.tar.gz"):
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
-        run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, sdist)
+        # Without the extension: PyPI refuses a wheel that was compiled for this machine. The sdist has its sources.
+        run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, sdist, SDS_PURE="1")
     build_typescript()
     run("npm", "pack", "--silent", "--pack-destination", DIST, cwd=TYPESCRIPT)
     run("git", "archive", "--output", DIST / f"image-context-{version}.tar.gz", "HEAD", *IMAGE)
@@ -144,6 +149,18 @@ def running(commands: Path, folder: Path) -> Iterator[dict[str, str]]:
         serve.wait(60)
 
 
+def check_wheel(path: Path, links: bool) -> None:
+    """Refuse a wheel that PyPI would not take, or whose page would lack something."""
+    assert path.name.endswith("-py3-none-any.whl"), f"{path.name} is for this machine only"
+    with zipfile.ZipFile(path) as wheel:
+        names = wheel.namelist()
+        about = message_from_bytes(wheel.read(next(name for name in names if name.endswith(".dist-info/METADATA"))))
+    missing = [name for name in (*_SHOWN, *(["Project-URL"] if links else [])) if name not in about]
+    assert not missing, f"{path.name} has no {', '.join(missing)}"
+    assert about.get_payload(), f"{path.name} has no readme"
+    assert any(name.endswith("/py.typed") for name in names), f"{path.name} has no types"
+
+
 def install(folder: Path, requirement: str) -> Path:
     """Install a built file into an empty environment; return its folder of commands."""
     run(sys.executable, "-m", "venv", "--without-pip", folder)
@@ -157,6 +174,8 @@ def check() -> None:
     (wheel,) = DIST.glob("scraping_data_service-*.whl")
     (client,) = DIST.glob("scraping_data_client-*.whl")
     (package,) = DIST.glob("scraping-data-client-*.tgz")
+    for path in (wheel, client):
+        check_wheel(path, links=bool(os.environ.get("GITHUB_REPOSITORY")))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         commands = install(folder / "service", f"{wheel}[local]")
