@@ -174,9 +174,14 @@ def test_follow_prints_what_is_new_and_remembers_its_place(shop: Client, capsys:
 
 def test_an_export_is_followed_from_its_last_id(shop: Client, capsys: Any, tmp_path: Path) -> None:
     exported = [json.loads(line) for line in printed(capsys, "outputs", "export", "shop", "--out", "-").splitlines()]
+    follow = ["follow", "shop", "--once", "--cursor", str(exported[-1]["id"]), "--cursor-file"]
+    quiet = str(tmp_path / "nothing-new-yet")
+    assert printed(capsys, *follow, quiet) == ""
     shop.push("shop", make_outputs(1, "Changed"))
+    [changed] = printed(capsys, "follow", "shop", "--once", "--cursor-file", quiet).splitlines()
+    assert json.loads(changed)["data"]["title"] == "Changed 0"
     place = tmp_path / "cursor"
-    follow = ["follow", "shop", "--once", "--cursor", str(exported[-1]["id"]), "--cursor-file", str(place)]
+    follow.append(str(place))
     assert [json.loads(line)["data"]["title"] for line in printed(capsys, *follow).splitlines()] == ["Changed 0"]
     kept = place.read_text()
     assert main(follow) == 2

@@ -102,6 +102,9 @@ class Follower:
                 await asyncio.sleep(_DOUBT_SECONDS)
                 continue
             self._at_end = at_end
+            if self._file is not None and self._file.is_new:
+                # The group knows the cursor that was given: the file keeps it, also if nothing comes after it.
+                self._saved = {"cursor": 0}
             self._read = max(self._read, applied, *(item["id"] for item in items[-1:]))
             self._walk |= walk_query(metadata)
             if items:
@@ -162,6 +165,11 @@ class CursorFile:
 
     def __str__(self) -> str:
         return str(self._path)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there was no file, and nothing was saved since."""
+        return self._kept is None
 
     def load(self, default: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the saved position. Raises ValueError for a file that belongs to something else."""
