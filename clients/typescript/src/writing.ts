@@ -87,7 +87,10 @@ export async function push(transport: Transport, group: string, items: Items, op
     }
   } catch (error) {
     // After a refusal of this push nothing is left to send; the items may themselves come from a service that refused.
-    await send();
+    await send().catch((refusal: Error) => {
+      refusal.cause ??= error;
+      throw refusal;
+    });
     throw error;
   }
   await send();

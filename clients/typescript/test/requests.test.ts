@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { Client, ServiceError } from "../src/index.js";
+import { Client, ServiceError, type OutputInput } from "../src/index.js";
 import { json, lamps, serve } from "./support.js";
 
 const WRITTEN = { created: 1, updated: 0, unchanged: 0, items: [{ result: "created" }] };
@@ -117,6 +117,18 @@ test("a response that does not come is a lost one", async () => {
   const server = await serve(() => undefined);
   const client = new Client({ url: server.url, token: "t", timeout: 0.2, patience: 0.1 });
   await assert.rejects(client.push("shop", lamps(1)), /did not respond in time/);
+  server.close();
+});
+
+test("an error of the items is not hidden by a refusal of those before it", async () => {
+  const server = await serve((_, response) => json(response, { detail: [] }, 422));
+  const client = new Client({ url: server.url, token: "t" });
+  function* scraped(): Generator<OutputInput> {
+    yield* lamps(1);
+    throw new RangeError("the site is gone");
+  }
+  const error = await client.push("shop", scraped()).catch((error: unknown) => error);
+  assert.ok(error instanceof ServiceError && error.cause instanceof RangeError);
   server.close();
 });
 
