@@ -87,8 +87,20 @@ def check_versions() -> str:
     return version
 
 
+def absolute_links(readme: Path, repository: str) -> str:
+    """Return a readme whose links to files lead to the repository: a registry shows it without these files."""
+
+    def absolute(link: re.Match[str]) -> str:
+        kind = "raw" if link[1].startswith("!") else "blob"
+        return f"{link[1]}]({repository}/{kind}/main/{(readme.parent / link[2]).resolve().relative_to(ROOT)})"
+
+    return re.sub(r"(!?\[[^\]]*)\]\((?![a-z]+:|#)([^)]+)\)", absolute, readme.read_text())
+
+
 def add_links(repository: str) -> None:
-    """Name the repository in the metadata of every package: npm accepts no provenance without it."""
+    """Name the repository in the metadata and readme of every package: npm accepts no provenance without it."""
+    for folder in (*PYTHON_PACKAGES, TYPESCRIPT):
+        (folder / "README.md").write_text(absolute_links(folder / "README.md", repository))
     links = {"Source": repository, "Changelog": f"{repository}/blob/main/CHANGELOG.md"}
     setup, client = ROOT / "setup.cfg", ROOT / "clients/python/pyproject.toml"
     urls = "".join(f"    {name} = {link}\n" for name, link in links.items())

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 import sds_client
 import service
-from scripts.dist import VERSIONED, newest_version, outdated_files
+from scripts.dist import VERSIONED, absolute_links, newest_version, outdated_files
 
 ROOT = Path(__file__).parents[1]
 CLIENT = tomllib.loads((ROOT / "clients/python/pyproject.toml").read_text())["project"]
@@ -86,6 +86,24 @@ def test_every_package_has_the_version_of_the_changelog() -> None:
 def test_make_version_writes_into_every_file_that_repeats_the_version() -> None:
     assert {str(path.relative_to(ROOT)) for path in outdated_files("12.0.0rc1")} == {*VERSIONED}
     assert all("12.0.0rc1" in text for text in outdated_files("12.0.0rc1").values())
+
+
+@pytest.mark.parametrize(
+    ("readme", "link"),
+    [
+        ("README.md", "[docs/api.md](https://git.example/sds/blob/main/docs/api.md)"),
+        ("README.md", "(https://git.example/sds/raw/main/docs/screenshots/group.png)"),
+        ("clients/python/README.md", "(https://git.example/sds/blob/main/docs/scrapers.md)"),
+        (
+            "clients/typescript/README.md",
+            "(https://git.example/sds/blob/main/docs/performance.md#further-measurements)",
+        ),
+    ],
+)
+def test_links_of_a_readme_work_on_the_page_of_a_registry(readme: str, link: str) -> None:
+    text = absolute_links(ROOT / readme, "https://git.example/sds")
+    assert link in text
+    assert re.findall(r"\]\((?!https://)[^)]*\)", text) == []
 
 
 def test_the_client_needs_aiohttp_only() -> None:
