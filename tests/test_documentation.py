@@ -98,6 +98,7 @@ def error_types_in_the_code() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_every_type_of_error_is_documented() -> None:
     decided = {"missing", "unknown_field", "string_type", "datetime_invalid", "value_error", "json_invalid"}
     decided |= {"auth_missing", "auth_invalid", "scope_missing", "not_found", "too_large", "unavailable"}
@@ -139,6 +140,7 @@ def events_in_the_code() -> set[str]:
     return {one for one in said if isinstance(one, str)} | {*_FIXES.values()}
 
 
+@pytest.mark.slow
 def test_every_event_of_the_log_is_documented() -> None:
     section = EVERYTHING[OPERATIONS].partition("\n## Logs\n")[2].partition("\n## ")[0]
     named = re.findall(r"`([^`]+)`", section)

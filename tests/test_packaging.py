@@ -110,6 +110,7 @@ def test_the_client_needs_aiohttp_only() -> None:
     assert [Requirement(line).name for line in CLIENT["dependencies"]] == ["aiohttp"]
 
 
+@pytest.mark.slow
 def test_the_image_installs_the_pinned_server_without_a_database_and_a_compiler() -> None:
     printed = subprocess.run(
         [sys.executable, "docker/requirements.py", "setup.cfg", "constraints.txt"],

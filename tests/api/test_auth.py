@@ -124,6 +124,7 @@ async def test_a_token_without_the_word_bearer_gets_told_how_to_send_it(api: Api
     assert response.json["detail"][0]["msg"] == "Send the header Authorization: Bearer <ACCESS_TOKEN>"
 
 
+@pytest.mark.slow
 async def test_tokens_are_asked_of_the_database_only_now_and_then(wired_api: Api, wire: FaultProxy) -> None:
     asked = wire.noting("find", "tokens")
     started = time.monotonic()

@@ -52,6 +52,7 @@ NOT_JSON = {
 }
 
 
+@pytest.mark.slow
 async def test_what_is_not_json_is_refused(api: Api) -> None:
     for case in NOT_JSON:
         for path in POSTS:

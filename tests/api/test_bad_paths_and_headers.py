@@ -117,6 +117,7 @@ GROUP_IDS = {
 }
 
 
+@pytest.mark.slow
 async def test_any_text_can_be_a_group_id(make_api: MakeApi) -> None:
     from urllib.parse import quote
 

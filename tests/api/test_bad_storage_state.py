@@ -54,6 +54,7 @@ BAD_STATES: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 async def test_a_wrong_storage_state_is_refused_whole(api: Api) -> None:
     for case in BAD_STATES:
         state = BAD_STATES[case]

@@ -293,6 +293,7 @@ async def test_two_that_finish_at_once_get_the_same_stock(admin: Api) -> None:
     assert others == [first] * 5
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("upkeep")
 async def test_a_job_whose_group_is_deleted_while_it_finishes_leaves_nothing_behind(
     wired_api: Api, wire: FaultProxy
@@ -320,6 +321,7 @@ async def test_a_job_without_items_is_taken_stock_of(admin: Api) -> None:
     assert next(iter(await admin.ok("/v1/groups/shop/jobs")))["job_id"] == "b"
 
 
+@pytest.mark.slow
 async def test_an_organization_sees_its_own_jobs_only(admin: Api, stranger: Api) -> None:
     await crawl(admin, "a", range(3))
     await put(admin, "a")
@@ -449,6 +451,7 @@ async def test_a_first_crawl_without_items_shows_its_verdict_in_the_list_of_grou
     assert (group["group_id"], group["items"], group["verdict"]) == ("shop", 0, "failed")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("upkeep")
 async def test_a_deleted_group_is_not_listed_again_because_a_job_of_it_ends(admin: Api) -> None:
     await crawl(admin, "a", range(2))
@@ -669,6 +672,7 @@ async def test_what_a_crawl_writes_during_the_deletion_of_the_missing_stays(
     assert await keys(admin) == [0, 1, 2, 10]
 
 
+@pytest.mark.slow
 async def test_the_missing_of_very_many_jobs_are_listed_and_deleted(admin: Api, small: Small) -> None:
     small(holders=2)
     for number in range(5):

@@ -61,6 +61,7 @@ MATCHES: list[tuple[dict[str, str], list[int]]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_matches_is_deleted(shop: Api) -> None:
     for number, (query, expected) in enumerate(MATCHES):
         group = f"shop-{number}"

@@ -41,6 +41,7 @@ async def failing(store: Store) -> Failing:
     return fail
 
 
+@pytest.mark.slow
 async def test_an_unknown_error_code_is_a_503_on_every_path(api: Api, failing: Failing) -> None:
     await api.ok("/v1/outputs/g", [make_output()])
     for code in CODES:

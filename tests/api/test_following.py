@@ -177,6 +177,7 @@ async def test_many_who_follow_and_wait_are_one_read(wired_api: Api, wired: Stor
     shop.client.app[STOPPING].set()
 
 
+@pytest.mark.slow
 async def test_who_reads_slowly_beside_a_quick_reader_gets_everything_once(admin: Api, store: Store) -> None:
     async with opened(admin, FOLLOW) as slow, opened(admin, FOLLOW) as quick:
         await until_waiting(store, 2)

@@ -53,6 +53,7 @@ async def test_more_than_was_judged_is_not_deleted(admin: Api) -> None:
     assert "judged again" in (await put(admin, "b", missing="delete"))["held_back"]
 
 
+@pytest.mark.slow
 async def test_what_was_deleted_already_makes_no_room_for_what_was_not_judged(admin: Api) -> None:
     await put(admin, "lamps", "running", series="lamps")
     await crawl(admin, "lamps", range(20, 23))
@@ -163,6 +164,7 @@ async def test_a_dry_run_in_several_calls_counts_everything_and_its_cursor_delet
     assert await keys(admin) == list(range(10))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("three_at_once")
 async def test_a_deletion_of_missing_items_in_several_calls_stops_when_its_job_is_opened_again(admin: Api) -> None:
     await crawl(admin, "a", range(10))

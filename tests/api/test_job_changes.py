@@ -100,6 +100,7 @@ async def test_a_summary_counts_items_and_fields_the_most_changed_first(shop: Ap
     }
 
 
+@pytest.mark.slow
 async def test_pages_have_every_change_once(shop: Api) -> None:
     await crawl(shop, "one", *(item(n) for n in range(60)))
     await crawl(shop, "two", *(item(n, price=11) for n in range(60)))

@@ -145,6 +145,7 @@ async def test_invalid_values_are_refused(admin: Api, query: str, kind: str) -> 
     assert (response.status, response.problems()) == (422, [(["query", query.partition("=")[0]], kind)])
 
 
+@pytest.mark.slow
 async def test_a_long_comment_is_cut_in_the_list_of_jobs_and_whole_in_that_of_reviews(admin: Api) -> None:
     comment = "😀" * 65_536
     jobs = [f"job-{n}" for n in range(30)]

@@ -100,6 +100,7 @@ FAULTY: list[tuple[str, Any, str]] = [
 ]
 
 
+@pytest.mark.slow
 async def test_faulty_fields_are_named(api: Api) -> None:
     for field, value, kind in FAULTY:
         response = await api.post(PATH, [make_entry(key="fine"), make_entry(**{field: value})])
@@ -107,6 +108,7 @@ async def test_faulty_fields_are_named(api: Api) -> None:
         assert await api.ok(PATH) == [], field
 
 
+@pytest.mark.slow
 async def test_fields_come_out_as_they_went_in(api: Api) -> None:
     for field, value in [
         ("domain", "d" * 255),
@@ -181,6 +183,7 @@ async def test_entries_are_listed_by_domain_path_and_key(api: Api) -> None:
     assert [(e["domain"], e["path"], e["key"]) for e in await api.ok(PATH)] == places
 
 
+@pytest.mark.slow
 async def test_a_thousand_entries_are_taken_at_once_and_one_more_is_not(api: Api) -> None:
     entries = [make_entry(key=f"k{n:04}") for n in range(1001)]
     response = await api.post(PATH, entries)

@@ -161,6 +161,7 @@ async def everything(api: Api) -> list[bytes]:
     return [response.body for response in responses]
 
 
+@pytest.mark.slow
 async def test_each_reads_its_own_and_nothing_of_the_other(two: tuple[Api, Api]) -> None:
     marks = ["first-0f3c", "second-9b1d"]
     for api, mark in zip(two, marks, strict=True):
@@ -195,6 +196,7 @@ async def test_writes_of_one_organization_change_nothing_for_another(two: tuple[
     assert await everything(first) == before
 
 
+@pytest.mark.slow
 async def test_changes_of_one_organization_change_nothing_for_another(two: tuple[Api, Api]) -> None:
     first, second = two
     for api in two:
@@ -207,6 +209,7 @@ async def test_changes_of_one_organization_change_nothing_for_another(two: tuple
     assert changed(own, await everything(second)) > len(CHANGES)
 
 
+@pytest.mark.slow
 async def test_deletions_of_one_organization_delete_nothing_of_another(two: tuple[Api, Api]) -> None:
     first, second = two
     for write in WRITES.values():
@@ -221,6 +224,7 @@ async def test_deletions_of_one_organization_delete_nothing_of_another(two: tupl
     assert await everything(first) == before
 
 
+@pytest.mark.slow
 async def test_one_output_of_another_organization_is_not_found(two: tuple[Api, Api]) -> None:
     first, second = two
     for api in two:
@@ -245,6 +249,7 @@ def headers_of(response: Response) -> dict[str, str]:
     return {name: value for name, value in response.headers.items() if name not in ("Date", "X-Request-ID")}
 
 
+@pytest.mark.slow
 async def test_another_organizations_group_looks_like_one_that_does_not_exist(two: tuple[Api, Api]) -> None:
     first, second = two
     for write in WRITES.values():

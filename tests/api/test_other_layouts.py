@@ -15,6 +15,7 @@ def settings(organization: int) -> Settings:
     return Settings(mongo_database=f"layout{organization}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [1, 99], ids=["older", "newer"])
 async def test_a_database_of_another_layout_is_refused_for_reads_and_writes(
     api: Api, store: Store, version: int

@@ -87,6 +87,7 @@ async def test_limit_is_10_unless_given(api: Api) -> None:
     assert [item["key_hash"] for item in page["items"]] == [f"key-{n}" for n in range(10)]
 
 
+@pytest.mark.slow
 async def test_limit_goes_from_1_to_1000(make_api: MakeApi) -> None:
     api = await make_api()
     await api.ok(PATH, [make_output(n) for n in range(1000)])
@@ -123,6 +124,7 @@ async def test_job_id_filters_by_root_job_exactly(api: Api) -> None:
     assert await items(api, "job_id=job") == []
 
 
+@pytest.mark.slow
 async def test_url_filters_by_source_url_byte_for_byte(api: Api) -> None:
     urls = [
         "https://shop.example/p",

@@ -52,6 +52,7 @@ async def path(request: pytest.FixtureRequest, api: Api) -> str:
     return path
 
 
+@pytest.mark.slow
 async def test_the_pages_together_are_the_whole_list(api: Api, path: str) -> None:
     whole = await api.ok(path)
     for limit in (2, 22, 23, 24):
@@ -61,6 +62,7 @@ async def test_the_pages_together_are_the_whole_list(api: Api, path: str) -> Non
         assert len(pages) == -(-23 // limit), limit
 
 
+@pytest.mark.slow
 async def test_without_a_limit_there_is_no_link(api: Api, path: str) -> None:
     response = await api.get(path)
     assert "Link" not in response.headers and len(response.json) == 23
@@ -90,6 +92,7 @@ async def test_what_is_deleted_between_two_pages_disturbs_nothing(api: Api) -> N
     assert [cookie["name"] for cookie in following] == ["n3", "n4", "n5"]
 
 
+@pytest.mark.slow
 async def test_a_group_that_changes_while_a_page_is_read_pushes_no_other_out(api: Api, store: Store) -> None:
     for name in "abcde":
         await api.ok(f"/v1/outputs/{name}", [make_output()])
@@ -113,6 +116,7 @@ async def test_a_job_that_is_reviewed_while_a_page_is_read_pushes_no_other_out(a
     assert [review["job_id"] async for chunk in rest.chunks for review in chunk.open()] == ["c", "b"]
 
 
+@pytest.mark.slow
 async def test_names_of_many_kilobytes_do_not_make_the_link_longer_than_clients_take(api: Api) -> None:
     await api.ok("/v1/local-storage", [make_entry(key=f"{n}" + "ü" * 8000) for n in range(5)])
     response = await api.get("/v1/local-storage?limit=2")

@@ -159,6 +159,7 @@ async def test_every_entry_without_a_name_is_reported(admin: Api) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_a_thousand_are_taken_and_no_more(admin: Api) -> None:
     outputs = [make_output(n, files=[], tags={}) for n in range(1000)]
     await admin.ok("/v1/outputs/shop", outputs)

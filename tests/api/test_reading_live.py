@@ -133,6 +133,7 @@ async def test_waiting_ends_as_soon_as_something_is_written(twenty: Api, store: 
     assert sorted(delays)[2] < 0.1
 
 
+@pytest.mark.slow
 async def test_waiting_for_nothing_ends_with_the_empty_page(twenty: Api) -> None:
     last = (await twenty.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
     for path in (f"/v1/outputs/shop?wait=1&cursor={last}", "/v1/outputs/nothing?wait=1"):
@@ -162,6 +163,7 @@ async def test_a_reader_waits_for_a_group_that_is_not_there_yet(admin: Api, stor
     assert keys((await task)["items"]) == [1]
 
 
+@pytest.mark.slow
 async def test_a_deletion_wakes_only_readers_with_deleted_true(twenty: Api, store: Store) -> None:
     items = await walk(twenty, "/v1/outputs/shop")
     query = f"cursor={items[-1]['id']}"
@@ -173,6 +175,7 @@ async def test_a_deletion_wakes_only_readers_with_deleted_true(twenty: Api, stor
     assert (await without)["items"] == []
 
 
+@pytest.mark.slow
 async def test_another_organizations_write_wakes_nobody(twenty: Api, store: Store, make_api: MakeApi) -> None:
     last = (await twenty.ok("/v1/outputs/shop?order=desc&limit=1"))["items"][0]["id"]
     stranger = await make_api()
@@ -208,6 +211,7 @@ async def test_a_filtered_reader_that_waited_in_vain_gets_the_id_up_to_which_its
     assert response.headers["X-Cursor"] == str(written["items"][0]["id"])
 
 
+@pytest.mark.slow
 async def test_a_reader_that_waits_learns_that_the_group_never_had_its_cursor(twenty: Api) -> None:
     at_once = await twenty.get("/v1/outputs/shop?cursor=5000")
     waited = await twenty.get("/v1/outputs/shop?cursor=5000&wait=1")

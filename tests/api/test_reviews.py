@@ -180,6 +180,7 @@ async def test_a_group_id_has_at_most_256_characters(api: Api) -> None:
         assert (response.status, response.problems()) == (422, [(["path", "group_id"], "string_too_long")])
 
 
+@pytest.mark.slow
 async def test_a_thousand_reviews_are_taken_at_once_and_one_more_is_not(api: Api) -> None:
     reviews = [make_review(job_id=f"job-{n}") for n in range(1001)]
     response = await api.post(PATH, reviews)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from service.store import Store, hash_token
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output
@@ -77,6 +79,7 @@ async def test_a_token_without_the_scope_is_refused_and_changes_nothing(make_api
     assert after == before
 
 
+@pytest.mark.slow
 async def test_the_scope_alone_is_enough(make_api: MakeApi) -> None:
     for route in GUARDED:
         caller = await make_api(scopes=route.scope.split())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from service.store import Store
 from tests.support.api import Api
 from tests.support.sessions import OWN_ID, lapse, lease, lost, make_state, put, refused, release, session_of
@@ -41,6 +43,7 @@ async def test_a_shared_lease_takes_a_ready_session_first(admin: Api) -> None:
     assert set(names[:2]) == {"a", "b"}
 
 
+@pytest.mark.slow
 async def test_a_hundred_shared_leases_are_the_most(admin: Api) -> None:
     await put(admin, "/v1/sessions/shop/anna", {})
     responses = await asyncio.gather(*(admin.post("/v1/sessions/shop/lease", {"shared": True}) for _ in range(103)))
@@ -62,6 +65,7 @@ async def test_shared_leases_end_by_themselves_one_by_one(admin: Api, store: Sto
     assert (ended["state"], ended["uses"]) == ("ready", 2)
 
 
+@pytest.mark.slow
 async def test_a_repeated_shared_request_returns_its_own_lease(admin: Api) -> None:
     await put(admin, "/v1/sessions/shop/anna", {})
     await lease(admin, "shop", shared=True)

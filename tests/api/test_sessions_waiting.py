@@ -77,6 +77,7 @@ async def test_a_waiting_request_gets_the_session_as_soon_as_it_is_released(api:
     assert (await soon(waiter))["session"]["owner"] == "next"
 
 
+@pytest.mark.slow
 async def test_a_wait_without_success_ends_with_no_session(api: Api) -> None:
     await put(api, "/v1/sessions/shop/anna", {})
     await lease(api, "shop", seconds=100)
@@ -155,6 +156,7 @@ async def test_who_leaves_when_the_lease_is_taken_and_not_yet_sent_has_none(api:
     await until(lambda: sessions.find_one({"organization_id": api.organization_id, "state": "ready"}))
 
 
+@pytest.mark.slow
 async def test_a_session_that_is_deleted_meanwhile_is_not_found(api: Api) -> None:
     await put(api, "/v1/sessions/shop/anna", {})
     await lease(api, "shop")
@@ -165,6 +167,7 @@ async def test_a_session_that_is_deleted_meanwhile_is_not_found(api: Api) -> Non
     assert (response.status, response.problems()) == (404, [(["body", "name"], "not_found")])
 
 
+@pytest.mark.slow
 async def test_a_release_in_another_process_wakes_within_a_second(api: Api, other: Api) -> None:
     await put(api, "/v1/sessions/shop/anna", {})
     held = await lease(api, "shop")
@@ -177,6 +180,7 @@ async def test_a_release_in_another_process_wakes_within_a_second(api: Api, othe
     assert time.monotonic() - released < 1
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_rest_wakes(api: Api) -> None:
     await put(api, "/v1/sessions/shop", {"rest_seconds": 1})
     await put(api, "/v1/sessions/shop/anna", {})
@@ -200,6 +204,7 @@ async def test_a_session_that_is_put_wakes(api: Api, change: dict[str, Any]) -> 
     await soon(waiter)
 
 
+@pytest.mark.slow
 async def test_a_deleted_pool_sends_everybody_away(api: Api) -> None:
     await put(api, "/v1/sessions/shop", {})
     (waiter,) = await in_order(api, {})

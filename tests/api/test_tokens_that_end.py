@@ -68,6 +68,7 @@ async def test_a_stream_ends_when_its_token_is_revoked(admin: Api, make_api: Mak
     assert b"key-1" in reading.result()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FOLLOWING)
 async def test_a_stream_ends_when_its_token_expires(admin: Api, make_api: MakeApi, path: str) -> None:
     expires = now() + timedelta(seconds=1)
@@ -130,6 +131,7 @@ async def test_a_list_that_is_read_slowly_is_cut_when_its_token_is_revoked(api: 
                 await response.read()
 
 
+@pytest.mark.slow
 async def test_valid_tokens_and_writes_go_on(admin: Api, make_api: MakeApi, store: Store) -> None:
     other: Any = await make_api(admin.organization_id, ["read"])
     waiting = asyncio.create_task(admin.get("/v1/outputs/shop?wait=60"))

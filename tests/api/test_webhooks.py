@@ -197,6 +197,7 @@ async def test_one_test_of_an_organization_runs_at_a_time(api: Api, stranger: Ap
     first.cancel()
 
 
+@pytest.mark.slow
 async def test_a_test_that_waits_is_401_when_its_token_is_revoked(
     api: Api, make_api: MakeApi, receiver: Receiver, store: Store
 ) -> None:
@@ -213,6 +214,7 @@ async def test_a_test_that_waits_is_401_when_its_token_is_revoked(
 # -- events ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_finished_job_is_reported_to_the_webhooks_of_its_group(
     api: Api, receiver: Receiver, store: Store, organization: int
 ) -> None:
@@ -232,6 +234,7 @@ async def test_a_finished_job_is_reported_to_the_webhooks_of_its_group(
     assert (delivery["state"], delivery["status"], delivery["attempts"]) == ("delivered", 204, 1)
 
 
+@pytest.mark.slow
 async def test_a_changed_group_is_reported_with_the_id_up_to_which_it_can_be_read(api: Api, receiver: Receiver) -> None:
     await api.ok("/v1/outputs/before", [make_output()])
     await asyncio.sleep(2.5)  # what changed shortly before is within the clocks' difference

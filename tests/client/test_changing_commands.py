@@ -23,6 +23,7 @@ def keys(client: Client) -> list[str]:
     return [item["key_hash"] for item in client.outputs("group")]
 
 
+@pytest.mark.slow
 def test_items_that_match_are_deleted_and_counted(client: Client, capsys: Any) -> None:
     client.push("group", [*make_outputs(5), make_output(9, root_job_id="job-2", tags={"country": "Peru"})])
     assert main(["outputs", "delete", "group", "--job-id", "job-1", "--yes"]) == 0
@@ -34,6 +35,7 @@ def test_items_that_match_are_deleted_and_counted(client: Client, capsys: Any) -
     assert keys(client) == []
 
 
+@pytest.mark.slow
 def test_items_up_to_an_id_are_deleted(client: Client) -> None:
     client.push("group", make_outputs(5))
     assert main(["outputs", "delete", "group", "--all", "--max-id", "2", "--yes"]) == 0
@@ -59,6 +61,7 @@ def test_a_deletion_is_confirmed_on_the_terminal(client: Client, reply: str, cod
     assert len(keys(client)) == left
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_deletion_needs_yes(client: Client, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     client.push("group", make_outputs(1))
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -27,6 +27,7 @@ from tests.support.processes import ServiceProcess
 # Without the server
 
 
+@pytest.mark.slow
 def test_the_client_imports_without_the_servers_packages() -> None:
     code = (
         "import sys\n"
@@ -169,6 +170,7 @@ async def test_a_run_of_harambe_starts_with_the_state_of_a_domain_and_its_subdom
     ]
 
 
+@pytest.mark.slow
 def test_large_local_storage_is_sent_in_several_bodies(client: Client) -> None:
     counts = client.set_local_storage(make_entry(key=str(n), value="x" * 100_000) for n in range(200))
     assert vars(counts) == {"created": 200, "updated": 0}

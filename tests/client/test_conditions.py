@@ -70,6 +70,7 @@ async def test_conditions_select_items_with_the_asynchronous_client(
     assert keys(shop.outputs("shop")) == {"dear", "text", "empty"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shop")
 def test_conditions_select_items_on_the_command_line(capsys: Any, tmp_path: Path) -> None:
     for conditions, selected in SELECTED:

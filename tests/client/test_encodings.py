@@ -31,6 +31,7 @@ def test_items_in_any_script_are_written_in_utf_8(client: Client) -> None:
     assert json.loads(run("follow", "lamps", "--once"))["data"]["title"] == "机の灯り"
 
 
+@pytest.mark.slow
 def test_results_in_any_script_are_written_in_utf_8(client: Client) -> None:
     client.push("机", make_outputs(1))
     client.set_cookies([make_cookie(value="灯り")])

@@ -246,6 +246,7 @@ def test_an_export_goes_on_after_broken_connections(
     assert len(exports) == 4 and cursors == sorted(set(cursors)) and cursors[-1] == lines(out)[-1]["id"]
 
 
+@pytest.mark.slow
 def test_an_export_stopped_by_the_user_goes_on_after_the_last_whole_line(
     client: Client, running: ServiceProcess, tmp_path: Path
 ) -> None:
@@ -318,6 +319,7 @@ def test_the_export_of_a_job_begins_again_because_an_unchanged_item_may_have_joi
         assert [row["key_hash"] for row in csv.DictReader(file)] == ["key-1", "key-2"]
 
 
+@pytest.mark.slow
 def test_a_consumer_that_takes_longer_than_the_patience_continues_after_a_lost_connection(
     client: Client, running: ServiceProcess, token: str
 ) -> None:

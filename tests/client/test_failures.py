@@ -46,6 +46,7 @@ async def test_a_push_is_sent_again_unchanged_after_a_failure(fault: Any) -> Non
     assert json.loads(service.bodies[0]) == make_outputs(2)
 
 
+@pytest.mark.slow
 async def test_the_wait_that_the_service_asks_for_is_kept() -> None:
     async with peer(failure(429, **{"Retry-After": "1"}), []) as service, AsyncClient(service.url, "t") as client:
         started = time.monotonic()

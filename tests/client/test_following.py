@@ -189,6 +189,7 @@ async def test_a_follower_at_the_end_asks_the_service_to_wait() -> None:
     assert asked == [("0", None), ("1", None), ("2", "30")]
 
 
+@pytest.mark.slow
 async def test_waiting_longer_than_the_timeout_is_no_failure() -> None:
     async def late() -> web.Response:
         await asyncio.sleep(1.5)
@@ -233,6 +234,7 @@ async def test_a_cursor_that_expired_says_what_to_do(tmp_path: Path) -> None:
     assert service.requests[1].query["deleted"] == "true"
 
 
+@pytest.mark.slow
 async def test_a_service_that_ends_the_waiting_at_once_is_not_asked_without_pause() -> None:
     async with peer(*[page([])] * 100) as service, AsyncClient(service.url, "t") as client:
         with pytest.raises(TimeoutError):

@@ -97,6 +97,7 @@ def test_a_line_that_is_not_json_is_named(client: Client, tmp_path: Path, capsys
     assert "line 2 of x.ndjson is not JSON" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_item_that_is_too_large_for_any_body_is_named_by_its_line(
     client: Client, tmp_path: Path, capsys: Any
 ) -> None:

@@ -71,6 +71,7 @@ def test_more_reviews_than_one_body_holds_are_added(client: Client) -> None:
     assert [review["job_id"] for review in added] == [f"job-{n}" for n in range(1001)]
 
 
+@pytest.mark.slow
 def test_many_items_are_patched_and_each_has_its_result(client: Client) -> None:
     client.push("group", make_outputs(700))
     patches = [{"key_hash": f"key-{n}", "is_approved": True} for n in range(701)]

@@ -64,6 +64,7 @@ def test_a_group_that_does_not_exist_is_told_the_similar_one(capsys: Any, argume
     assert json.loads(printed(capsys, *arguments, "shpo", "--json")) in ([], {"items": 0, "fields": []})
 
 
+@pytest.mark.slow
 def test_a_command_about_a_group_that_does_not_exist_warns_of_the_similar_one(
     shop: Client, capsys: Any, tmp_path: Path
 ) -> None:
@@ -236,6 +237,7 @@ def test_an_unknown_command_names_the_nearest_or_the_known_ones(capsys: Any) -> 
         assert capsys.readouterr().err.startswith(message)
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_enough_is_not_an_error(shop: Client) -> None:
     shop.push("many", make_outputs(500))
     for arguments in ("follow many --once", "groups list --json", "outputs export many --out -"):

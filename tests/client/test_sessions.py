@@ -170,6 +170,7 @@ async def test_a_worker_waits_until_another_releases(running: ServiceProcess, to
         assert [state for _, state in order[1:]] == [make_state(name) for name, _ in order[:-1]]
 
 
+@pytest.mark.slow
 async def test_a_block_is_ended_when_its_lease_is_lost(
     running: ServiceProcess, token: str, client: Client, pool: str
 ) -> None:
@@ -215,6 +216,7 @@ async def test_a_lease_that_arrives_after_its_time_is_renewed_before_it_is_used(
         assert [request.method for request in service.requests] == ["POST", "PUT", "POST"]
 
 
+@pytest.mark.slow
 async def test_a_lease_is_renewed_in_the_background(running: ServiceProcess, token: str, pool: str) -> None:
     async with AsyncClient(running.url, token) as client, client.session(pool, seconds=10) as session:
         async with asyncio.timeout(20):

@@ -138,6 +138,7 @@ def test_the_last_position_of_changes_is_beyond_items_that_do_not_match(client: 
     assert list(client.changes("group", position=position, country="Japan")) == [([], position)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("environment")
 def test_singer_continues_from_the_state_after_any_page(
     client: Client, forget: Forget, tmp_path: Path, capsys: Any
@@ -176,6 +177,7 @@ def at(found: dict[str, Any], walk: str | None = None, applied: int | None = Non
     return web.json_response(found, headers={} if applied is None else {"X-Cursor": str(applied)})
 
 
+@pytest.mark.slow
 async def test_the_pages_of_a_read_are_one_walk() -> None:
     responses = [at(page([], 2), "9.0"), at(page([], 4), "9.12"), at(page([]))]
     async with peer(*responses) as service, AsyncClient(service.url, "t") as client:

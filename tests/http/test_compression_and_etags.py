@@ -303,6 +303,7 @@ async def test_an_etag_from_during_a_write_does_not_hide_what_it_wrote(api: Api,
         assert response.status == 200 and len(response.json["items"]) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["allocated", "before write", "written", "before finish"])
 async def test_a_later_batch_that_is_done_first_shows_only_with_the_earlier_one(
     api: Api, store: Store, settings: Settings, mongo_url: str, step: str

@@ -83,6 +83,7 @@ class TestBytes:
         await connection.send(head.encode())
         return await connection.read_response(head_only=True)
 
+    @pytest.mark.slow
     async def test_readers_that_take_nothing_hold_a_bounded_number_of_bytes_and_the_others_get_in(
         self, filled: Api, make_api: MakeApi
     ) -> None:
@@ -119,6 +120,7 @@ class TestBytes:
             while budget.used:
                 await asyncio.sleep(0.01)
 
+    @pytest.mark.slow
     async def test_followers_that_read_nothing_hold_a_bounded_number_of_bytes(
         self, api: Api, make_api: MakeApi, store: Store
     ) -> None:
@@ -234,6 +236,7 @@ class TestSlowReaders:
         server.close()
 
 
+@pytest.mark.slow
 async def test_nobody_cools_down_for_a_response_that_waits_for_its_client(api: Api, stranger: Api) -> None:
     for n in range(20):
         items = [make_output(10 * n + i, data={"text": "x" * 100_000}) for i in range(10)]
@@ -306,6 +309,7 @@ class TestWhileTheDatabaseIsBusy:
             export.cancel()
         await asyncio.gather(*exports, return_exceptions=True)
 
+    @pytest.mark.slow
     async def test_large_pages_are_read_a_few_at_a_time_and_small_ones_do_not_wait_for_them(
         self, api: Api, wire: FaultProxy
     ) -> None:

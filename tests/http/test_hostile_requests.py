@@ -135,6 +135,7 @@ async def test_a_client_that_goes_on_sending_gets_to_read_why_it_was_refused(api
         assert (response.status, response.problems()) == (413, [(["body"], "too_large")])
 
 
+@pytest.mark.slow
 async def test_what_a_refused_client_goes_on_sending_is_read_slowly(api: Api) -> None:
     async with connect(api) as connection:
         await connection.send(REFUSED[413].replace(b"{token}", api.token.encode()))

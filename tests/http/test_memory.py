@@ -72,6 +72,7 @@ async def test_a_response_that_is_cut_off_leaves_none_of_its_pieces(api: Api, pa
     assert not texts(found)
 
 
+@pytest.mark.slow
 async def test_a_response_that_breaks_off_leaves_none_of_its_pieces(
     wired_api: Api, wire: FaultProxy, small: Small
 ) -> None:

@@ -137,6 +137,7 @@ async def test_the_use_of_a_resource_is_shown_beside_its_limit(api: Api, setting
         assert 0 <= found[f'sds_resource_used{{resource="{resource}"}}'] <= limit
 
 
+@pytest.mark.slow
 async def test_each_503_has_a_reason(settings: Settings) -> None:
     settings = dataclasses.replace(settings, mongo_timeout=0.3)
     store = Store.connect(settings, "mongodb://127.0.0.1:9/?directConnection=true")
@@ -215,6 +216,7 @@ class TestBatches:
         """A database without the batches of other tests, and a lease that ends none of these."""
         return Settings(mongo_database=f"batches{organization}", lease_seconds=120)
 
+    @pytest.mark.slow
     async def test_batches_in_flight_and_the_age_of_the_oldest(self, api: Api, store: Store) -> None:
         before = await metrics(api)
         assert (before["sds_database_up"], before["sds_batches_in_flight"]) == (1, 0)
@@ -233,6 +235,7 @@ class TestWebhooks:
         """A database without the webhooks of other tests, whose messages would be counted too."""
         return Settings(mongo_database=f"webhooks{organization}", webhook_private=True)
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("courier")
     async def test_attempts_to_deliver_a_webhook_are_counted_by_result(self, api: Api, store: Store) -> None:
         delivered, failed = (f'sds_webhook_deliveries_total{{result="{name}"}}' for name in ("delivered", "failed"))
@@ -282,6 +285,7 @@ async def test_connections_at_work_are_counted(store: Store) -> None:
     assert most > 0 and store.pool.in_use == 0
 
 
+@pytest.mark.slow
 async def test_without_a_database_all_the_rest_is_shown(settings: Settings) -> None:
     store = Store.connect(settings, "mongodb://127.0.0.1:9/?directConnection=true")
     async with TestClient(Server(create_app(settings, store))) as client:

@@ -193,6 +193,7 @@ async def test_a_blank_line_after_a_body_begins_no_request(served: Served) -> No
     writer.close()
 
 
+@pytest.mark.slow
 async def test_requests_are_found_wherever_they_are_cut(served: Served) -> None:
     chunked = b"Transfer-Encoding: chunked\r\n"
     data = post(b"3\r\none\r\n0\r\n\r\n", chunked) + b"\r\n" + post(b"two", b"Content-Length: 3\r\n")

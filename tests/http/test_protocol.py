@@ -368,6 +368,7 @@ async def drip(connection: Any, data: bytes, pause: float) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [0.1, 0.4])
 async def test_a_head_sent_byte_by_byte_gets_408_in_time(api: Api, pause: float) -> None:
     started = time.monotonic()
@@ -381,6 +382,7 @@ async def test_a_head_sent_byte_by_byte_gets_408_in_time(api: Api, pause: float)
         dripping.cancel()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [b"Content-Length: 1000", b"Transfer-Encoding: chunked"])
 async def test_a_body_sent_byte_by_byte_gets_408_in_time(api: Api, length: bytes) -> None:
     async with connect(api) as connection:
@@ -453,6 +455,7 @@ async def test_a_client_that_takes_nothing_of_its_response_is_cut(api: Api, stor
         await until(lambda: open_connections(api) <= before)
 
 
+@pytest.mark.slow
 async def test_a_client_that_reads_slowly_gets_it_all(api: Api, store: Store) -> None:
     await fill(api, store, 1_000_000)
     async with connect(api) as connection:

@@ -208,6 +208,7 @@ def test_a_port_in_use_ends_the_service_with_one_clear_line(mongo_url: str, work
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_an_unreachable_database_is_one_clear_line(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

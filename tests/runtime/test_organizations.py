@@ -105,6 +105,7 @@ async def test_a_deletion_that_was_interrupted_is_completed_by_the_next(
     assert documents(mongo_url, filled.organization_id) == {}
 
 
+@pytest.mark.slow
 async def test_what_is_written_meanwhile_is_deleted_by_a_later_pass(filled: Api, store: Store, mongo_url: str) -> None:
     late = {"organization_id": filled.organization_id, "group_id": "late", "job_id": "late"}
 

@@ -199,6 +199,7 @@ class TestTls:
         runner.close_ports()
         await runner.cleanup()
 
+    @pytest.mark.slow
     async def test_does_not_hold_up_a_stop(self, tls: ssl.SSLContext) -> None:
         listeners = bind("127.0.0.1", 0)
         runner = Runner(web.Application(), Settings())

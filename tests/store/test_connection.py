@@ -57,6 +57,7 @@ class TestAMajorityThatIsAway:
     async def store(self, wired: Store) -> Store:
         return wired
 
+    @pytest.mark.slow
     async def test_readyz_fails(self, api: Api, wire: FaultProxy) -> None:
         await until_ready(api)
         wire.before("update", "probes", refuse(WRITE_CONCERN_TIMEOUT), times=math.inf)

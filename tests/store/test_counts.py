@@ -71,6 +71,7 @@ async def test_a_job_says_what_it_created_changed_and_left(store: Store, group: 
     assert all(job["first_write"] <= job["last_write"] for job in jobs.values())
 
 
+@pytest.mark.slow
 async def test_a_batch_whose_writer_died_before_it_was_finished_is_counted_once(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -185,6 +186,7 @@ async def test_a_group_that_is_written_without_a_pause_is_recounted(store: Store
     await group.assert_counts_are_exact(store)
 
 
+@pytest.mark.slow
 async def test_a_batch_that_stays_in_flight_puts_a_recount_off_and_holds_up_no_writer(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -465,6 +467,7 @@ async def test_a_listed_group_has_its_days_since_a_date(store: Store, group: Gro
     assert found == [("chairs", [today]), ("lamps", [])]
 
 
+@pytest.mark.slow
 async def test_a_recount_in_the_middle_of_a_move_counts_nothing_twice(
     store: Store, wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:

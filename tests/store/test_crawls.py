@@ -140,6 +140,7 @@ async def test_jobs_that_finish_at_once_in_two_processes_agree(store: Store, oth
     assert [(missing, items) for ((_, missing, items),) in by_job.values()] == [(0, 4), (4, 6)]
 
 
+@pytest.mark.slow
 async def test_two_processes_that_delete_what_is_missing_delete_it_once(
     store: Store, other: Store, group: Group
 ) -> None:

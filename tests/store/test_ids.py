@@ -106,6 +106,7 @@ async def test_ids_count_from_one_in_every_group(store: Store, group: Group) -> 
         assert [r["id"] for r in await each.write(store, make_output(1), make_output(2))] == [1, 2]
 
 
+@pytest.mark.slow
 async def test_a_reader_does_not_pass_a_batch_in_flight(store: Store, other: Store, group: Group) -> None:
     async with stopped_at(store, "before write", group.write(store, version(1))) as slow:
         (fast,) = await group.write(other, make_output(2))
@@ -115,6 +116,7 @@ async def test_a_reader_does_not_pass_a_batch_in_flight(store: Store, other: Sto
     assert [item["id"] for item in await group.read(other)] == [late["id"], fast["id"]]
 
 
+@pytest.mark.slow
 async def test_a_batch_in_flight_holds_up_its_own_group_only(store: Store, other: Store, group: Group) -> None:
     elsewhere = Group(group.organization, "chairs")
     async with stopped_at(store, "written", group.write(store, version(1))):
@@ -124,6 +126,7 @@ async def test_a_batch_in_flight_holds_up_its_own_group_only(store: Store, other
     assert len(await group.read(other)) == 1
 
 
+@pytest.mark.slow
 async def test_a_remembered_watermark_holds_when_a_crash_takes_back_ids(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -162,6 +165,7 @@ async def test_dates_do_not_follow_a_clock_that_goes_back(store: Store, group: G
     assert found["update_date"].replace(tzinfo=UTC) == ahead
 
 
+@pytest.mark.slow
 async def test_created_after_does_not_pass_a_batch_in_flight(store: Store, other: Store, group: Group) -> None:
     async with stopped_at(store, "before write", group.write(store, version(1))) as slow:
         await group.write(other, make_output(2))

@@ -127,6 +127,7 @@ def _name(names: tuple[str, ...]) -> str:
     return "-".join(names) or "none"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", ALONE, ids=_name)
 async def test_a_page_examines_no_more_than_it_needs_at_any_depth(
     api: Api, store: Store, commands: Commands, filled: Filled, names: tuple[str, ...]

@@ -116,6 +116,7 @@ def test_an_index_build_longer_than_the_time_limit_is_done_once_and_for_all_proc
     client.drop_database(name)
 
 
+@pytest.mark.slow
 async def test_services_that_start_at_the_same_moment_on_an_empty_database_are_all_ready(
     mongo_url: str, organization: int
 ) -> None:
@@ -130,6 +131,7 @@ async def test_services_that_start_at_the_same_moment_on_an_empty_database_are_a
             await store.close()
 
 
+@pytest.mark.slow
 async def test_a_collection_whose_indexes_cannot_be_made_does_not_hold_up_the_others(
     mongo_url: str, organization: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -193,6 +195,7 @@ async def test_setting_a_local_storage_entry_in_two_processes_at_once_stores_it_
     assert await store.database["local_storage"].count_documents(where) == len(entries)
 
 
+@pytest.mark.slow
 async def test_indexes_that_vanish_are_noticed_and_nothing_is_written_without_them(
     mongo_url: str, organization: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -214,6 +217,7 @@ async def test_indexes_that_vanish_are_noticed_and_nothing_is_written_without_th
     await store.close()
 
 
+@pytest.mark.slow
 async def test_the_upkeep_makes_indexes_again_that_somebody_dropped(mongo_url: str, organization: int) -> None:
     store = Store.connect(Settings(mongo_database=f"{DATABASE}_dropped_{organization}"), mongo_url)
     store.start_upkeep()

@@ -53,6 +53,7 @@ async def test_one_bad_value_anywhere_among_1500_items_breaks_min_or_max(
     assert [problem["found"] for problem in job["problems"]] == [price]
 
 
+@pytest.mark.slow
 async def test_items_that_were_changed_last_do_not_hide_those_that_are_empty(store: Store, group: Group) -> None:
     await store.groups.set(group.key, {"rules": [{"path": "price", "min_fill": 0.9}]})
     job = await finish(store, group, *({"price": None} for _ in range(2000)), *({"price": 5} for _ in range(1000)))
@@ -129,6 +130,7 @@ async def test_what_does_not_fit_the_time_is_judged_by_a_part(
         await Judging(store.database, 1e-6).measure(judged, rules)
 
 
+@pytest.mark.slow
 async def test_large_samples_wait_for_each_other_and_none_longer_than_its_time(
     store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:

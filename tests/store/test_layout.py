@@ -42,6 +42,7 @@ async def test_a_newer_database_is_refused(store: Store, group: Group) -> None:
     assert set(await store.database.list_collection_names()) == {"meta"}
 
 
+@pytest.mark.slow
 async def test_a_database_that_is_replaced_by_a_newer_one_is_refused(store: Store, group: Group) -> None:
     await store.ensure_indexes()
     await group.write(store, make_output(1))

@@ -93,6 +93,7 @@ async def test_writing_a_deleted_key_brings_the_item_back(store: Store, group: G
     await group.assert_counts_are_exact(store)
 
 
+@pytest.mark.slow
 async def test_a_deletion_holds_readers_up_like_any_change(store: Store, other: Store, group: Group) -> None:
     (first, second) = await group.write(store, version(1), make_output(2))
     async with stopped_at(store, "written", group.delete(store, first)):

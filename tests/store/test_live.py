@@ -163,6 +163,7 @@ async def test_nothing_is_read_while_nobody_waits(store: Store, group: Group, ga
         assert keys(await reader.next(SOON)) == ["key-1", "key-2"]
 
 
+@pytest.mark.slow
 async def test_a_failing_database_is_told_to_all_who_wait_and_then_they_go_on(
     store: Store, wired: Store, wire: FaultProxy, group: Group, gate: OpenGate, small: Small
 ) -> None:
@@ -183,6 +184,7 @@ async def test_a_failing_database_is_told_to_all_who_wait_and_then_they_go_on(
     assert gate.used == 0
 
 
+@pytest.mark.slow
 async def test_readers_get_an_error_when_the_gate_wakes_them_and_not_all_in_one_turn(
     store: Store, wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:

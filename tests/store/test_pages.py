@@ -83,6 +83,7 @@ async def test_a_crawl_that_changes_nothing_does_not_keep_a_walk_from_ending(sto
     assert (len(page.documents), page.next_cursor) == (10, None)
 
 
+@pytest.mark.slow
 async def test_every_combination_of_filters_finds_what_it_says_in_both_orders(store: Store, group: Group) -> None:
     written = await group.write(store, *(some_output(n) for n in range(30)))
     await group.delete(store, *written[3::7])
@@ -105,6 +106,7 @@ async def test_a_tag_that_is_no_text_matches_no_filter(store: Store, group: Grou
     assert await group.read(store, country="Germany") == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_windows")
 async def test_a_page_in_windows_passes_nothing_while_items_move_away(
     wired: Store, wire: FaultProxy, other: Store, group: Group
@@ -146,6 +148,7 @@ async def test_a_page_in_windows_ends_early_with_the_place_to_go_on(store: Store
     assert pages > 5
 
 
+@pytest.mark.slow
 async def test_a_window_is_as_large_as_the_time_that_is_left_allows(
     wired: Store, wire: FaultProxy, group: Group, small: Small
 ) -> None:
@@ -182,6 +185,7 @@ async def test_a_page_in_windows_ends_early_when_it_is_many_bytes(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_long_run_of_deletions_is_read_in_windows(store: Store, group: Group, small: Small) -> None:
     small(hidden=5, first_window=4, window=4)
     written = await group.write(store, *(make_output(n) for n in range(30)))
@@ -202,6 +206,7 @@ async def test_newest_first_goes_down_from_a_cursor(store: Store, group: Group) 
     assert await group.read(store, newest_first=True, cursor=ids[0]) == []
 
 
+@pytest.mark.slow
 async def test_created_after_is_a_lower_bound_with_every_filter_cursor_and_order(store: Store, group: Group) -> None:
     for number in range(6):
         await group.write(store, *(some_output(n) for n in range(5 * number, 5 * number + 5)))
@@ -277,6 +282,7 @@ async def test_a_walk_does_not_end_without_an_item_that_moves_just_before_the_pa
     assert sorted(await everything(wired, group, **query)) == [f"key-{n}" for n in range(6)]
 
 
+@pytest.mark.slow
 async def test_a_walk_from_cursor_to_cursor_does_not_end_without_an_item_that_moved_before_it_came_there(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -345,6 +351,7 @@ async def test_a_full_page_goes_on_while_the_search_for_more_has_not_ended(
     assert [item["key_hash"] for item in found] == ["key-0", "key-1", "key-2", "key-30"]
 
 
+@pytest.mark.slow
 async def test_a_walk_does_not_end_before_a_new_item_that_is_acknowledged(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -446,6 +453,7 @@ async def test_a_few_fields_of_items_are_read_many_at_once(store: Store, group: 
     assert len(pages) <= 3
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_walk_does_not_read_all_that_is_beyond_the_watermark(
     listening: Store, group: Group, commands: Commands
 ) -> None:

@@ -114,6 +114,7 @@ async def test_a_batch_that_cannot_be_ended_at_once_is_tried_again(patient: Stor
     assert not await group.in_flight(patient)
 
 
+@pytest.mark.slow
 async def test_a_write_whose_client_has_its_503_does_not_come_back(
     settings: Settings, mongo_url: str, other: Store, group: Group
 ) -> None:
@@ -138,6 +139,7 @@ async def test_a_write_whose_client_has_its_503_does_not_come_back(
 # -- the reaper -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_writer_that_dies_at_any_step_is_made_good(store: Store, other: Store, group: Group, step: str) -> None:
     (kept,) = await group.write(store, version(0))

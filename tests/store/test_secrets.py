@@ -326,6 +326,7 @@ async def test_rotation_seals_everything_with_the_first_key(apart: Settings, sma
         await store.close()
 
 
+@pytest.mark.slow
 async def test_a_rotation_that_was_stopped_goes_on_where_it_was(apart: Settings, small: Small) -> None:
     small(sealed_at_once=10)
     old, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
@@ -357,6 +358,7 @@ def rotate(settings: Settings, keys: str) -> int:
     return main(["secrets", "rotate", *(word for pair in arguments.items() for word in pair)])
 
 
+@pytest.mark.slow
 async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: pytest.CaptureFixture[str]) -> None:
     store = await opened(apart, OLD)
     await set_cookies(store, 3)
@@ -371,6 +373,7 @@ async def test_the_command_rotates_and_says_how_many(apart: Settings, capsys: py
     await store.close()
 
 
+@pytest.mark.slow
 async def test_the_command_shows_a_bar_on_a_terminal(
     apart: Settings, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def _single(body: dict[str, Any], name: str) -> list[dict[str, Any]]:
     return [body] if many is None else [{**body, many: [one]} for one in body[many]]
 
 
+@pytest.mark.slow
 async def test_taking_renewing_and_releasing_are_looks_into_an_index(
     listening: Store, commands: Commands, pool: SessionPool, organization: int
 ) -> None:

@@ -159,6 +159,7 @@ async def test_a_backup_has_secrets_only_sealed(
     await store.close()
 
 
+@pytest.mark.slow
 async def test_the_secrets_of_sessions_are_rotated_with_the_others(apart: Settings) -> None:
     old, both, new = [await opened(apart, keys) for keys in (OLD, f"{NEW},{OLD}", NEW)]
     texts = {"storage_state": "{}", "user_data": f'{{"password": "{VALUE}"}}'}

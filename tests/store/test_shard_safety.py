@@ -231,6 +231,7 @@ async def lease_sessions(store: Store, organization_id: int) -> None:
     assert await sessions.pools.delete(organization_id, "shop") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_due")
 async def test_every_command_carries_the_whole_shard_key(
     store: Store, other: Store, group: Group, commands: Commands
@@ -257,6 +258,7 @@ async def slow_down(store: Store, commands: Commands) -> None:
     commands.clear()
 
 
+@pytest.mark.slow
 async def test_new_and_unchanged_items_take_three_round_trips(store: Store, group: Group, commands: Commands) -> None:
     await group.write(store, make_output(0))
     await slow_down(store, commands)
@@ -267,6 +269,7 @@ async def test_new_and_unchanged_items_take_three_round_trips(store: Store, grou
         assert len(commands.sent) == 4
 
 
+@pytest.mark.slow
 async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
     store: Store, other: Store, group: Group, commands: Commands
 ) -> None:
@@ -278,6 +281,7 @@ async def test_a_page_takes_one_round_trip_with_a_remembered_watermark_else_two(
         assert commands.rounds() == len(commands.sent) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history_days", [0, 30])
 @pytest.mark.parametrize("of_tags", [False, True])
 async def test_a_patch_takes_three_round_trips_one_of_tags_and_one_with_history_one_more(

@@ -113,6 +113,7 @@ async def test_the_losing_one_of_two_touches_around_a_beginning_is_not_done(
     assert await left(other, group) == {0, 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_new", [True, False], ids=["its first batch", "a later one"])
 async def test_a_batch_of_touches_whose_writer_died_counts_once_it_is_recounted(
     store: Store, other: Store, group: Group, is_new: bool
@@ -131,6 +132,7 @@ async def test_a_batch_of_touches_whose_writer_died_counts_once_it_is_recounted(
     await group.assert_counts_are_exact(other)
 
 
+@pytest.mark.slow
 async def test_what_a_held_up_process_sees_after_its_batch_was_ended_is_not_missing(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -162,6 +164,7 @@ async def test_approving_everything_while_a_broken_crawl_runs_is_no_sight(
     assert await missing_of(store, group, "b") == set(range(1, 10))
 
 
+@pytest.mark.slow
 async def test_one_item_of_a_broken_crawl_beside_sixty_of_another_does_not_pass(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -207,6 +210,7 @@ async def test_of_very_many_overlapping_jobs_the_items_of_all_are_judged(
     assert (job["judged"], job["verdict"]) == (5, "failed")
 
 
+@pytest.mark.slow
 async def test_a_job_that_is_opened_again_keeps_its_beginning(store: Store, other: Store, group: Group) -> None:
     await group.write(store, *crawl("z", 0, 1, 2))
     await begin(store, group, "b")
@@ -313,6 +317,7 @@ async def test_a_group_that_is_deleted_between_the_beginning_and_the_first_write
     assert await left(store, group) == {5, 6, 7}
 
 
+@pytest.mark.slow
 async def test_items_that_two_series_list_hold_a_deletion_back(store: Store, group: Group) -> None:
     for series in ("lamps", "sale"):
         await begin(store, group, f"{series}-1", series=series)
@@ -328,6 +333,7 @@ async def test_items_that_two_series_list_hold_a_deletion_back(store: Store, gro
     assert (await group.jobs(store))["sale-1"]["shared"] == 2
 
 
+@pytest.mark.slow
 async def test_a_job_from_before_beginnings_were_stored_deletes_nothing(store: Store, group: Group) -> None:
     await group.write(store, *crawl("a", 0, 1))
     await group.write(store, *crawl("b", 0))
@@ -343,6 +349,7 @@ async def test_a_job_from_before_beginnings_were_stored_deletes_nothing(store: S
     assert (await finish_and_delete(store, group, "c"))["deleted"] == 1
 
 
+@pytest.mark.slow
 async def test_an_interrupted_deletion_is_completed_by_the_upkeep_of_another_process(
     store: Store, other: Store, group: Group, small: Small
 ) -> None:
@@ -364,6 +371,7 @@ async def test_an_interrupted_deletion_is_completed_by_the_upkeep_of_another_pro
     assert job is not None and job["deleted"] == 18
 
 
+@pytest.mark.slow
 async def test_a_deletion_that_fails_again_and_again_does_not_stop_the_others(
     store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:
@@ -405,6 +413,7 @@ async def test_changes_say_which_job_made_them(store: Store, group: Group) -> No
     assert items[0]["seen"] == job["beginning"]
 
 
+@pytest.mark.slow
 async def test_a_body_that_names_a_thousand_jobs_is_counted_a_few_at_a_time(store: Store, group: Group) -> None:
     sizes: list[int] = []
 
@@ -426,6 +435,7 @@ async def test_no_batch_begins_while_too_many_counts_wait(store: Store, other: S
     assert len(str((await group.document(store)).get("pending", []))) < 10_000
 
 
+@pytest.mark.slow
 async def test_a_job_begins_although_another_process_lets_too_many_counts_wait(
     store: Store, wired: Store, wire: FaultProxy, group: Group
 ) -> None:

@@ -40,6 +40,7 @@ async def test_a_waiting_reader_is_woken_by_another_process(
     assert len(await group.read(store, cursor=cursor)) == 1
 
 
+@pytest.mark.slow
 async def test_the_stream_outlives_the_time_limit_of_the_reader_that_opened_it(
     store: Store, other: Store, group: Group
 ) -> None:

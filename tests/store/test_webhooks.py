@@ -156,6 +156,7 @@ async def is_active(store: Store, organization: int) -> bool:
     return bool((await store.webhooks.list(organization))[0]["active"])
 
 
+@pytest.mark.slow
 async def test_a_webhook_that_accepts_nothing_for_24_hours_and_many_messages_is_switched_off(
     store: Store, organization: int, clock: Clock, small: Small
 ) -> None:
@@ -178,6 +179,7 @@ async def test_a_webhook_that_accepts_nothing_for_24_hours_and_many_messages_is_
     assert states == {"failed", "delivered"}, "what waited has failed"
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_accepted_and_was_replaced_meanwhile_keeps_its_webhook_on(
     store: Store, organization: int, clock: Clock
 ) -> None:
@@ -198,6 +200,7 @@ async def test_a_message_that_is_accepted_and_was_replaced_meanwhile_keeps_its_w
     assert await is_active(store, organization)
 
 
+@pytest.mark.slow
 async def test_a_webhook_that_is_switched_off_gets_nothing_until_a_test_succeeds(
     store: Store, organization: int, clock: Clock
 ) -> None:
@@ -276,6 +279,7 @@ async def test_an_old_verdict_never_follows_a_newer_one(store: Store, organizati
     assert await waiting(store, organization) == []
 
 
+@pytest.mark.slow
 async def test_a_waiting_failure_of_a_job_that_has_passed_meanwhile_is_dropped(
     store: Store, organization: int, group: Group, clock: Clock
 ) -> None:
@@ -400,6 +404,7 @@ async def test_a_test_of_a_webhook_that_was_deleted_meanwhile_leaves_nothing_beh
     assert await store.database["deliveries"].count_documents({"organization_id": organization}) == 0
 
 
+@pytest.mark.slow
 async def test_the_oldest_messages_are_found_without_reading_those_that_wait(
     listening: Store, commands: Commands, organization: int, clock: Clock
 ) -> None:
@@ -416,6 +421,7 @@ async def test_the_oldest_messages_are_found_without_reading_those_that_wait(
     assert plan["executionStats"]["totalDocsExamined"] <= 1  # the one that was sent
 
 
+@pytest.mark.slow
 async def test_webhooks_made_at_once_are_no_more_than_allowed(store: Store, organization: int) -> None:
     made = await asyncio.gather(*(make(store, organization) for _ in range(70)), return_exceptions=True)
     assert await store.database["webhooks"].count_documents({"organization_id": organization}) <= webhooks.MAX_WEBHOOKS
@@ -533,6 +539,7 @@ async def test_two_processes_that_look_at_once_tell_a_change_once(
     assert await told(store, organization, webhook_id) == [("lamps", 1)]
 
 
+@pytest.mark.slow
 async def test_a_batch_in_flight_is_reported_when_it_is_over_though_another_was_newer(
     store: Store, organization: int, group: Group, clock: Clock, small: Small
 ) -> None:
@@ -640,6 +647,7 @@ async def test_a_dead_receiver_costs_the_others_nothing(
         await courier.close()
 
 
+@pytest.mark.slow
 async def test_couriers_of_two_processes_send_each_message_once(
     store: Store, other: Store, organization: int, receiver: Receiver
 ) -> None:
@@ -692,6 +700,7 @@ async def test_a_courier_ends_when_it_is_stopped_while_a_message_arrives(store: 
 # -- secrets --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_a_secret_is_sealed_with_its_url(apart: Settings, organization: int) -> None:
     sealed = await opened(apart, OLD)
     webhook_id = await make(sealed, organization)
@@ -706,6 +715,7 @@ async def test_a_secret_is_sealed_with_its_url(apart: Settings, organization: in
     await sealed.close()
 
 
+@pytest.mark.slow
 async def test_secrets_are_sealed_anew_with_a_new_key(apart: Settings, organization: int) -> None:
     old, both = await opened(apart, OLD), await opened(apart, f"{NEW},{OLD}")
     webhook_id = await make(old, organization)

@@ -126,6 +126,7 @@ async def test_the_last_of_one_key_in_one_write_wins(store: Store, group: Group)
     assert {i["key_hash"]: i["data"] for i in await group.read(store)}["key-1"] == {"version": 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [True, False], ids=["joined", "one"])
 async def test_much_more_than_a_part_of_a_message_is_sent_in_parts(
     listening: Store, commands: Commands, group: Group, together: bool
@@ -142,6 +143,7 @@ async def test_much_more_than_a_part_of_a_message_is_sent_in_parts(
     assert listening.outputs.write_queues.rounds >= (3 if together else 1)
 
 
+@pytest.mark.slow
 async def test_a_round_takes_no_more_than_a_thousand_keys(store: Store, group: Group) -> None:
     numbers = itertools.count(1)
     bodies = [await group.encoded(store, *(make_output(next(numbers)) for _ in range(n))) for n in (600, 400, 900, 1)]
@@ -263,6 +265,7 @@ async def test_nothing_is_kept_of_a_write_that_is_done(store: Store, group: Grou
     assert kept_items() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("without_collections")
 @pytest.mark.parametrize("code", [112, 13], ids=["tried again", "refused"])
 @pytest.mark.parametrize("command", ["findAndModify", "find", "insert"])
@@ -300,6 +303,7 @@ async def test_nothing_is_kept_of_a_write_that_failed_here_but_the_place(store: 
 # -- errors that reach their own client only ------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_only(
     mongo_url: str, group: Group
 ) -> None:
@@ -317,6 +321,7 @@ async def test_an_item_that_the_database_refuses_fails_the_write_it_came_with_on
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("job", ["job-1", "job-2"], ids=["same job", "next job"])
 async def test_an_unchanged_item_that_the_database_refuses_is_not_called_unchanged(
     mongo_url: str, group: Group, job: str
@@ -339,6 +344,7 @@ def nested(levels: int) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["insert", "update"])
 async def test_an_item_that_no_message_can_hold_fails_the_write_it_came_with_only(
     store: Store, group: Group, known: bool
@@ -386,6 +392,7 @@ async def test_an_error_that_nobody_foresaw_reaches_its_own_client_only(store: S
     assert not await group.in_flight(store)
 
 
+@pytest.mark.slow
 async def test_a_round_whose_look_up_fails_after_its_turn_leaves_no_batch_in_flight(
     wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
@@ -461,6 +468,7 @@ async def test_a_file_keeps_its_date_although_the_settings_of_its_group_change_b
     assert after["files"] == before["files"]
 
 
+@pytest.mark.slow
 async def test_a_rejection_survives_a_write_that_was_encoded_with_other_settings(
     store: Store, other: Store, group: Group
 ) -> None:
@@ -501,6 +509,7 @@ def test_only_bytes_wait_for_the_database() -> None:
     assert not gc.is_tracked(put)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("paths", "names"), [(50, 65), (7, 65)])
 async def test_settings_of_many_groups_take_little_memory(store: Store, group: Group, paths: int, names: int) -> None:
     """50 paths of 65 names are 7 KB of text, and 0.6 MB as a tree."""
@@ -584,6 +593,7 @@ async def test_versions_that_a_failover_may_take_back_are_copied_again(store: St
 # -- what was lost, forgotten or given the wrong id -----------------------------------------------
 
 
+@pytest.mark.slow
 async def test_an_item_that_changed_after_a_round_took_its_ids_gets_a_higher_id_all_the_same(
     wired: Store, wire: FaultProxy, other: Store, group: Group
 ) -> None:
@@ -608,12 +618,14 @@ async def test_an_item_that_changed_after_a_round_took_its_ids_gets_a_higher_id_
     await group.assert_counts_are_exact(other)
 
 
+@pytest.mark.slow
 async def test_what_the_first_of_two_failed_rounds_wrote_is_not_forgotten(store: Store, group: Group) -> None:
     (item,) = await group.write(store, version(1))
     store.outputs.ids.step = at("written", fail(), times=2)
     assert await group.delete(store, item) == ["updated"]
 
 
+@pytest.mark.slow
 async def test_a_write_that_ran_out_of_time_is_not_kept_in_memory(store: Store, group: Group) -> None:
     async with stopped_at(store, "before write", group.write(store, make_output(1))):
         items = await group.encoded(store, make_output(2))
@@ -622,6 +634,7 @@ async def test_a_write_that_ran_out_of_time_is_not_kept_in_memory(store: Store, 
         assert kept_items() == 1  # the one under way
 
 
+@pytest.mark.slow
 async def test_tags_of_more_bytes_than_one_reply_of_the_database_holds_are_all_patched(
     store: Store, group: Group
 ) -> None:
