@@ -17,7 +17,7 @@ from service.http.input.query import path_id
 from service.http.input.sessions import read_with_secrets
 from service.http.keys import ORGANIZATION, STORE
 from service.http.metrics import METRICS
-from service.http.reply import Json, parked
+from service.http.reply import Json, end_with_client, parked
 from service.store import (
     SESSION_SECRETS,
     LeaseInUse,
@@ -105,6 +105,8 @@ async def put(request: web.Request) -> Json:
     """Renew a lease, and save the state of its session; a lease never ends earlier than before."""
     lease_id, body = _path_lease(request), await read_with_secrets(request, _RENEWAL)
     leases, secrets = request.app[STORE].sessions.leases, _secrets(body)
+    if secrets:  # a client that has given this request up may have sent it again, and saved something newer since
+        end_with_client(request)
     try:
         lease, saved = await leases.renew(request[ORGANIZATION], lease_id, body.get("seconds"), secrets)
     except LeaseLost:

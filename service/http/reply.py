@@ -246,7 +246,7 @@ def _parked(request: web.Request, work: Work) -> Iterator[None]:
 
 
 def end_with_client(request: web.Request) -> None:
-    """Cancel a request that waits or follows when its client leaves; of many that leave at once, a few at a time.
+    """Cancel a request when its client leaves; of many that leave at once, a few at a time.
 
     Raises ConnectionResetError if the client has left already.
     """

@@ -13,6 +13,7 @@ from service.store import Store, wanted
 from tests.conftest import MakeApi
 from tests.support.api import Api
 from tests.support.fault_proxy import FaultProxy, Refused
+from tests.support.raw import connect
 from tests.support.sessions import OWN_ID, lapse, lease, lost, make_state, moment, put, refused, release, session_of
 
 
@@ -169,6 +170,26 @@ async def test_a_lease_that_a_former_primary_takes_for_over_goes_on(
     assert act.reached.is_set()
     wire.clear()
     assert (await put(wired_api, f"/v1/leases/{taken['lease_id']}", {}))["seconds"] > 200
+
+
+async def test_a_save_that_its_client_gave_up_never_replaces_a_later_one(wired_api: Api, wire: FaultProxy) -> None:
+    await put(wired_api, "/v1/sessions/shop/anna", {})
+    path = f"/v1/leases/{(await lease(wired_api, 'shop'))['lease_id']}"
+    later = asyncio.Event()
+    look = wire.before("find", "sessions", later.wait, where=lambda body: "leases.id" in body["filter"])
+    async with connect(wired_api) as connection:
+        body = b'{"user_data": {"save": 1}}'
+        head = f"PUT {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {wired_api.token}\r\n"
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        await connection.send(head.encode() + body)
+        async with asyncio.timeout(60):
+            await look.reached.wait()
+    wire.clear()
+    for number in (1, 2):
+        assert (await put(wired_api, path, {"user_data": {"save": number}}))["saved"]
+    later.set()
+    await asyncio.sleep(0.2)
+    assert (await wired_api.ok("/v1/sessions/shop/anna"))["user_data"] == {"save": 2}
 
 
 async def test_renewing_never_shortens_and_ends_at_the_limit(admin: Api, store: Store) -> None:
