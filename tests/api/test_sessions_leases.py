@@ -162,14 +162,36 @@ async def test_a_lease_that_a_former_primary_takes_for_over_goes_on(
     async def respond() -> None:
         raise Refused(ok=1.0, cursor={"id": 0, "ns": "test.sessions", "firstBatch": [stale]})
 
-    def is_about_ended(body: dict[str, Any]) -> bool:
-        return "$expr" in body["filter"] and body.get("readConcern", {}).get("level") != "linearizable"
+    def is_outside_of_transactions(body: dict[str, Any]) -> bool:  # such a member takes part in none
+        return "$expr" in body["filter"] and "autocommit" not in body
 
-    act = wire.before("find", "sessions", respond, times=math.inf, where=is_about_ended)
+    act = wire.before("find", "sessions", respond, times=math.inf, where=is_outside_of_transactions)
     await wired_api.ok("/v1/sessions/shop")
     assert act.reached.is_set()
     wire.clear()
     assert (await put(wired_api, f"/v1/leases/{taken['lease_id']}", {}))["seconds"] > 200
+
+
+async def test_a_lease_that_ends_while_its_renewal_is_on_its_way_goes_on(
+    wired_api: Api, store: Store, wire: FaultProxy
+) -> None:
+    await put(wired_api, "/v1/sessions/shop/anna", {})
+    path = f"/v1/leases/{(await lease(wired_api, 'shop'))['lease_id']}"
+    await lapse(store, wired_api.organization_id, seconds=300 - 2)
+    go_on = asyncio.Event()
+    renewed = wire.before("commitTransaction", "", go_on.wait)
+    saving = asyncio.create_task(wired_api.put(path, {"user_data": {"save": 1}}))
+    async with asyncio.timeout(60):
+        await renewed.reached.wait()
+    await asyncio.sleep(2.1)
+    pool = await store.sessions.pools.find(wired_api.organization_id, "shop")
+    assert pool is not None
+    settling = asyncio.ensure_future(store.sessions.pools.settle(pool))
+    await asyncio.sleep(0.3)
+    go_on.set()
+    assert (await saving).status == 200
+    await settling
+    assert (await put(wired_api, path, {}))["seconds"] > 200
 
 
 async def test_a_save_that_its_client_gave_up_never_replaces_a_later_one(wired_api: Api, wire: FaultProxy) -> None:

@@ -45,7 +45,7 @@ class Sessions:
 
     def __init__(self, client: Client, database: Database, vault: Vault, indexes: Indexes, capacity: Capacity) -> None:
         receipts = Receipts(database)
-        self.pools = Pools(database, receipts, indexes)
+        self.pools = Pools(client, database, receipts, indexes)
         self.secrets = Secrets(database, vault, indexes, capacity)
         self.records = Records(client, database, self.pools, self.secrets, receipts)
         self.leases = Leases(client, database, self.pools, self.secrets, receipts, indexes)

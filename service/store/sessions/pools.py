@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 
 from pymongo import ReturnDocument, UpdateOne
 from pymongo.errors import DuplicateKeyError
-from pymongo.read_concern import ReadConcern
 
 from service.bounded import Bounded
 from service.store.clock import now
-from service.store.connection import DURABLE, LOCAL, Collection, Database
+from service.store.connection import DURABLE, LOCAL, Client, Collection, Database, in_transaction
 from service.store.contract import stored
 from service.store.errors import StoreError, StoreUnavailable
 from service.store.indexes import Indexes
@@ -90,8 +89,8 @@ class Pool(NamedTuple):
 class Pools:
     """The pools of all organizations."""
 
-    def __init__(self, database: Database, receipts: Receipts, indexes: Indexes) -> None:
-        self._receipts, self._indexes = receipts, indexes
+    def __init__(self, client: Client, database: Database, receipts: Receipts, indexes: Indexes) -> None:
+        self._client, self._receipts, self._indexes = client, receipts, indexes
         self._pools: Collection = database.get_collection("pools", write_concern=DURABLE, read_concern=LOCAL)
         self._sessions: Collection = database.get_collection("sessions", write_concern=DURABLE, read_concern=LOCAL)
         self._secrets: Collection = database.get_collection("session_secrets", write_concern=DURABLE)
@@ -187,25 +186,33 @@ class Pools:
                 return
 
     async def _end_leases(self, pool: Pool, update: Sequence[changes.Stage]) -> bool:
-        """End leases that nobody has released; their ids are noted before, so that none is ever live again."""
-        leased = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
-        if await self._sessions.find_one(leased, ["_id"], hint="due") is None:
+        """End leases that nobody has released, and note their ids, so that none is ever live again.
+
+        In one transaction: a renewal that began in time may be on its way, and a member that is the primary no longer
+        may not know of one.
+        """
+        over = {**pool.owner, "state": {"$in": list(changes.LEASED)}, **changes.DUE}
+        if await self._sessions.find_one(over, ["_id"], hint="due") is None:
             return False
-        # A member that is the primary no longer may not know of a renewal: only one that is it for certain may say so.
-        certain = self._sessions.with_options(read_concern=ReadConcern("linearizable"))
-        fields = {"due": 1, "leases": 1, "now": changes.NOW}
-        sessions = await certain.find(leased, fields, hint="due").limit(_ENDED_AT_ONCE).to_list(None)
-        if not sessions:
-            return False
-        ids = [lease["id"] for session in sessions for lease in session["leases"] if lease["until"] <= session["due"]]
-        await self._receipts.note_ended(pool.organization_id, ids, sessions[0]["now"])
-        own = {"organization_id": pool.organization_id}
-        same = [{"_id": session["_id"], **own, "due": session["due"]} for session in sessions]
-        await self._sessions.bulk_write([UpdateOne(one, update, hint="_id_") for one in same], ordered=False)
-        some = {"_id": {"$in": [session["_id"] for session in sessions]}, "state": {"$in": ["needs_login", "blocked"]}}
-        for session in await self._sessions.find({**own, **some}, hint="_id_").to_list(None):
-            await self._tell_lapsed(pool, session)
-        return True
+
+        async def end(transaction: Any) -> list[Record]:
+            cursor = self._sessions.find(over, {"leases": 1, "now": changes.NOW}, hint="due", session=transaction)
+            before = await cursor.limit(_ENDED_AT_ONCE).to_list(None)
+            if not before:
+                return []
+            same = {"organization_id": pool.organization_id, "_id": {"$in": [session["_id"] for session in before]}}
+            await self._sessions.update_many({**over, **same}, update, hint="_id_", session=transaction)
+            after: list[Record] = await self._sessions.find(same, hint="_id_", session=transaction).to_list(None)
+            live = {lease["id"] for session in after for lease in session.get("leases", ())}
+            ended = [lease["id"] for session in before for lease in session["leases"] if lease["id"] not in live]
+            await self._receipts.note_ended(pool.organization_id, ended, before[0]["now"], transaction)
+            return after
+
+        sessions = await in_transaction(self._client, end)
+        for session in sessions:
+            if session["state"] in ("needs_login", "blocked"):
+                await self._tell_lapsed(pool, session)
+        return bool(sessions)
 
     async def _tell_lapsed(self, pool: Pool, session: Record) -> None:
         try:

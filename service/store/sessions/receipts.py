@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from pymongo.errors import BulkWriteError
+from pymongo import UpdateOne
 
 from service.store.connection import DURABLE, LOCAL, Collection, Database
-from service.store.errors import duplicates
 from service.store.listing import Record
 
 
@@ -36,17 +35,21 @@ class Receipts:
         fields = {"answer": answer, "date": session["update_date"]}
         await self._released.insert_one({**receipt, **fields}, session=transaction)
 
-    async def note_ended(self, organization_id: int, lease_ids: Sequence[str], date: datetime) -> None:
-        """Note leases that have ended without a release; noting one again changes nothing."""
-        if not lease_ids:
-            return
-        common = {"organization_id": organization_id, "digest": b"", "answer": None, "date": date}
-        try:
-            await self._released.insert_many(
-                [{"_id": _id(organization_id, lease_id), **common} for lease_id in lease_ids], ordered=False
+    async def note_ended(
+        self, organization_id: int, lease_ids: Sequence[str], date: datetime, transaction: Any
+    ) -> None:
+        """Note leases that end without a release, in a transaction; noting one again changes nothing."""
+        receipt = {"digest": b"", "answer": None, "date": date}
+        updates = [
+            UpdateOne(
+                {"_id": _id(organization_id, lease_id), "organization_id": organization_id},
+                {"$setOnInsert": receipt},
+                upsert=True,
             )
-        except BulkWriteError as error:
-            duplicates(error)
+            for lease_id in lease_ids
+        ]
+        if updates:
+            await self._released.bulk_write(updates, ordered=False, session=transaction)
 
 
 def answer_of(receipt: Record | None, digest: bytes) -> Record | None:

@@ -161,10 +161,10 @@ class Records:
         if session is None:
             return False
         ended = [lease["id"] for lease in session.get("leases", ())]
-        # A late copy of a request takes no other session.
-        await self._receipts.note_ended(pool.organization_id, ended, session["now"])
 
         async def write(transaction: Any) -> bool:
+            # A late copy of a request takes no other session.
+            await self._receipts.note_ended(pool.organization_id, ended, session["now"], transaction)
             result = await self._sessions.delete_one(where, session=transaction)
             await self._secrets.remove(pool.organization_id, id, transaction)
             return bool(result.deleted_count)
