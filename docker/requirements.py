@@ -1,7 +1,7 @@
 """Print the pinned requirements of the server, for the image's layer of dependencies.
 
 `requirements.py setup.cfg constraints.txt`: everything that is pinned, except the packages of the extra `local`, which
-hold a MongoDB server, and Cython: the image is built without a C compiler.
+hold a MongoDB server.
 """
 
 import configparser
@@ -11,6 +11,6 @@ from pathlib import Path
 
 config = configparser.ConfigParser()
 config.read(sys.argv[1])
-left_out = {"cython"} | set(re.findall(r"^([\w.-]+)", config["options.extras_require"]["local"].strip(), re.MULTILINE))
+local = set(re.findall(r"^([\w.-]+)", config["options.extras_require"]["local"].strip(), re.MULTILINE))
 pinned = re.split(r"\n(?=[A-Za-z0-9])", Path(sys.argv[2]).read_text())
-print("\n".join(part for part in pinned if part.split("==")[0] not in left_out))
+print("\n".join(part for part in pinned if part.split("==")[0] not in local))

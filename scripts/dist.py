@@ -37,7 +37,10 @@ VERSIONED = {
     "docker/kubernetes/maintenance.yaml": r"(scraping-data-service:)\S+",
 }
 # What the image is made of, and what starts it.
-IMAGE = ("docker", "schemas", "service", "setup.cfg", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
+IMAGE = (
+    *("docker", "schemas", "service"),
+    *("setup.cfg", "setup.py", "pyproject.toml", "constraints.txt", "README.md", "LICENSE"),
+)
 # What the page of a package on PyPI shows.
 _SHOWN = ("Summary", "Keywords", "License-Expression", "License-File", "Classifier", "Requires-Python")
 _NPM = ("--no-audit", "--no-fund", "--ignore-scripts", "--loglevel=error")
@@ -128,7 +131,7 @@ def build() -> None:
         run(sys.executable, "-c", _SDIST, DIST, cwd=folder)
     for sdist in DIST.glob("*.tar.gz"):
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check")
-        # Without the extension: PyPI refuses a wheel that was compiled for this machine. The sdist has its sources.
+        # Without the extension, for every machine; the release adds wheels that have it (cibuildwheel).
         run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", DIST, sdist, SDS_PURE="1")
     build_typescript()
     run("npm", "pack", "--silent", "--pack-destination", DIST, cwd=TYPESCRIPT)
