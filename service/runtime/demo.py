@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ GROUP = Group(ORGANIZATION, "demo-shop")
 OFFERS = Group(ORGANIZATION, "demo-jobs")
 ANALYST = "analyst"
 DAYS = 35
+# Seconds for a call to the database: nobody waits for a response, and the disk may be busy.
+_PATIENCE = 60.0
 
 # A crawl of the shop covers one section, and returns to it after all the others.
 _SECTIONS = {"kitchen": 202, "lighting": 201, "office": 201, "outdoor": 201, "furniture": 201}
@@ -51,7 +54,7 @@ class Access(NamedTuple):
 
 async def fill(settings: Settings, url: str) -> Access:
     """Fill the database if it is empty; return the demo token and analyst, kept in the data folder."""
-    store = Store.connect(settings, url)
+    store = Store.connect(replace(settings, mongo_timeout=_PATIENCE), url)
     try:
         if not await store.tokens.list():
             await store.ensure_indexes()

@@ -226,7 +226,7 @@ class Demo:
             log = self.service.log().rpartition("\n")[0]
             return "export SDS_TOKEN=" in log and "\n  mongosh " in log
 
-        wait_until(said, self.service.log)
+        wait_until(said, self.service.log, 4 * SECONDS)
         return "\n".join(line for line in self.service.log().splitlines() if not line.startswith("{"))
 
     def token(self) -> str:
