@@ -52,6 +52,8 @@ LOCAL = ReadConcern("local")
 # it, each of them would cost one request its whole time budget.
 _HEARTBEAT_SECONDS = 1.0
 _CONNECT_SECONDS = 2.0
+# Until a member that has just started is asked again for its committed snapshot.
+_NO_SNAPSHOT_SECONDS = 0.05
 
 # Whatever MONGO_URL says: a secondary may be behind what was acknowledged, and behind a revoked token.
 _PRIMARY: dict[str, Any] = {"readPreference": "primary", "readPreferenceTags": "", "maxStalenessSeconds": -1}
@@ -162,10 +164,14 @@ async def read_committed(database: Database, command: dict[str, Any], since: Any
     """
     concern = MAJORITY.document if since is None else {**MAJORITY.document, "afterClusterTime": since}
     command = {**command, "readConcern": concern}
-    try:
-        return await database.command(command, **options)
-    except AutoReconnect:  # once more, as the driver itself does for cursors
-        return await database.command(command, **options)
+    while True:
+        try:
+            reply = await database.command(command, **options)
+        except AutoReconnect:  # once more, as the driver itself does for cursors
+            reply = await database.command(command, **options)
+        if "operationTime" in reply:
+            return reply
+        await asyncio.sleep(_NO_SNAPSHOT_SECONDS)
 
 
 async def in_transaction(client: Client, work: Callable[[Any], Awaitable[T]]) -> T:

@@ -14,7 +14,7 @@ from service.store import Store
 from tests.conftest import MakeApi
 from tests.support.api import Api, make_output, walk
 from tests.support.capacity import held_at
-from tests.support.fault_proxy import FaultProxy
+from tests.support.fault_proxy import FaultProxy, Refused
 from tests.support.live_pages import until_waiting
 
 
@@ -239,3 +239,16 @@ async def test_a_page_that_is_larger_than_those_before_is_counted_when_it_is_rea
     wire.after("find", "outputs", read)
     await wired_api.ok("/v1/outputs/shop?limit=1000&cursor=100")
     assert held[0][0] > 2_000_000
+
+
+async def test_a_database_that_has_just_started_is_asked_again_for_its_snapshot(
+    wired_api: Api, wire: FaultProxy
+) -> None:
+    await wired_api.ok("/v1/outputs/shop", [make_output()])
+
+    async def respond() -> None:  # as it does before the first snapshot: without a time
+        raise Refused(ok=1.0, cursor={"id": 0, "ns": "test.groups", "firstBatch": []})
+
+    act = wire.before("find", "groups", respond, where=lambda body: "readConcern" in body)
+    assert len((await wired_api.ok("/v1/outputs/shop"))["items"]) == 1
+    assert act.reached.is_set()
