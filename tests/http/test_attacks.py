@@ -17,7 +17,7 @@ pytestmark = pytest.mark.alone
 
 # `python -m scripts.attack` runs them in full size.
 SCALE = 0.1
-MAX_STALL, MAX_GROWTH = 0.1, 100 * 2**20
+MAX_STALL, MAX_GROWTH = 0.1, 128 * 2**20  # half of MAX_BYTES_IN_FLIGHT
 ATTACKER, OTHER = 8_000_000_201, 8_000_000_202
 LONG = {"5b", "6b", "9", "10", "12", "18"}
 
