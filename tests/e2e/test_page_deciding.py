@@ -79,6 +79,7 @@ async def test_keys_wait_for_the_rows_of_the_next_page(new_tab: Any, reviewer: C
     await press(page, "ja")
     reading.go.set()
     await expect(rows(page)).to_have_count(5)
+    await expect(rows(page).first).to_have_class("current")
     await press(page, "a")
     await expect(rows(page).first.locator(".chip.good")).to_be_visible()
     assert judged(reviewer) == {"key-4": True}
