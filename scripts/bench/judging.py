@@ -98,6 +98,7 @@ class _Reader:
 async def _fill(mongo: Engine, items: int) -> str:
     """Write the items of both groups; return a token of their organization."""
     store = Store.connect(Settings(mongo_database=DATABASE), mongo.url)
+    await store.ensure_indexes()
     dice = random.Random(3)
     for name, count, size, at_once in (("many", items, 400, 1000), ("heavy", _HEAVY_ITEMS, _HEAVY_BYTES, 100)):
         group = Group(ORGANIZATION, name)
@@ -115,6 +116,8 @@ def _item(dice: random.Random, number: int, size: int) -> dict[str, Any]:
         "source_url": f"https://shop.example/p/{number}",
         "key_hash": f"key-{number}",
         "root_job_id": "crawl",
+        "tags": {},
+        "files": [],
         "data": {
             "title": f"Lamp {number} of oak, with a shade of linen",
             "price": {"amount": number % 1000 + 0.5, "currency": "EUR"},
